@@ -1,0 +1,3 @@
+//! What a graph costs as it stands: execution order, liveness, time.
+
+pub mod cost;

@@ -1,0 +1,369 @@
+//! A training graph: nodes, tensors, and the order in which the file lists the nodes.
+//!
+//! The words are ONNX's. Ids are positions in arenas and stay valid while nodes and tensors
+//! are added; only [`Graph::set_order`] changes the order. A node's *index*, in ONNX Runtime's
+//! sense, is its position in [`Graph::order`].
+
+mod element;
+mod uses;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub use element::ElementType;
+pub use uses::Uses;
+
+/// A node of a [`Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// A tensor of a [`Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TensorId(pub u32);
+
+impl NodeId {
+    /// The position in the node arena.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl TensorId {
+    /// The position in the tensor arena.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One dimension as the file declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// A number.
+    Known(u64),
+    /// A symbolic name, such as `batch`.
+    Symbol(String),
+    /// Neither.
+    Unknown,
+}
+
+/// Who owns a tensor's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorKind {
+    /// A graph input: the caller owns it.
+    Input,
+    /// An initializer (also one that is listed among the inputs): the session owns it.
+    Initializer,
+    /// A node's output: allocated and freed during the step.
+    Value,
+}
+
+/// A small constant's contents, as far as shapes can depend on them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constant {
+    /// Integers and booleans, in row-major order.
+    Ints(Vec<i64>),
+    /// Floating point numbers, in row-major order.
+    Floats(Vec<f64>),
+}
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Its unique name in the graph.
+    pub name: String,
+    /// Who owns its memory.
+    pub kind: TensorKind,
+    /// The type of its elements; `None` until known (not a tensor, or not inferred yet).
+    pub element: Option<ElementType>,
+    /// The shape that the file declares, if it does.
+    pub declared: Option<Vec<Dimension>>,
+    /// The concrete shape, once inferred.
+    pub shape: Option<Vec<u64>>,
+    /// The contents, where they are known and small.
+    pub constant: Option<Constant>,
+}
+
+impl Tensor {
+    /// A tensor of which only the name is known.
+    pub fn new(name: impl Into<String>, kind: TensorKind) -> Tensor {
+        Tensor {
+            name: name.into(),
+            kind,
+            element: None,
+            declared: None,
+            shape: None,
+            constant: None,
+        }
+    }
+
+    /// The number of elements, once the shape is known. Saturates.
+    pub fn element_count(&self) -> Option<u64> {
+        let shape = self.shape.as_ref()?;
+        Some(shape.iter().fold(1, |n: u64, &d| n.saturating_mul(d)))
+    }
+
+    /// The size in memory, once type and shape are known. Saturates.
+    pub fn bytes(&self) -> Option<crate::bytes::Bytes> {
+        Some(self.element?.bytes(self.element_count()?))
+    }
+}
+
+/// An attribute's value. What no pass reads is [`AttributeValue::Opaque`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttributeValue {
+    /// INT
+    Int(i64),
+    /// FLOAT
+    Float(f32),
+    /// STRING: bytes, since ONNX does not promise UTF-8
+    String(Vec<u8>),
+    /// INTS
+    Ints(Vec<i64>),
+    /// FLOATS
+    Floats(Vec<f32>),
+    /// STRINGS
+    Strings(Vec<Vec<u8>>),
+    /// A small TENSOR
+    Tensor {
+        /// The type of the elements
+        element: ElementType,
+        /// The dimensions
+        shape: Vec<u64>,
+        /// The contents, where they are small numbers
+        constant: Option<Constant>,
+    },
+    /// Anything else: subgraphs, large tensors, types, and kinds newer than this program.
+    Opaque,
+}
+
+/// A named attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attribute {
+    /// Its name, unique in the node.
+    pub name: String,
+    /// Its value.
+    pub value: AttributeValue,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name; may be empty or repeated in files we did not write.
+    pub name: String,
+    /// The operator's domain; `ai.onnx` is written as the empty string.
+    pub domain: String,
+    /// The operator.
+    pub op_type: String,
+    /// Inputs by position; an omitted optional input is `None`.
+    pub inputs: Vec<Option<TensorId>>,
+    /// Outputs by position; an omitted optional output is `None`.
+    pub outputs: Vec<Option<TensorId>>,
+    /// Attributes, in file order.
+    pub attributes: Vec<Attribute>,
+    /// Outer tensors that the node's subgraphs read.
+    pub captures: Vec<TensorId>,
+    /// The node of the input file whose encoding this node starts from: itself, or for a mirror
+    /// its original. Everything that is not modelled here (doc strings, metadata, opaque
+    /// attributes, newer fields) is taken from it. `None` for a node made from scratch.
+    pub template: Option<u32>,
+}
+
+impl Node {
+    /// A node made from scratch, without attributes.
+    pub fn new(
+        name: impl Into<String>,
+        domain: impl Into<String>,
+        op_type: impl Into<String>,
+        inputs: Vec<Option<TensorId>>,
+        outputs: Vec<Option<TensorId>>,
+    ) -> Node {
+        Node {
+            name: name.into(),
+            domain: domain.into(),
+            op_type: op_type.into(),
+            inputs,
+            outputs,
+            attributes: Vec::new(),
+            captures: Vec::new(),
+            template: None,
+        }
+    }
+
+    /// Is this the operator `op_type` of `domain`?
+    pub fn is(&self, domain: &str, op_type: &str) -> bool {
+        self.domain == domain && self.op_type == op_type
+    }
+
+    /// The attribute called `name`.
+    pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
+        self.attributes.iter().find(|a| a.name == name).map(|a| &a.value)
+    }
+
+    /// The integer attribute called `name`.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name) {
+            Some(AttributeValue::Int(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The float attribute called `name`.
+    pub fn float(&self, name: &str) -> Option<f32> {
+        match self.attribute(name) {
+            Some(AttributeValue::Float(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The integer list called `name`.
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        match self.attribute(name) {
+            Some(AttributeValue::Ints(values)) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The string attribute called `name`, where it is UTF-8.
+    pub fn string(&self, name: &str) -> Option<&str> {
+        match self.attribute(name) {
+            Some(AttributeValue::String(value)) => std::str::from_utf8(value).ok(),
+            _ => None,
+        }
+    }
+
+    /// Sets the attribute called `name`, adding it at the end if there is none.
+    pub fn set_attribute(&mut self, name: &str, value: AttributeValue) {
+        match self.attributes.iter_mut().find(|a| a.name == name) {
+            Some(attribute) => attribute.value = value,
+            None => self.attributes.push(Attribute { name: name.to_owned(), value }),
+        }
+    }
+
+    /// The input at `position`, if present.
+    pub fn input(&self, position: usize) -> Option<TensorId> {
+        self.inputs.get(position).copied().flatten()
+    }
+
+    /// The output at `position`, if present.
+    pub fn output(&self, position: usize) -> Option<TensorId> {
+        self.outputs.get(position).copied().flatten()
+    }
+
+    /// Every tensor the node reads: inputs, then captures. A tensor read twice appears twice.
+    pub fn reads(&self) -> impl Iterator<Item = TensorId> + '_ {
+        self.inputs.iter().flatten().chain(&self.captures).copied()
+    }
+
+    /// Every tensor the node writes.
+    pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
+        self.outputs.iter().flatten().copied()
+    }
+}
+
+/// A training graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// The graph's name.
+    pub name: String,
+    nodes: Vec<Node>,
+    tensors: Vec<Tensor>,
+    order: Vec<NodeId>,
+    /// Graph inputs, in order.
+    pub inputs: Vec<TensorId>,
+    /// Graph outputs, in order.
+    pub outputs: Vec<TensorId>,
+    /// Operator set versions by domain (`ai.onnx` is the empty string).
+    pub opsets: BTreeMap<String, i64>,
+    by_name: HashMap<String, TensorId>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Graph {
+        Graph { name: name.into(), ..Graph::default() }
+    }
+
+    /// Adds a tensor. Panics if the name is taken or empty: check with [`Graph::tensor_named`].
+    pub fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
+        let id = TensorId(self.tensors.len() as u32);
+        assert!(!tensor.name.is_empty(), "a tensor needs a name");
+        let taken = self.by_name.insert(tensor.name.clone(), id);
+        assert!(taken.is_none(), "two tensors are called {:?}", tensor.name);
+        self.tensors.push(tensor);
+        id
+    }
+
+    /// Adds a node at the end of the order.
+    pub fn add_node(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(node);
+        self.order.push(id);
+        id
+    }
+
+    /// The node called `id`.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// The node called `id`, to be changed.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.index()]
+    }
+
+    /// The tensor called `id`.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    /// The tensor called `id`, to be changed. Its name must stay.
+    pub fn tensor_mut(&mut self, id: TensorId) -> &mut Tensor {
+        &mut self.tensors[id.index()]
+    }
+
+    /// The tensor with this name.
+    pub fn tensor_named(&self, name: &str) -> Option<TensorId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The number of nodes; ids run from 0 to here.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The number of tensors; ids run from 0 to here.
+    pub fn tensor_count(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// All tensor ids.
+    pub fn tensor_ids(&self) -> impl Iterator<Item = TensorId> + use<> {
+        (0..self.tensors.len() as u32).map(TensorId)
+    }
+
+    /// The nodes in file order.
+    pub fn order(&self) -> &[NodeId] {
+        &self.order
+    }
+
+    /// Lists the nodes in another order. Panics unless `order` has every node once;
+    /// whether it is topological is for [`crate::verify`] to say.
+    pub fn set_order(&mut self, order: Vec<NodeId>) {
+        let mut seen = vec![false; self.nodes.len()];
+        for id in &order {
+            assert!(!std::mem::replace(&mut seen[id.index()], true), "{id:?} is listed twice");
+        }
+        assert_eq!(order.len(), self.nodes.len(), "every node is listed");
+        self.order = order;
+    }
+
+    /// A tensor name that is not taken: `wish`, or `wish` with the first free number behind it.
+    pub fn free_tensor_name(&self, wish: &str) -> String {
+        if !self.by_name.contains_key(wish) {
+            return wish.to_owned();
+        }
+        (1u64..)
+            .map(|k| format!("{wish}_{k}"))
+            .find(|name| !self.by_name.contains_key(name))
+            .expect("names do not run out")
+    }
+}

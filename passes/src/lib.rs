@@ -1,0 +1,13 @@
+//! The pure core of ckpt-opt. No file, protobuf, clock or terminal is known here.
+//!
+//! Start at [`optimize::optimize`]: the pipeline from a [`graph::Graph`] to a rewritten one.
+
+pub mod analysis;
+pub mod bytes;
+pub mod graph;
+pub mod operators;
+pub mod pass;
+pub mod plan;
+pub mod search;
+pub mod transform;
+pub mod verify;

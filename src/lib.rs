@@ -1,0 +1,1 @@
+//! The shell around [`ckpt_passes`]: command line, ONNX files, reports.

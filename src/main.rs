@@ -1,0 +1,3 @@
+//! The command `ckpt-opt`.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! `cargo xtask NAME`: what CI runs, and the benchmarks.
+
+fn main() {}
