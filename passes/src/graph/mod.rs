@@ -195,7 +195,10 @@ impl Node {
 
     /// The attribute called `name`.
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
-        self.attributes.iter().find(|a| a.name == name).map(|a| &a.value)
+        self.attributes
+            .iter()
+            .find(|a| a.name == name)
+            .map(|a| &a.value)
     }
 
     /// The integer attribute called `name`.
@@ -234,7 +237,10 @@ impl Node {
     pub fn set_attribute(&mut self, name: &str, value: AttributeValue) {
         match self.attributes.iter_mut().find(|a| a.name == name) {
             Some(attribute) => attribute.value = value,
-            None => self.attributes.push(Attribute { name: name.to_owned(), value }),
+            None => self.attributes.push(Attribute {
+                name: name.to_owned(),
+                value,
+            }),
         }
     }
 
@@ -279,7 +285,10 @@ pub struct Graph {
 impl Graph {
     /// An empty graph.
     pub fn new(name: impl Into<String>) -> Graph {
-        Graph { name: name.into(), ..Graph::default() }
+        Graph {
+            name: name.into(),
+            ..Graph::default()
+        }
     }
 
     /// Adds a tensor. Panics if the name is taken or empty: check with [`Graph::tensor_named`].
@@ -350,7 +359,10 @@ impl Graph {
     pub fn set_order(&mut self, order: Vec<NodeId>) {
         let mut seen = vec![false; self.nodes.len()];
         for id in &order {
-            assert!(!std::mem::replace(&mut seen[id.index()], true), "{id:?} is listed twice");
+            assert!(
+                !std::mem::replace(&mut seen[id.index()], true),
+                "{id:?} is listed twice"
+            );
         }
         assert_eq!(order.len(), self.nodes.len(), "every node is listed");
         self.order = order;

@@ -35,7 +35,11 @@ impl Uses {
                 next[tensor.index()] += 1;
             }
         }
-        Uses { producers, starts, readers }
+        Uses {
+            producers,
+            starts,
+            readers,
+        }
     }
 
     /// The node that writes `tensor`; `None` for graph inputs and initializers.

@@ -62,22 +62,140 @@ pub type Alias = (usize, usize);
 /// Outputs that are always their input's memory, without a copy
 /// (Identity, Reshape, PassThrough ..., BatchNormInternal's running statistics).
 pub fn aliases(node: &Node) -> Vec<Alias> {
-    let _ = node;
-    Vec::new()
+    let wanted: Vec<Alias> = match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze")
+        | (MICROSOFT, "InPlaceAccumulator" | "ZeroGradient") => vec![(0, 0)],
+        (MICROSOFT, "PassThrough") => (0..node.outputs.len()).map(|i| (i, i)).collect(),
+        (MICROSOFT, "BatchNormInternal") => vec![(1, 3), (2, 4)],
+        (MICROSOFT, "InPlaceAccumulatorV2") => vec![(1, 0)],
+        _ => Vec::new(),
+    };
+    present(node, wanted)
 }
 
 /// Outputs that take over the memory of an input which has no other reader left
 /// and has the same static shape and element size.
 pub fn in_place(node: &Node, provider: Provider) -> Vec<Alias> {
-    let _ = (node, provider);
-    Vec::new()
+    let gradients_too = provider == Provider::Cuda;
+    let wanted = match (node.domain.as_str(), node.op_type.as_str()) {
+        (
+            "",
+            "Relu" | "Sigmoid" | "Tanh" | "Elu" | "Selu" | "Celu" | "LeakyRelu" | "HardSigmoid"
+            | "Softplus" | "Softsign" | "ThresholdedRelu" | "Clip" | "Softmax" | "LogSoftmax"
+            | "Cast",
+        ) => vec![(0, 0)],
+        (MICROSOFT, "ReluGrad" | "SigmoidGrad" | "TanhGrad" | "GeluGrad" | "FastGeluGrad")
+            if gradients_too =>
+        {
+            vec![(0, 0)]
+        }
+        _ => Vec::new(),
+    };
+    present(node, wanted)
+}
+
+/// Those of `wanted` whose output and input the node has.
+fn present(node: &Node, wanted: Vec<Alias>) -> Vec<Alias> {
+    let there = |&(o, i): &Alias| node.output(o).is_some() && node.input(i).is_some();
+    wanted.into_iter().filter(there).collect()
 }
 
 /// How `node` may be recomputed.
+///
+/// The copy of a Dropout is `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's
+/// own inputs 0, 1 and 2 and its output 1: exact whether or not `training_mode` is true.
 pub fn recompute(node: &Node) -> Recompute {
-    let _ = node;
-    Recompute::Never("no rule")
+    if !node.captures.is_empty() {
+        return Recompute::Never("control flow");
+    }
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "If" | "Loop" | "Scan") => Recompute::Never("control flow"),
+        (
+            "",
+            "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike"
+            | "Bernoulli" | "Multinomial",
+        ) => Recompute::Never("random"),
+        ("" | MICROSOFT, "Dropout") => match (node.input(2), node.output(1)) {
+            (None, _) => Recompute::Clone,
+            (Some(_), Some(_)) => Recompute::DropoutFromMask,
+            (Some(_), None) => Recompute::Never("random, and the mask is not kept"),
+        },
+        (MICROSOFT, "BiasDropout" | "BitmaskDropout" | "BitmaskBiasDropout") => {
+            Recompute::Never("random")
+        }
+        (MICROSOFT, "BatchNormInternal") => Recompute::BatchNorm,
+        ("", "BatchNormalization") if node.int("training_mode").unwrap_or(0) != 0 => {
+            Recompute::Never("updates the running statistics")
+        }
+        (MICROSOFT, "GatherGrad" | "GatherElementsGrad" | "GatherNDGrad") => {
+            Recompute::Never("adds up in an order that varies from run to run")
+        }
+        (ATEN, "ATen") => match node.string("operator") {
+            Some(
+                "_adaptive_avg_pool2d"
+                | "_adaptive_avg_pool2d_backward"
+                | "max_pool2d_with_indices"
+                | "avg_pool2d"
+                | "embedding",
+            ) => Recompute::Clone,
+            _ => Recompute::Never("a PyTorch operator that is not known to be deterministic"),
+        },
+        ("", "Optional" | "OptionalGetElement" | "SequenceConstruct") => {
+            Recompute::Never("not a tensor")
+        }
+        // Every other operator of the standard is a pure function of its inputs.
+        ("", _) => Recompute::Clone,
+        (MICROSOFT, name) if PURE.contains(&name) => Recompute::Clone,
+        _ => Recompute::Never("an operator without a rule"),
+    }
 }
+
+const MICROSOFT: &str = "com.microsoft";
+const ATEN: &str = "org.pytorch.aten";
+
+/// Operators of the com.microsoft domain that are pure functions of their inputs.
+const PURE: [&str; 40] = [
+    "AveragePoolGrad",
+    "BatchNormalizationGrad",
+    "BiasGelu",
+    "BiasGeluGrad_dX",
+    "BroadcastGradientArgs",
+    "ConcatTraining",
+    "ConvGrad",
+    "ConvTransposeGrad",
+    "DropoutGrad",
+    "FastGelu",
+    "FastGeluGrad",
+    "FusedConv",
+    "FusedGemm",
+    "FusedMatMul",
+    "Gelu",
+    "GeluGrad",
+    "Inverse",
+    "InvertibleLayerNormalizationGrad",
+    "LayerNormalizationGrad",
+    "LeakyReluGrad",
+    "LogSoftmaxGrad",
+    "LogSoftmaxGrad_13",
+    "PassThrough",
+    "QuickGelu",
+    "QuickGeluGrad",
+    "ReduceAllL2",
+    "ReluGrad",
+    "ResizeGrad",
+    "Scale",
+    "SigmoidGrad",
+    "SimplifiedLayerNormalizationGrad",
+    "SkipLayerNormalization",
+    "SliceGrad",
+    "SoftmaxCrossEntropyLossGrad",
+    "SoftmaxCrossEntropyLossInternal",
+    "SoftmaxCrossEntropyLossInternalGrad",
+    "SoftmaxGrad",
+    "SoftmaxGrad_13",
+    "SplitTraining",
+    "TanhGrad",
+];
 
 /// What the kernel allocates besides its outputs. Needs concrete shapes; 0 where no rule is known.
 pub fn workspace(graph: &Graph, node: &Node, provider: Provider) -> Bytes {
