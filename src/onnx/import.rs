@@ -1,0 +1,398 @@
+//! From a model file to a [`Graph`].
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use bytes::Bytes;
+use ckpt_passes::graph::{
+    Attribute, AttributeValue, Dimension, Graph, Node, Tensor, TensorId, TensorKind,
+};
+use prost::Message as _;
+use thiserror::Error;
+
+use super::attribute;
+use super::model::Model;
+use super::schema::{
+    AttributeProto, DimensionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, graph, model,
+};
+use super::subgraph;
+use super::tensor::{self, TensorHeader};
+use super::wire::{Message, WireError};
+
+/// Why a file could not be read as a model.
+#[derive(Debug, Error)]
+#[error("{file}: {problem}")]
+pub struct ImportError {
+    /// The file.
+    pub file: String,
+    /// What is wrong with it.
+    pub problem: ImportProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ImportProblem {
+    #[error("cannot open it: {source}")]
+    Open { source: io::Error },
+    #[error("expected an ONNX model, but this is {what}")]
+    NotAFile { what: &'static str },
+    #[error("expected an ONNX model, but this is {found}")]
+    NotOnnx { found: &'static str },
+    #[error("not an ONNX model, or a damaged one: {source}")]
+    Malformed {
+        #[from]
+        source: WireError,
+    },
+    #[error("not an ONNX model, or a damaged one: {source}")]
+    Undecodable {
+        #[from]
+        source: prost::DecodeError,
+    },
+    #[error("not an ONNX model: it has no graph")]
+    NoGraph,
+    #[error("it has more {what} than this program can number")]
+    TooMany { what: &'static str },
+    #[error("{node}: {problem}")]
+    Node { node: String, problem: Box<ImportProblem> },
+    #[error("tensor {tensor:?}: {problem}")]
+    Tensor { tensor: String, problem: Box<ImportProblem> },
+    #[error("it names no operator (op_type)")]
+    NoOperator,
+    #[error("attribute {name:?} is there twice; attribute names are unique")]
+    DuplicateAttribute { name: String },
+    #[error("an attribute has no name")]
+    UnnamedAttribute,
+    #[error("its subgraphs are nested deeper than {} levels", subgraph::DEEPEST)]
+    TooDeep,
+    #[error("{list} number {position} has no name")]
+    Unnamed { list: &'static str, position: usize },
+    #[error("it is defined twice: as {first}, and as {second}; names are unique")]
+    DefinedTwice { first: String, second: String },
+    #[error("it is read by {reader}, but no node writes it, and it is no input or initializer")]
+    NeverWritten { reader: String },
+    #[error("it is an initializer and has a negative dimension")]
+    NegativeDimension,
+}
+
+impl Model {
+    /// The model's graph. Its node `i` is the `i`th of the file and has `i` as its template.
+    ///
+    /// Tensors are inputs, then other initializers, then what nodes write. Names that
+    /// `value_info` describes and nothing else mentions are left out. Cycles are accepted:
+    /// verification finds them.
+    pub fn graph(&self) -> Result<Graph, ImportError> {
+        Importer::default()
+            .run(self)
+            .map_err(|problem| ImportError { file: self.file_name(), problem })
+    }
+
+    /// The node at `position` in the file, decoded.
+    pub(crate) fn node(&self, position: usize) -> Result<NodeProto, prost::DecodeError> {
+        NodeProto::decode(self.bytes.slice(self.nodes[position].clone()))
+    }
+}
+
+/// A node's domain as [`Graph`] writes it.
+pub(crate) fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+/// A node's attributes, and the outer tensors that subgraphs in them read, each once, in order.
+pub(crate) fn attributes(
+    encoded: &[Bytes],
+) -> Result<(Vec<Attribute>, Vec<String>), ImportProblem> {
+    let mut attributes: Vec<Attribute> = Vec::new();
+    let mut names = HashSet::new();
+    let mut captures: Vec<String> = Vec::new();
+    for bytes in encoded {
+        let proto = AttributeProto::decode(bytes.clone())?;
+        let value = attribute::value(&proto)?;
+        captures.extend(subgraph::captures(&proto)?);
+        let name = proto.name;
+        if name.is_empty() {
+            return Err(ImportProblem::UnnamedAttribute);
+        }
+        if !names.insert(name.clone()) {
+            return Err(ImportProblem::DuplicateAttribute { name });
+        }
+        attributes.push(Attribute { name, value });
+    }
+    let mut seen = HashSet::new();
+    captures.retain(|name| seen.insert(name.clone()));
+    Ok((attributes, captures))
+}
+
+/// What a declaration of a value says: element type and dimensions, where it says so.
+pub(crate) fn declaration(
+    value_info: &ValueInfoProto,
+) -> (Option<ckpt_passes::graph::ElementType>, Option<Vec<Dimension>>) {
+    let tensor_type = value_info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+    let Some(tensor_type) = tensor_type else { return (None, None) };
+    let element = ckpt_passes::graph::ElementType::from_onnx(tensor_type.elem_type);
+    let dimensions = tensor_type.shape.as_ref().map(|shape| shape.dim.iter().map(dimension));
+    (element, dimensions.map(Iterator::collect))
+}
+
+fn dimension(dimension: &DimensionProto) -> Dimension {
+    match (dimension.dim_value, &dimension.dim_param) {
+        // Exporters write -1 for a size they do not know.
+        (Some(value), _) => u64::try_from(value).map_or(Dimension::Unknown, Dimension::Known),
+        (None, Some(name)) if !name.is_empty() => Dimension::Symbol(name.clone()),
+        _ => Dimension::Unknown,
+    }
+}
+
+/// How errors call a node: by name, operator and place.
+fn describe(node: &NodeProto, position: usize) -> String {
+    match node.name.as_str() {
+        "" => format!("node {position} ({})", node.op_type),
+        name => format!("node {position}, {name:?} ({})", node.op_type),
+    }
+}
+
+/// The graph while it grows.
+#[derive(Default)]
+struct Importer {
+    graph: Graph,
+    /// Where each tensor is defined: for messages.
+    defined_as: HashMap<TensorId, Definition>,
+    outputs: Vec<ValueInfoProto>,
+    value_info: Vec<ValueInfoProto>,
+}
+
+#[derive(Clone, Copy)]
+enum Definition {
+    Input,
+    Initializer,
+    /// By the node at this position.
+    Output(usize),
+}
+
+impl Importer {
+    fn run(mut self, source: &Model) -> Result<Graph, ImportProblem> {
+        self.opsets(source)?;
+        self.declarations(source)?;
+        self.initializers(source)?;
+        let names = self.node_outputs(source)?;
+        self.apply_declarations();
+        self.node_inputs(source, names)?;
+        for (position, output) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
+            if output.name.is_empty() {
+                return Err(ImportProblem::Unnamed { list: "graph output", position });
+            }
+            let id = self.find(&output.name, || "the graph as an output".to_owned())?;
+            self.graph.outputs.push(id);
+        }
+        Ok(self.graph)
+    }
+
+    fn opsets(&mut self, source: &Model) -> Result<(), ImportProblem> {
+        for field in source.message().fields() {
+            let field = field?;
+            if field.number == model::OPSET_IMPORT {
+                let opset = OperatorSetIdProto::decode(field.message()?.bytes)?;
+                let domain = canonical_domain(&opset.domain).to_owned();
+                self.graph.opsets.insert(domain, opset.version);
+            }
+        }
+        Ok(())
+    }
+
+    /// Inputs, outputs and `value_info`.
+    fn declarations(&mut self, source: &Model) -> Result<(), ImportProblem> {
+        for field in source.graph_message().flat_map(Message::fields) {
+            let field = field?;
+            match field.number {
+                graph::NAME => self.graph.name = tensor::text(field.message()?)?,
+                graph::INPUT => {
+                    let info = ValueInfoProto::decode(field.message()?.bytes)?;
+                    let position = self.graph.inputs.len();
+                    if info.name.is_empty() {
+                        return Err(ImportProblem::Unnamed { list: "graph input", position });
+                    }
+                    let (element, declared) = declaration(&info);
+                    let tensor = Tensor::new(info.name, TensorKind::Input);
+                    let tensor = Tensor { element, declared, ..tensor };
+                    let id = self.define(tensor, Definition::Input)?;
+                    self.graph.inputs.push(id);
+                }
+                graph::OUTPUT => self.outputs.push(ValueInfoProto::decode(field.message()?.bytes)?),
+                graph::VALUE_INFO => {
+                    self.value_info.push(ValueInfoProto::decode(field.message()?.bytes)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn initializers(&mut self, source: &Model) -> Result<(), ImportProblem> {
+        let mut position = 0;
+        for field in source.graph_message().flat_map(Message::fields) {
+            let field = field?;
+            let (header, constant) = match field.number {
+                graph::INITIALIZER => {
+                    let pieces = [field.message()?];
+                    let header = TensorHeader::of(&pieces)?;
+                    let constant = header.constant(&pieces)?;
+                    (header, constant)
+                }
+                graph::SPARSE_INITIALIZER => (TensorHeader::of_sparse(field.message()?)?, None),
+                _ => continue,
+            };
+            if header.name.is_empty() {
+                return Err(ImportProblem::Unnamed { list: "initializer", position });
+            }
+            position += 1;
+            if header.shape.is_none() {
+                let problem = Box::new(ImportProblem::NegativeDimension);
+                return Err(ImportProblem::Tensor { tensor: header.name, problem });
+            }
+            // IR version 3 and older list every initializer among the inputs too.
+            let known = self.graph.tensor_named(&header.name);
+            let listed = known.filter(|&id| self.graph.tensor(id).kind == TensorKind::Input);
+            let id = match listed {
+                Some(id) => id,
+                None => {
+                    let tensor = Tensor::new(header.name, TensorKind::Initializer);
+                    self.define(tensor, Definition::Initializer)?
+                }
+            };
+            let tensor = self.graph.tensor_mut(id);
+            tensor.kind = TensorKind::Initializer;
+            tensor.element = header.element.or(tensor.element);
+            tensor.shape = header.shape;
+            tensor.constant = constant;
+        }
+        Ok(())
+    }
+
+    /// Adds all nodes, their inputs and captures still missing; returns the names of those.
+    fn node_outputs(&mut self, source: &Model) -> Result<Vec<Reads>, ImportProblem> {
+        let mut names = Vec::with_capacity(source.nodes.len());
+        for position in 0..source.nodes.len() {
+            let proto = source.node(position).map_err(|source| ImportProblem::Node {
+                node: format!("node {position}"),
+                problem: Box::new(source.into()),
+            })?;
+            let in_node = |problem| ImportProblem::Node {
+                node: describe(&proto, position),
+                problem: Box::new(problem),
+            };
+            if proto.op_type.is_empty() {
+                return Err(in_node(ImportProblem::NoOperator));
+            }
+            let (attributes, captures) = attributes(&proto.attribute).map_err(in_node)?;
+            let constant = constant_output(&proto, &attributes);
+            let mut outputs = Vec::with_capacity(proto.output.len());
+            for (place, name) in proto.output.into_iter().enumerate() {
+                outputs.push(match name.is_empty() {
+                    true => None,
+                    false => {
+                        let mut tensor = Tensor::new(name, TensorKind::Value);
+                        if let (0, Some(constant)) = (place, &constant) {
+                            tensor = Tensor { name: tensor.name, ..constant.clone() };
+                        }
+                        Some(self.define(tensor, Definition::Output(position))?)
+                    }
+                });
+            }
+            let domain = canonical_domain(&proto.domain);
+            let node = Node::new(proto.name, domain, proto.op_type, Vec::new(), outputs);
+            // Fits: `Model` was refused otherwise.
+            let template = Some(position as u32);
+            self.graph.add_node(Node { attributes, template, ..node });
+            names.push(Reads { inputs: proto.input, captures });
+        }
+        Ok(names)
+    }
+
+    /// Takes types and dimensions from the declarations: a graph output's own, then `value_info`.
+    fn apply_declarations(&mut self) {
+        for info in self.outputs.iter().chain(&self.value_info) {
+            let Some(id) = self.graph.tensor_named(&info.name) else { continue };
+            let (element, declared) = declaration(info);
+            let tensor = self.graph.tensor_mut(id);
+            tensor.element = tensor.element.or(element);
+            tensor.declared = tensor.declared.take().or(declared);
+        }
+    }
+
+    fn node_inputs(&mut self, source: &Model, names: Vec<Reads>) -> Result<(), ImportProblem> {
+        for (position, reads) in names.into_iter().enumerate() {
+            let reader = || match source.node(position) {
+                Ok(proto) => describe(&proto, position),
+                Err(_) => format!("node {position}"),
+            };
+            let mut inputs = Vec::with_capacity(reads.inputs.len());
+            for name in &reads.inputs {
+                inputs.push(match name.is_empty() {
+                    true => None,
+                    false => Some(self.find(name, reader)?),
+                });
+            }
+            let mut captures = Vec::with_capacity(reads.captures.len());
+            for name in &reads.captures {
+                captures.push(self.find(name, reader)?);
+            }
+            let id = ckpt_passes::graph::NodeId(position as u32);
+            let node = self.graph.node_mut(id);
+            node.inputs = inputs;
+            node.captures = captures;
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, tensor: Tensor, by: Definition) -> Result<TensorId, ImportProblem> {
+        if let Some(id) = self.graph.tensor_named(&tensor.name) {
+            let problem = Box::new(ImportProblem::DefinedTwice {
+                first: self.show(self.defined_as[&id]),
+                second: self.show(by),
+            });
+            return Err(ImportProblem::Tensor { tensor: tensor.name, problem });
+        }
+        if self.graph.tensor_count() == u32::MAX as usize {
+            return Err(ImportProblem::TooMany { what: "tensors" });
+        }
+        let id = self.graph.add_tensor(tensor);
+        self.defined_as.insert(id, by);
+        Ok(id)
+    }
+
+    fn find(&self, name: &str, reader: impl Fn() -> String) -> Result<TensorId, ImportProblem> {
+        self.graph.tensor_named(name).ok_or_else(|| ImportProblem::Tensor {
+            tensor: name.to_owned(),
+            problem: Box::new(ImportProblem::NeverWritten { reader: reader() }),
+        })
+    }
+
+    fn show(&self, definition: Definition) -> String {
+        match definition {
+            Definition::Input => "a graph input".to_owned(),
+            Definition::Initializer => "an initializer".to_owned(),
+            Definition::Output(position) => format!("an output of node {position}"),
+        }
+    }
+}
+
+/// What a node reads, by name.
+struct Reads {
+    inputs: Vec<String>,
+    captures: Vec<String>,
+}
+
+/// What is known of the output of a Constant that holds a tensor.
+fn constant_output(node: &NodeProto, attributes: &[Attribute]) -> Option<Tensor> {
+    if node.op_type != "Constant" || !canonical_domain(&node.domain).is_empty() {
+        return None;
+    }
+    let value = attributes.iter().find(|attribute| attribute.name == "value")?;
+    let AttributeValue::Tensor { element, shape, constant } = &value.value else { return None };
+    Some(Tensor {
+        element: Some(*element),
+        shape: Some(shape.clone()),
+        constant: constant.clone(),
+        ..Tensor::new("", TensorKind::Value)
+    })
+}

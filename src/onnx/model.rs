@@ -1,0 +1,190 @@
+//! A model file: its bytes, mapped into memory, and where the parts that we read lie in them.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use super::import::{ImportError, ImportProblem};
+use super::schema::{graph, model};
+use super::wire::{Message, WireError};
+
+/// A model as it was read. Holds no copy of the file: its pages stay on disk until they are
+/// looked at, and the system can drop them again.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub(crate) bytes: Bytes,
+    pub(crate) source: Option<Source>,
+    /// What GraphProto consists of: the contents of each `graph` field, to be read in turn.
+    pub(crate) graph: Vec<Range<usize>>,
+    /// The contents of each NodeProto of the graph, in file order.
+    pub(crate) nodes: Vec<Range<usize>>,
+}
+
+/// The file that a model was read from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) identity: FileIdentity,
+}
+
+/// Tells whether two paths name one file, whatever links lead there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileIdentity {
+    #[cfg(unix)]
+    device_and_inode: (u64, u64),
+    #[cfg(not(unix))]
+    path: PathBuf,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let metadata = std::fs::metadata(path)?;
+            Ok(FileIdentity { device_and_inode: (metadata.dev(), metadata.ino()) })
+        }
+        #[cfg(not(unix))]
+        Ok(FileIdentity { path: std::fs::canonicalize(path)? })
+    }
+}
+
+impl Model {
+    /// Maps the file at `path` and finds its graph. The file must not be changed while the
+    /// model is in use.
+    pub fn open(path: &Path) -> Result<Model, ImportError> {
+        let in_file = |problem| ImportError { file: path.display().to_string(), problem };
+        let cannot_open = |source| in_file(ImportProblem::Open { source });
+        // Before opening: to open a pipe would wait for its writer.
+        let metadata = std::fs::metadata(path).map_err(cannot_open)?;
+        if !metadata.is_file() {
+            let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
+            return Err(in_file(ImportProblem::NotAFile { what }));
+        }
+        let file = File::open(path).map_err(cannot_open)?;
+        // SAFETY: the mapping is read-only and private, and is handed out as `&[u8]` only. That
+        // no other process truncates or rewrites the file meanwhile is the documented condition
+        // of this function; our own writer renames new files into place and refuses this one.
+        let map = unsafe { Mmap::map(&file) }.map_err(cannot_open)?;
+        let identity = FileIdentity::of(path).map_err(cannot_open)?;
+        let mut model = Model::parse(Bytes::from_owner(map)).map_err(in_file)?;
+        model.source = Some(Source { path: path.to_owned(), identity });
+        Ok(model)
+    }
+
+    /// Finds the graph of a model that is in memory.
+    pub fn from_bytes(bytes: Bytes) -> Result<Model, ImportError> {
+        Model::parse(bytes)
+            .map_err(|problem| ImportError { file: "model in memory".to_owned(), problem })
+    }
+
+    /// The file's length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never: a model has a graph.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// All of ModelProto.
+    pub(crate) fn message(&self) -> Message<'_> {
+        Message { bytes: &self.bytes, start: 0 }
+    }
+
+    /// The pieces of GraphProto.
+    pub(crate) fn graph_message(&self) -> impl Iterator<Item = Message<'_>> {
+        self.graph.iter().map(|range| Message::of(&self.bytes, range))
+    }
+
+    /// How errors call the model.
+    pub(crate) fn file_name(&self) -> String {
+        match &self.source {
+            Some(source) => source.path.display().to_string(),
+            None => "model in memory".to_owned(),
+        }
+    }
+
+    fn parse(bytes: Bytes) -> Result<Model, ImportProblem> {
+        let mut model = Model { bytes, source: None, graph: Vec::new(), nodes: Vec::new() };
+        match model.find_graph() {
+            Ok((graph, nodes)) => (model.graph, model.nodes) = (graph, nodes),
+            Err(source) => {
+                return Err(match sniff(&model.bytes) {
+                    Some(found) => ImportProblem::NotOnnx { found },
+                    None => ImportProblem::Malformed { source },
+                });
+            }
+        }
+        if model.graph.is_empty() {
+            return Err(match sniff(&model.bytes) {
+                Some(found) => ImportProblem::NotOnnx { found },
+                None => ImportProblem::NoGraph,
+            });
+        }
+        if u32::try_from(model.nodes.len()).is_err() {
+            return Err(ImportProblem::TooMany { what: "nodes" });
+        }
+        Ok(model)
+    }
+
+    /// The contents of GraphProto and of its nodes.
+    #[allow(clippy::type_complexity)]
+    fn find_graph(&self) -> Result<(Vec<Range<usize>>, Vec<Range<usize>>), WireError> {
+        let mut graphs = Vec::new();
+        let mut nodes = Vec::new();
+        for field in self.message().fields() {
+            let field = field?;
+            if field.number == model::GRAPH {
+                let contents = field.message()?;
+                graphs.push(contents.range());
+                for field in contents.fields() {
+                    let field = field?;
+                    if field.number == graph::NODE {
+                        nodes.push(field.message()?.range());
+                    }
+                }
+            }
+        }
+        Ok((graphs, nodes))
+    }
+}
+
+/// What bytes that are no model look like, in words that complete "this is ...".
+fn sniff(bytes: &[u8]) -> Option<&'static str> {
+    let starts = |magic: &[u8]| bytes.starts_with(magic);
+    if bytes.is_empty() {
+        Some("an empty file")
+    } else if starts(b"version https://git-lfs") {
+        Some("a Git LFS pointer: fetch the file itself with `git lfs pull`")
+    } else if starts(b"PK\x03\x04") {
+        Some("a ZIP archive, perhaps a PyTorch checkpoint: export it to ONNX first")
+    } else if starts(b"\x89HDF") {
+        Some("an HDF5 file")
+    } else if bytes.get(4..8) == Some(b"ORTM") {
+        Some("an ONNX Runtime .ort file: use the .onnx file it was made from")
+    } else if starts(b"\x1f\x8b") {
+        Some("gzip data: decompress it first")
+    } else if is_text(&bytes[..bytes.len().min(1024)]) {
+        Some("text")
+    } else {
+        None
+    }
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        // The window may end inside a character.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    !text.is_empty() && text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
+}

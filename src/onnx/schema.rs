@@ -1,0 +1,163 @@
+//! The messages of onnx.proto that are decoded or made, with the fields that this program reads.
+//!
+//! Field numbers are those of onnx.proto (IR version 10). Messages that can be large or nested
+//! appear as undecoded bytes: one entry for each time the field occurs, to be merged by walking
+//! them in turn. So decoding copies no weights and never recurses.
+
+use bytes::Bytes;
+use prost::Message;
+
+/// ModelProto's fields.
+pub(crate) mod model {
+    pub(crate) const GRAPH: u32 = 7;
+    pub(crate) const OPSET_IMPORT: u32 = 8;
+    pub(crate) const TRAINING_INFO: u32 = 20;
+    pub(crate) const FUNCTIONS: u32 = 25;
+}
+
+/// GraphProto's fields.
+pub(crate) mod graph {
+    pub(crate) const NODE: u32 = 1;
+    pub(crate) const NAME: u32 = 2;
+    pub(crate) const INITIALIZER: u32 = 5;
+    pub(crate) const INPUT: u32 = 11;
+    pub(crate) const OUTPUT: u32 = 12;
+    pub(crate) const VALUE_INFO: u32 = 13;
+    pub(crate) const SPARSE_INITIALIZER: u32 = 15;
+}
+
+/// NodeProto's fields.
+pub(crate) mod node {
+    pub(crate) const INPUT: u32 = 1;
+    pub(crate) const OUTPUT: u32 = 2;
+    pub(crate) const NAME: u32 = 3;
+    pub(crate) const OP_TYPE: u32 = 4;
+    pub(crate) const ATTRIBUTE: u32 = 5;
+    pub(crate) const DOMAIN: u32 = 7;
+}
+
+/// TensorProto's fields.
+pub(crate) mod tensor {
+    pub(crate) const DIMS: u32 = 1;
+    pub(crate) const DATA_TYPE: u32 = 2;
+    pub(crate) const FLOAT_DATA: u32 = 4;
+    pub(crate) const INT32_DATA: u32 = 5;
+    pub(crate) const INT64_DATA: u32 = 7;
+    pub(crate) const NAME: u32 = 8;
+    pub(crate) const RAW_DATA: u32 = 9;
+    pub(crate) const DOUBLE_DATA: u32 = 10;
+    pub(crate) const UINT64_DATA: u32 = 11;
+    pub(crate) const EXTERNAL_DATA: u32 = 13;
+    pub(crate) const DATA_LOCATION: u32 = 14;
+}
+
+/// SparseTensorProto's fields.
+pub(crate) mod sparse_tensor {
+    pub(crate) const VALUES: u32 = 1;
+    pub(crate) const INDICES: u32 = 2;
+    pub(crate) const DIMS: u32 = 3;
+}
+
+/// AttributeProto.AttributeType.
+pub(crate) mod attribute_type {
+    pub(crate) const FLOAT: i32 = 1;
+    pub(crate) const INT: i32 = 2;
+    pub(crate) const STRING: i32 = 3;
+    pub(crate) const TENSOR: i32 = 4;
+    pub(crate) const FLOATS: i32 = 6;
+    pub(crate) const INTS: i32 = 7;
+    pub(crate) const STRINGS: i32 = 8;
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OperatorSetIdProto {
+    #[prost(string, tag = "1")]
+    pub(crate) domain: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) version: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NodeProto {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) output: Vec<String>,
+    #[prost(string, tag = "3")]
+    pub(crate) name: String,
+    #[prost(string, tag = "4")]
+    pub(crate) op_type: String,
+    /// AttributeProto
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub(crate) attribute: Vec<Bytes>,
+    #[prost(string, tag = "7")]
+    pub(crate) domain: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AttributeProto {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(float, optional, tag = "2")]
+    pub(crate) f: Option<f32>,
+    #[prost(int64, optional, tag = "3")]
+    pub(crate) i: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub(crate) s: Option<Vec<u8>>,
+    /// TensorProto
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub(crate) t: Vec<Bytes>,
+    /// GraphProto
+    #[prost(bytes = "bytes", repeated, tag = "6")]
+    pub(crate) g: Vec<Bytes>,
+    #[prost(float, repeated, packed = "false", tag = "7")]
+    pub(crate) floats: Vec<f32>,
+    #[prost(int64, repeated, packed = "false", tag = "8")]
+    pub(crate) ints: Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    pub(crate) strings: Vec<Vec<u8>>,
+    /// GraphProto
+    #[prost(bytes = "bytes", repeated, tag = "11")]
+    pub(crate) graphs: Vec<Bytes>,
+    #[prost(int32, tag = "20")]
+    pub(crate) r#type: i32,
+    #[prost(string, tag = "21")]
+    pub(crate) ref_attr_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ValueInfoProto {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) r#type: Option<TypeProto>,
+}
+
+/// Sequences, maps and other types that are not a dense tensor decode as no `tensor_type`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TypeProto {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) tensor_type: Option<TensorType>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorType {
+    #[prost(int32, tag = "1")]
+    pub(crate) elem_type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) shape: Option<TensorShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) dim: Vec<DimensionProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DimensionProto {
+    #[prost(int64, optional, tag = "1")]
+    pub(crate) dim_value: Option<i64>,
+    #[prost(string, optional, tag = "2")]
+    pub(crate) dim_param: Option<String>,
+}
