@@ -23,7 +23,11 @@ pub(crate) fn value(attribute: &AttributeProto) -> Result<AttributeValue, WireEr
             let header = TensorHeader::of(&pieces)?;
             let constant = header.constant(&pieces)?;
             match (header.element, header.shape) {
-                (Some(element), Some(shape)) => AttributeValue::Tensor { element, shape, constant },
+                (Some(element), Some(shape)) => AttributeValue::Tensor {
+                    element,
+                    shape,
+                    constant,
+                },
                 _ => AttributeValue::Opaque,
             }
         }
@@ -55,16 +59,27 @@ pub(crate) fn same(a: &AttributeValue, b: &AttributeValue) -> bool {
     use ckpt_passes::graph::Constant;
     match (a, b) {
         (Float(a), Float(b)) => a.to_bits() == b.to_bits(),
-        (Floats(a), Floats(b)) => {
-            a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
-        }
+        (Floats(a), Floats(b)) => a
+            .iter()
+            .map(|x| x.to_bits())
+            .eq(b.iter().map(|x| x.to_bits())),
         (
-            Tensor { element: a_element, shape: a_shape, constant: Some(Constant::Floats(a)) },
-            Tensor { element: b_element, shape: b_shape, constant: Some(Constant::Floats(b)) },
+            Tensor {
+                element: a_element,
+                shape: a_shape,
+                constant: Some(Constant::Floats(a)),
+            },
+            Tensor {
+                element: b_element,
+                shape: b_shape,
+                constant: Some(Constant::Floats(b)),
+            },
         ) => {
             a_element == b_element
                 && a_shape == b_shape
-                && a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
+                && a.iter()
+                    .map(|x| x.to_bits())
+                    .eq(b.iter().map(|x| x.to_bits()))
         }
         _ => a == b,
     }

@@ -54,9 +54,15 @@ pub enum ImportProblem {
     #[error("it has more {what} than this program can number")]
     TooMany { what: &'static str },
     #[error("{node}: {problem}")]
-    Node { node: String, problem: Box<ImportProblem> },
+    Node {
+        node: String,
+        problem: Box<ImportProblem>,
+    },
     #[error("tensor {tensor:?}: {problem}")]
-    Tensor { tensor: String, problem: Box<ImportProblem> },
+    Tensor {
+        tensor: String,
+        problem: Box<ImportProblem>,
+    },
     #[error("it names no operator (op_type)")]
     NoOperator,
     #[error("attribute {name:?} is there twice; attribute names are unique")]
@@ -84,7 +90,10 @@ impl Model {
     pub fn graph(&self) -> Result<Graph, ImportError> {
         Importer::default()
             .run(self)
-            .map_err(|problem| ImportError { file: self.file_name(), problem })
+            .map_err(|problem| ImportError {
+                file: self.file_name(),
+                problem,
+            })
     }
 
     /// The node at `position` in the file, decoded.
@@ -126,11 +135,22 @@ pub(crate) fn attributes(
 /// What a declaration of a value says: element type and dimensions, where it says so.
 pub(crate) fn declaration(
     value_info: &ValueInfoProto,
-) -> (Option<ckpt_passes::graph::ElementType>, Option<Vec<Dimension>>) {
-    let tensor_type = value_info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-    let Some(tensor_type) = tensor_type else { return (None, None) };
+) -> (
+    Option<ckpt_passes::graph::ElementType>,
+    Option<Vec<Dimension>>,
+) {
+    let tensor_type = value_info
+        .r#type
+        .as_ref()
+        .and_then(|t| t.tensor_type.as_ref());
+    let Some(tensor_type) = tensor_type else {
+        return (None, None);
+    };
     let element = ckpt_passes::graph::ElementType::from_onnx(tensor_type.elem_type);
-    let dimensions = tensor_type.shape.as_ref().map(|shape| shape.dim.iter().map(dimension));
+    let dimensions = tensor_type
+        .shape
+        .as_ref()
+        .map(|shape| shape.dim.iter().map(dimension));
     (element, dimensions.map(Iterator::collect))
 }
 
@@ -179,7 +199,10 @@ impl Importer {
         self.node_inputs(source, names)?;
         for (position, output) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
             if output.name.is_empty() {
-                return Err(ImportProblem::Unnamed { list: "graph output", position });
+                return Err(ImportProblem::Unnamed {
+                    list: "graph output",
+                    position,
+                });
             }
             let id = self.find(&output.name, || "the graph as an output".to_owned())?;
             self.graph.outputs.push(id);
@@ -209,17 +232,27 @@ impl Importer {
                     let info = ValueInfoProto::decode(field.message()?.bytes)?;
                     let position = self.graph.inputs.len();
                     if info.name.is_empty() {
-                        return Err(ImportProblem::Unnamed { list: "graph input", position });
+                        return Err(ImportProblem::Unnamed {
+                            list: "graph input",
+                            position,
+                        });
                     }
                     let (element, declared) = declaration(&info);
                     let tensor = Tensor::new(info.name, TensorKind::Input);
-                    let tensor = Tensor { element, declared, ..tensor };
+                    let tensor = Tensor {
+                        element,
+                        declared,
+                        ..tensor
+                    };
                     let id = self.define(tensor, Definition::Input)?;
                     self.graph.inputs.push(id);
                 }
-                graph::OUTPUT => self.outputs.push(ValueInfoProto::decode(field.message()?.bytes)?),
+                graph::OUTPUT => self
+                    .outputs
+                    .push(ValueInfoProto::decode(field.message()?.bytes)?),
                 graph::VALUE_INFO => {
-                    self.value_info.push(ValueInfoProto::decode(field.message()?.bytes)?);
+                    self.value_info
+                        .push(ValueInfoProto::decode(field.message()?.bytes)?);
                 }
                 _ => {}
             }
@@ -242,12 +275,18 @@ impl Importer {
                 _ => continue,
             };
             if header.name.is_empty() {
-                return Err(ImportProblem::Unnamed { list: "initializer", position });
+                return Err(ImportProblem::Unnamed {
+                    list: "initializer",
+                    position,
+                });
             }
             position += 1;
             if header.shape.is_none() {
                 let problem = Box::new(ImportProblem::NegativeDimension);
-                return Err(ImportProblem::Tensor { tensor: header.name, problem });
+                return Err(ImportProblem::Tensor {
+                    tensor: header.name,
+                    problem,
+                });
             }
             // IR version 3 and older list every initializer among the inputs too.
             let known = self.graph.tensor_named(&header.name);
@@ -272,10 +311,12 @@ impl Importer {
     fn node_outputs(&mut self, source: &Model) -> Result<Vec<Reads>, ImportProblem> {
         let mut names = Vec::with_capacity(source.nodes.len());
         for position in 0..source.nodes.len() {
-            let proto = source.node(position).map_err(|source| ImportProblem::Node {
-                node: format!("node {position}"),
-                problem: Box::new(source.into()),
-            })?;
+            let proto = source
+                .node(position)
+                .map_err(|source| ImportProblem::Node {
+                    node: format!("node {position}"),
+                    problem: Box::new(source.into()),
+                })?;
             let in_node = |problem| ImportProblem::Node {
                 node: describe(&proto, position),
                 problem: Box::new(problem),
@@ -292,7 +333,10 @@ impl Importer {
                     false => {
                         let mut tensor = Tensor::new(name, TensorKind::Value);
                         if let (0, Some(constant)) = (place, &constant) {
-                            tensor = Tensor { name: tensor.name, ..constant.clone() };
+                            tensor = Tensor {
+                                name: tensor.name,
+                                ..constant.clone()
+                            };
                         }
                         Some(self.define(tensor, Definition::Output(position))?)
                     }
@@ -302,8 +346,15 @@ impl Importer {
             let node = Node::new(proto.name, domain, proto.op_type, Vec::new(), outputs);
             // Fits: `Model` was refused otherwise.
             let template = Some(position as u32);
-            self.graph.add_node(Node { attributes, template, ..node });
-            names.push(Reads { inputs: proto.input, captures });
+            self.graph.add_node(Node {
+                attributes,
+                template,
+                ..node
+            });
+            names.push(Reads {
+                inputs: proto.input,
+                captures,
+            });
         }
         Ok(names)
     }
@@ -311,7 +362,9 @@ impl Importer {
     /// Takes types and dimensions from the declarations: a graph output's own, then `value_info`.
     fn apply_declarations(&mut self) {
         for info in self.outputs.iter().chain(&self.value_info) {
-            let Some(id) = self.graph.tensor_named(&info.name) else { continue };
+            let Some(id) = self.graph.tensor_named(&info.name) else {
+                continue;
+            };
             let (element, declared) = declaration(info);
             let tensor = self.graph.tensor_mut(id);
             tensor.element = tensor.element.or(element);
@@ -350,7 +403,10 @@ impl Importer {
                 first: self.show(self.defined_as[&id]),
                 second: self.show(by),
             });
-            return Err(ImportProblem::Tensor { tensor: tensor.name, problem });
+            return Err(ImportProblem::Tensor {
+                tensor: tensor.name,
+                problem,
+            });
         }
         if self.graph.tensor_count() == u32::MAX as usize {
             return Err(ImportProblem::TooMany { what: "tensors" });
@@ -361,10 +417,12 @@ impl Importer {
     }
 
     fn find(&self, name: &str, reader: impl Fn() -> String) -> Result<TensorId, ImportProblem> {
-        self.graph.tensor_named(name).ok_or_else(|| ImportProblem::Tensor {
-            tensor: name.to_owned(),
-            problem: Box::new(ImportProblem::NeverWritten { reader: reader() }),
-        })
+        self.graph
+            .tensor_named(name)
+            .ok_or_else(|| ImportProblem::Tensor {
+                tensor: name.to_owned(),
+                problem: Box::new(ImportProblem::NeverWritten { reader: reader() }),
+            })
     }
 
     fn show(&self, definition: Definition) -> String {
@@ -387,8 +445,17 @@ fn constant_output(node: &NodeProto, attributes: &[Attribute]) -> Option<Tensor>
     if node.op_type != "Constant" || !canonical_domain(&node.domain).is_empty() {
         return None;
     }
-    let value = attributes.iter().find(|attribute| attribute.name == "value")?;
-    let AttributeValue::Tensor { element, shape, constant } = &value.value else { return None };
+    let value = attributes
+        .iter()
+        .find(|attribute| attribute.name == "value")?;
+    let AttributeValue::Tensor {
+        element,
+        shape,
+        constant,
+    } = &value.value
+    else {
+        return None;
+    };
     Some(Tensor {
         element: Some(*element),
         shape: Some(shape.clone()),

@@ -46,10 +46,14 @@ impl FileIdentity {
         {
             use std::os::unix::fs::MetadataExt;
             let metadata = std::fs::metadata(path)?;
-            Ok(FileIdentity { device_and_inode: (metadata.dev(), metadata.ino()) })
+            Ok(FileIdentity {
+                device_and_inode: (metadata.dev(), metadata.ino()),
+            })
         }
         #[cfg(not(unix))]
-        Ok(FileIdentity { path: std::fs::canonicalize(path)? })
+        Ok(FileIdentity {
+            path: std::fs::canonicalize(path)?,
+        })
     }
 }
 
@@ -57,12 +61,19 @@ impl Model {
     /// Maps the file at `path` and finds its graph. The file must not be changed while the
     /// model is in use.
     pub fn open(path: &Path) -> Result<Model, ImportError> {
-        let in_file = |problem| ImportError { file: path.display().to_string(), problem };
+        let in_file = |problem| ImportError {
+            file: path.display().to_string(),
+            problem,
+        };
         let cannot_open = |source| in_file(ImportProblem::Open { source });
         // Before opening: to open a pipe would wait for its writer.
         let metadata = std::fs::metadata(path).map_err(cannot_open)?;
         if !metadata.is_file() {
-            let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
+            let what = if metadata.is_dir() {
+                "a folder"
+            } else {
+                "not a regular file"
+            };
             return Err(in_file(ImportProblem::NotAFile { what }));
         }
         let file = File::open(path).map_err(cannot_open)?;
@@ -72,14 +83,19 @@ impl Model {
         let map = unsafe { Mmap::map(&file) }.map_err(cannot_open)?;
         let identity = FileIdentity::of(path).map_err(cannot_open)?;
         let mut model = Model::parse(Bytes::from_owner(map)).map_err(in_file)?;
-        model.source = Some(Source { path: path.to_owned(), identity });
+        model.source = Some(Source {
+            path: path.to_owned(),
+            identity,
+        });
         Ok(model)
     }
 
     /// Finds the graph of a model that is in memory.
     pub fn from_bytes(bytes: Bytes) -> Result<Model, ImportError> {
-        Model::parse(bytes)
-            .map_err(|problem| ImportError { file: "model in memory".to_owned(), problem })
+        Model::parse(bytes).map_err(|problem| ImportError {
+            file: "model in memory".to_owned(),
+            problem,
+        })
     }
 
     /// The file's length in bytes.
@@ -94,12 +110,17 @@ impl Model {
 
     /// All of ModelProto.
     pub(crate) fn message(&self) -> Message<'_> {
-        Message { bytes: &self.bytes, start: 0 }
+        Message {
+            bytes: &self.bytes,
+            start: 0,
+        }
     }
 
     /// The pieces of GraphProto.
     pub(crate) fn graph_message(&self) -> impl Iterator<Item = Message<'_>> {
-        self.graph.iter().map(|range| Message::of(&self.bytes, range))
+        self.graph
+            .iter()
+            .map(|range| Message::of(&self.bytes, range))
     }
 
     /// How errors call the model.
@@ -111,7 +132,12 @@ impl Model {
     }
 
     fn parse(bytes: Bytes) -> Result<Model, ImportProblem> {
-        let mut model = Model { bytes, source: None, graph: Vec::new(), nodes: Vec::new() };
+        let mut model = Model {
+            bytes,
+            source: None,
+            graph: Vec::new(),
+            nodes: Vec::new(),
+        };
         match model.find_graph() {
             Ok((graph, nodes)) => (model.graph, model.nodes) = (graph, nodes),
             Err(source) => {
@@ -186,5 +212,8 @@ fn is_text(bytes: &[u8]) -> bool {
         }
         Err(_) => return false,
     };
-    !text.is_empty() && text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }

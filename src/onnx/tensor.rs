@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ckpt_passes::graph::{Constant, ElementType};
 
 use super::schema::{sparse_tensor, tensor};
-use super::wire::{Message, Value, WireError, Width, little_endian};
+use super::wire::{Message, Value, Width, WireError, little_endian};
 
 /// Tensors with more elements are not decoded: no shape is computed from them.
 pub(crate) const LARGEST_CONSTANT: u64 = 4096;
@@ -53,7 +53,10 @@ impl TensorHeader {
                 _ => {}
             }
         }
-        Ok(TensorHeader { shape: shape(&dims), ..TensorHeader::of(&values)? })
+        Ok(TensorHeader {
+            shape: shape(&dims),
+            ..TensorHeader::of(&values)?
+        })
     }
 
     /// The contents of the tensor that `pieces` make up, where they are in the file, are
@@ -62,7 +65,9 @@ impl TensorHeader {
         let (Some(element), Some(count)) = (self.element, self.small_count()) else {
             return Ok(None);
         };
-        let Some(typed) = typed_field(element) else { return Ok(None) };
+        let Some(typed) = typed_field(element) else {
+            return Ok(None);
+        };
         if self.external {
             return Ok(None);
         }
@@ -86,12 +91,18 @@ impl TensorHeader {
             }
             bits = raw.chunks_exact(width).map(little_endian).collect();
         }
-        Ok(if bits.len() == count { numbers(element, &bits) } else { None })
+        Ok(if bits.len() == count {
+            numbers(element, &bits)
+        } else {
+            None
+        })
     }
 
     fn small_count(&self) -> Option<usize> {
         let dims = self.shape.as_ref()?;
-        let count = dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim))?;
+        let count = dims
+            .iter()
+            .try_fold(1u64, |count, &dim| count.checked_mul(dim))?;
         (count <= LARGEST_CONSTANT).then_some(count as usize)
     }
 }
@@ -99,13 +110,15 @@ impl TensorHeader {
 /// The pieces of a message that was cut out of a file. Places in errors count from the start
 /// of each piece.
 pub(crate) fn pieces(bytes: &[Bytes]) -> Vec<Message<'_>> {
-    bytes.iter().map(|bytes| Message { bytes, start: 0 }).collect()
+    bytes
+        .iter()
+        .map(|bytes| Message { bytes, start: 0 })
+        .collect()
 }
 
 /// The text of a string field.
 pub(crate) fn text(message: Message<'_>) -> Result<String, WireError> {
-    String::from_utf8(message.bytes.to_vec())
-        .map_err(|_| WireError::Text { at: message.start })
+    String::from_utf8(message.bytes.to_vec()).map_err(|_| WireError::Text { at: message.start })
 }
 
 /// An element type by its number, where this program knows it.
@@ -115,7 +128,9 @@ pub(crate) fn element(number: u64) -> Option<ElementType> {
 
 fn shape(dims: &[u64]) -> Option<Vec<u64>> {
     // int64 on the wire: the upper half is negative.
-    dims.iter().all(|&dim| i64::try_from(dim).is_ok()).then(|| dims.to_vec())
+    dims.iter()
+        .all(|&dim| i64::try_from(dim).is_ok())
+        .then(|| dims.to_vec())
 }
 
 /// Can a repeated number hold so few values? A varint takes at most ten bytes.

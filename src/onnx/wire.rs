@@ -22,13 +22,22 @@ pub enum WireError {
         "field {field} at byte {at} claims {claimed} bytes where only {left} are left: \
          the file is truncated or damaged"
     )]
-    PastEnd { field: u32, at: usize, claimed: u64, left: usize },
+    PastEnd {
+        field: u32,
+        at: usize,
+        claimed: u64,
+        left: usize,
+    },
     #[error("the group (field {field}) at byte {at} does not end")]
     Group { field: u32, at: usize },
     #[error("the text at byte {at} is not UTF-8")]
     Text { at: usize },
     #[error("field {field} at byte {at} should be {expected}")]
-    Kind { field: u32, at: usize, expected: &'static str },
+    Kind {
+        field: u32,
+        at: usize,
+        expected: &'static str,
+    },
 }
 
 /// The bytes of a message, and where in the file they start.
@@ -60,7 +69,10 @@ pub(crate) enum Value<'a> {
 impl<'a> Message<'a> {
     /// The part `range` of the file.
     pub(crate) fn of(file: &'a [u8], range: &Range<usize>) -> Message<'a> {
-        Message { bytes: &file[range.clone()], start: range.start }
+        Message {
+            bytes: &file[range.clone()],
+            start: range.start,
+        }
     }
 
     /// Where it lies in the file.
@@ -118,7 +130,11 @@ impl<'a> Field<'a> {
     }
 
     fn kind(&self, expected: &'static str) -> WireError {
-        WireError::Kind { field: self.number, at: self.span.start, expected }
+        WireError::Kind {
+            field: self.number,
+            at: self.span.start,
+            expected,
+        }
     }
 }
 
@@ -132,7 +148,10 @@ pub(crate) enum Width {
 
 /// Up to eight bytes, least significant first.
 pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 /// Iterates over the fields of a message.
@@ -159,12 +178,13 @@ impl<'a> Message<'a> {
     fn field(&mut self) -> Result<Field<'a>, WireError> {
         let at = self.start;
         let mut rest = self.bytes;
-        let (number, wire) =
-            encoding::decode_key(&mut rest).map_err(|_| WireError::Key { at })?;
+        let (number, wire) = encoding::decode_key(&mut rest).map_err(|_| WireError::Key { at })?;
         self.skip_to(rest);
         let value = match wire {
             WireType::Varint => Value::Varint(self.varint()?),
-            WireType::ThirtyTwoBit => Value::Fixed32(little_endian(self.take(number, 4)?.bytes) as u32),
+            WireType::ThirtyTwoBit => {
+                Value::Fixed32(little_endian(self.take(number, 4)?.bytes) as u32)
+            }
             WireType::SixtyFourBit => Value::Fixed64(little_endian(self.take(number, 8)?.bytes)),
             WireType::LengthDelimited => {
                 let length = self.varint()?;
@@ -180,24 +200,39 @@ impl<'a> Message<'a> {
             }
             WireType::EndGroup => return Err(WireError::Key { at }),
         };
-        Ok(Field { number, value, span: at..self.start })
+        Ok(Field {
+            number,
+            value,
+            span: at..self.start,
+        })
     }
 
     fn varint(&mut self) -> Result<u64, WireError> {
         let mut rest = self.bytes;
-        let value = encoding::decode_varint(&mut rest)
-            .map_err(|_| WireError::Number { at: self.start })?;
+        let value =
+            encoding::decode_varint(&mut rest).map_err(|_| WireError::Number { at: self.start })?;
         self.skip_to(rest);
         Ok(value)
     }
 
     fn take(&mut self, field: u32, length: u64) -> Result<Message<'a>, WireError> {
         let left = self.bytes.len();
-        let Some(length) = usize::try_from(length).ok().filter(|&length| length <= left) else {
-            return Err(WireError::PastEnd { field, at: self.start, claimed: length, left });
+        let Some(length) = usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= left)
+        else {
+            return Err(WireError::PastEnd {
+                field,
+                at: self.start,
+                claimed: length,
+                left,
+            });
         };
         let (taken, rest) = self.bytes.split_at(length);
-        let message = Message { bytes: taken, start: self.start };
+        let message = Message {
+            bytes: taken,
+            start: self.start,
+        };
         self.skip_to(rest);
         Ok(message)
     }
