@@ -5,6 +5,7 @@
 //! sense, is its position in [`Graph::order`].
 
 mod element;
+pub mod text;
 mod uses;
 
 use std::collections::{BTreeMap, HashMap};
