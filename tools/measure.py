@@ -1,0 +1,58 @@
+"""Starts `run_step.py` in a fresh process with the malloc counter preloaded, and reads its result.
+
+The counter is `libmalloc_counter.so` of the crate `malloc-counter`. Its path is the environment
+variable MALLOC_COUNTER, or else cargo's usual target folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+TOOLS = os.path.dirname(os.path.abspath(__file__))
+
+
+class StepFailed(Exception):
+    """The step's process ended without a result; carries what it said."""
+
+
+def malloc_counter():
+    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(os.path.dirname(TOOLS), "target"))
+    candidates = [os.environ.get("MALLOC_COUNTER")]
+    candidates += [os.path.join(target, profile, "libmalloc_counter.so") for profile in ("release", "debug")]
+    for path in candidates:
+        if path and os.path.exists(path):
+            return path
+    raise SystemExit("no malloc counter: run `cargo build -p malloc-counter`")
+
+
+def step(model, dims=(), order="default", level="disable_all", settings="lean", no_arena=False, threads=1, steps=1,
+         seed=None, expose_statistics=False, profile=False, dump=None, timeout=1800):
+    """What `run_step.py` prints, as a dictionary; with `profile` also "executed"."""
+    command = [sys.executable, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
+               "--settings", settings, "--threads", str(threads), "--steps", str(steps)]
+    for dim in dims:
+        command += ["--dim", dim]
+    if seed is not None:
+        command += ["--seed", str(seed)]
+    if expose_statistics:
+        command.append("--expose-statistics")
+    if no_arena:
+        command.append("--no-arena")
+    if dump:
+        command += ["--dump", dump]
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "executed.json")
+        if profile:
+            command += ["--profile", trace]
+        environment = dict(os.environ, LD_PRELOAD=malloc_counter())
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+        if done.returncode != 0:
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+            raise StepFailed(f"{os.path.basename(model)}: {last[0]}")
+        result = json.loads(done.stdout)
+        if profile:
+            with open(trace) as file:
+                result["executed"] = json.load(file)
+    return result
