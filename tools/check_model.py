@@ -1,0 +1,147 @@
+"""Runs an original training graph and its rewritten form and compares all that a step leaves behind.
+
+Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--json]
+
+Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
+accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
+nodes of both graphs get the same seeds. Each run is a process of its own, on one thread, with buffer
+reuse, memory pattern and arena off:
+
+- at DISABLE_ALL both graphs run the same kernels: every bit must agree, in DEFAULT order and in
+  PRIORITY_BASED, and the peaks are measured. Where an original's own results depend on the order
+  (branches that share running statistics update them one after another), its DEFAULT order counts, and
+  in PRIORITY_BASED order either will do;
+- at ENABLE_ALL fusions may differ: each tensor must agree to TOLERANCE, relative to its norm.
+
+Exit status 0 if all agree.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import measure
+
+TOLERANCE = 1e-5
+# A gradient that is zero but for rounding (of a convolution's bias before a normalization, say) has no
+# digits to agree on: it is compared with this part of the largest gradient's root mean square.
+NOISE = 1e-6
+SEED = 1
+
+
+class Runs:
+    """One step of a graph in both orders at DISABLE_ALL, and one at ENABLE_ALL with its tensors kept in
+    `folder`, as long as that exists."""
+
+    def __init__(self, path, dims, folder, enable_all=True):
+        common = {"dims": dims, "seed": SEED, "expose_statistics": True}
+        self.default = measure.step(path, order="default", **common)
+        self.priority = measure.step(path, order="priority", **common)
+        self.enable_all = self.dump = None
+        if enable_all:
+            handle, self.dump = tempfile.mkstemp(".npz", dir=folder)
+            os.close(handle)
+            self.enable_all = measure.step(path, level="enable_all", dump=self.dump, **common)
+
+    def summary(self):
+        """The peaks, in bytes beyond what the session and the caller own, and the seconds."""
+        summary = {}
+        for name in ("default", "priority", "enable_all"):
+            step = getattr(self, name)
+            if step:
+                summary[name] = step["peak_bytes"]
+                summary[name + "_seconds"] = min(step["seconds_per_step"])
+        return summary
+
+
+def compare(original, rewritten):
+    """How the results of two graphs' Runs differ."""
+    reference, by_priority = original.default["digests"], original.priority["digests"]
+    differing = []
+    for order, accepted in (("default", [reference]), ("priority", [reference, by_priority])):
+        digests = getattr(rewritten, order)["digests"]
+        differing += [
+            f"{order}: {name}" for name in sorted(set(reference) | set(digests))
+            if digests.get(name) not in [expected.get(name) for expected in accepted]
+        ]
+    result = {
+        "original": original.summary(),
+        "rewritten": rewritten.summary(),
+        "caller_bytes": original.default["caller_bytes"],
+        "compared": len(reference),
+        "bits_equal": not differing,
+        "differing": differing,
+        "not_finite": original.default["not_finite"],
+    }
+    result["ok"] = not differing and not result["not_finite"]
+    if original.dump and rewritten.dump:
+        worst, where = largest_difference(original.dump, rewritten.dump)
+        result["max_relative_difference"], result["most_different"] = worst, where
+        result["ok"] = result["ok"] and worst <= TOLERANCE
+    return result
+
+
+def largest_difference(first, second):
+    """The largest relative difference of a tensor, |a - b| / max(|a|, NOISE of the largest), and which."""
+    with np.load(first) as a, np.load(second) as b:
+        names = list(a["names"])
+        if names != list(b["names"]):
+            return float("inf"), "the set of tensors"
+        sizes = [root_mean_square(a[str(i)]) for i in range(len(names))]
+        floor = NOISE * max((size for name, size in zip(names, sizes) if name.startswith("input:")), default=0)
+        worst, where = 0.0, None
+        for i, name in enumerate(names):
+            x, y = a[str(i)], b[str(i)]
+            if x.shape != y.shape or x.dtype != y.dtype:
+                return float("inf"), str(name)
+            if np.array_equal(x, y):
+                continue
+            difference = root_mean_square(x.astype(np.float64) - y) / max(sizes[i], floor, 1e-30)
+            if not difference <= worst:
+                worst, where = difference, str(name)
+    return float(worst), where
+
+
+def root_mean_square(array):
+    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
+
+
+def describe(result):
+    lines = [f"{result['compared']} tensors compared"]
+    for role in ("original", "rewritten"):
+        peaks = result[role]
+        lines.append(f"{role}: peak {peaks['default'] / 1e6:.1f} MB in DEFAULT, {peaks['priority'] / 1e6:.1f} MB in "
+                     f"PRIORITY_BASED order, beyond {result['caller_bytes'] / 1e6:.1f} MB of inputs")
+    equal = "every bit agrees" if result["bits_equal"] else f"{len(result['differing'])} differ"
+    lines.append(f"DISABLE_ALL: {equal}")
+    lines += ["    " + name for name in result["differing"][:10]]
+    if result["not_finite"]:
+        lines.append("not finite in the original: " + ", ".join(result["not_finite"][:10]))
+    if "max_relative_difference" in result:
+        where = f" ({result['most_different']})" if result["most_different"] else ""
+        lines.append(f"ENABLE_ALL: largest relative difference {result['max_relative_difference']:.1e}{where}")
+    lines.append("ok" if result["ok"] else "FAILED")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("original")
+    parser.add_argument("rewritten")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--no-enable-all", action="store_true", help="leave the comparison at ENABLE_ALL out")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [Runs(path, args.dim, folder, not args.no_enable_all) for path in (args.original, args.rewritten)]
+        result = compare(*runs)
+    print(json.dumps(result) if args.json else describe(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

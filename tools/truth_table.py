@@ -1,0 +1,200 @@
+"""Plans training graphs, runs original and rewritten, and prints what was predicted beside what was measured.
+
+Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--json FILE]
+
+The graphs, and the dimensions that they are run with, stand in truth_models.json; a graph that DIR does
+not hold is left out. Each is rewritten for `fixed+50%` (for `fixed+70%` where that is infeasible) and for
+`min`, with `--runtime-settings lean`, and checked as check_model.py does. A row is ok if
+
+- every bit agrees at DISABLE_ALL, and every tensor to 1e-5 at ENABLE_ALL;
+- what the caller owns and the measured peak together fit the budget, in both orders (for `min`: the
+  predicted smallest peak and 3 %);
+- both predicted peaks, less what the caller owns, are within 3 % of the measured ones.
+
+Graphs without CPU kernels are rewritten, which verifies the file, and not run. Sizes are in MB (10^6
+bytes) beyond what the caller owns. Exit status 0 if every row is ok.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import check_model
+import measure
+
+ACCURACY = 0.03
+INFEASIBLE = 3
+COLUMNS = [
+    ("model", "{model}"),
+    ("dims", "{dims}"),
+    ("budget", "{budget}"),
+    ("caller owns", "{fixed}"),
+    ("before: predicted", "{before}"),
+    ("DEFAULT", "{before_default}"),
+    ("PRIORITY", "{before_priority}"),
+    ("allowed", "{allowed}"),
+    ("after: predicted", "{after}"),
+    ("DEFAULT", "{after_default}"),
+    ("PRIORITY", "{after_priority}"),
+    ("overhead", "{overhead}"),
+    ("recomputed", "{recomputed_nodes}"),
+    ("barriers", "{barriers}"),
+    ("bits", "{bits}"),
+    ("ENABLE_ALL", "{difference}"),
+    ("planned in", "{seconds}"),
+    ("ok", "{ok}"),
+]
+
+
+def plan(binary, model, output, dims, budget):
+    """The exit status of ckpt-opt, and its result or what it said."""
+    command = [binary, model, output, "--budget", budget, "--runtime-settings", "lean", "--json", "--quiet"]
+    for dim in dims:
+        command += ["--dim", dim]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    if done.returncode != 0:
+        return done.returncode, (done.stderr.strip() or f"exit status {done.returncode}")
+    return 0, json.loads(done.stdout)
+
+
+def rows(binary, name, model, entry):
+    """The rows of one model, as dictionaries, one at a time."""
+    dims = [f"{key}={value}" for key, value in entry["dims"].items()]
+    with tempfile.TemporaryDirectory() as folder:
+        original = None
+        rewritten_file = os.path.join(folder, "rewritten.onnx")
+        for budgets in (["fixed+50%", "fixed+70%"], ["min"]):
+            for budget in budgets:
+                if os.path.exists(rewritten_file):
+                    os.remove(rewritten_file)
+                status, planned = plan(binary, model, rewritten_file, dims, budget)
+                if status != INFEASIBLE:
+                    break
+            row = {"model": name, "dims": dims, "budget": budget}
+            if status != 0:
+                yield dict(row, ok=False, said=planned)
+                continue
+            row["plan"] = planned
+            if "static" in entry:
+                yield dict(row, ok=True, static=entry["static"])
+                continue
+            try:
+                if original is None:
+                    original = check_model.Runs(model, dims, folder)
+                rewritten = check_model.Runs(rewritten_file, dims, folder)
+            except measure.StepFailed as failure:
+                yield dict(row, ok=False, said=str(failure))
+                continue
+            row["check"] = check_model.compare(original, rewritten)
+            os.remove(rewritten.dump)
+            row["faults"] = faults(planned, row["check"], budget)
+            yield dict(row, ok=not row["faults"])
+
+
+def faults(planned, check, budget):
+    """Why a row is not ok."""
+    fixed = planned["fixed_bytes"]
+    found = [] if check["ok"] else ["results differ"]
+    before, after = check["original"]["default"], max(check["rewritten"][order] for order in ("default", "priority"))
+    for which, measured in (("before", before), ("after", after)):
+        predicted = planned[f"peak_{which}_bytes"] - fixed
+        if abs(predicted - measured) > ACCURACY * measured:
+            found.append(f"peak {which} predicted {100 * (predicted / measured - 1):+.1f} %")
+    over = fixed + after - planned["budget_bytes"]
+    if budget != "min" and over > 0:
+        found.append(f"{over} bytes over budget")
+    return found
+
+
+def megabytes(count):
+    return f"{count / 1e6:.1f}"
+
+
+def cells(row):
+    """The texts of a row's columns."""
+    texts = {"model": row["model"], "dims": " ".join(row["dims"]), "budget": row["budget"],
+             "ok": "yes" if row["ok"] else "NO: " + "; ".join(row.get("faults") or [gist(row.get("said", ""))])}
+    planned, check = row.get("plan"), row.get("check")
+    if planned:
+        fixed = planned["fixed_bytes"]
+        texts.update({
+            "fixed": megabytes(fixed),
+            "before": megabytes(planned["peak_before_bytes"] - fixed),
+            "allowed": megabytes(planned["budget_bytes"] - fixed),
+            "after": megabytes(planned["peak_after_bytes"] - fixed),
+            "overhead": f"{100 * planned['overhead']:.2f} %",
+            "recomputed_nodes": count(planned["recomputed_nodes"]),
+            "barriers": count(planned["barriers"]),
+            "seconds": f"{planned['total_seconds']:.1f} s",
+        })
+    if check:
+        texts.update({
+            "before_default": megabytes(check["original"]["default"]),
+            "before_priority": megabytes(check["original"]["priority"]),
+            "after_default": megabytes(check["rewritten"]["default"]),
+            "after_priority": megabytes(check["rewritten"]["priority"]),
+            "bits": f"{check['compared']} equal" if check["bits_equal"] else f"{len(check['differing'])} DIFFER",
+            "difference": f"{check['max_relative_difference']:.0e}",
+        })
+    if "static" in row:
+        texts["bits"] = "not run"
+    return texts
+
+
+def count(value):
+    """A number of nodes: given as one, or as the list of them."""
+    return str(len(value) if isinstance(value, (list, dict)) else value)
+
+
+def gist(text):
+    """The telling line of what a failed program said, fit for a cell: an error comes first in
+    ckpt-opt's messages and last in Python's."""
+    lines = text.strip().splitlines() or [""]
+    return next((line for line in lines if line.startswith("error")), lines[-1])[:160].replace("|", "/")
+
+
+def line(texts):
+    return "| " + " | ".join(texts) + " |"
+
+
+class Missing(dict):
+    def __missing__(self, key):
+        return "–"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--models", required=True, metavar="DIR")
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--json", metavar="FILE", help="also write every number, one JSON object a line")
+    args = parser.parse_args()
+    with open(os.path.join(measure.TOOLS, "truth_models.json")) as file:
+        entries = json.load(file)
+    present = {name: os.path.join(args.models, name + ".onnx") for name in entries}
+    chosen = [name for name in entries if os.path.exists(present[name]) and name in (args.only or entries)]
+    if not chosen:
+        parser.error(f"no known model in {args.models}")
+    print(line(title for title, _ in COLUMNS))
+    print(line("---" for _ in COLUMNS), flush=True)
+    failed = 0
+    log = open(args.json, "w") if args.json else None
+    for name in chosen:
+        for row in rows(args.binary, name, present[name], entries[name]):
+            failed += not row["ok"]
+            print(line(form.format_map(Missing(cells(row))) for _, form in COLUMNS), flush=True)
+            if log:
+                log.write(json.dumps(row) + "\n")
+                log.flush()
+    if log:
+        log.close()
+    if failed:
+        print(f"\n{failed} rows are not ok", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
