@@ -1,3 +1,132 @@
-//! `cargo xtask NAME`: what CI runs, and the benchmarks.
+//! `cargo xtask NAME`: what CI runs, and what needs ONNX Runtime.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
-fn main() {}
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+cargo xtask ci             format, lints, documentation, all tests; installs what they need
+cargo xtask setup          only makes .venv with ONNX Runtime, for the Python tools
+cargo xtask truth [DIR] [NAME...]
+                           rewrites the graphs in DIR (testdata/models), runs them before and after,
+                           and prints what was predicted beside what was measured";
+
+/// The command that failed, in words.
+struct Failed(String);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("ci") => ci(),
+        Some("setup") => setup(),
+        Some("truth") => truth(&arguments[1..]),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(what)) => {
+            eprintln!("xtask: failed: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends with the tests, so that their summary is the last thing printed.
+fn ci() -> Result<(), Failed> {
+    install_components()?;
+    setup()?;
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&[
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    run(command("cargo").env("RUSTDOCFLAGS", "-D warnings").args([
+        "doc",
+        "--quiet",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ]))?;
+    cargo(&["test", "--workspace"])
+}
+
+/// Toolchains of the minimal profile lack rustfmt and clippy.
+fn install_components() -> Result<(), Failed> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let present = command("cargo").args([subcommand, "--version"]).output();
+        if !present.is_ok_and(|output| output.status.success()) {
+            run(command("rustup").args(["component", "add", component]))?;
+        }
+    }
+    Ok(())
+}
+
+fn setup() -> Result<(), Failed> {
+    run(command("sh").arg("tools/setup.sh"))
+}
+
+fn truth(arguments: &[String]) -> Result<(), Failed> {
+    setup()?;
+    cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "ckpt-opt",
+        "--package",
+        "malloc-counter",
+    ])?;
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let (models, names) = match arguments {
+        [models, names @ ..] => (models.as_str(), names),
+        [] => ("testdata/models", arguments),
+    };
+    let mut table = command(".venv/bin/python");
+    table.arg("tools/truth_table.py");
+    table.arg("--binary").arg(target.join("release/ckpt-opt"));
+    table.args(["--models", models]);
+    table.arg("--json").arg(target.join("truth.jsonl"));
+    if !names.is_empty() {
+        table.arg("--only").args(names);
+    }
+    run(&mut table)
+}
+
+fn cargo(arguments: &[&str]) -> Result<(), Failed> {
+    run(command("cargo").args(arguments))
+}
+
+/// A command that runs in the project's folder.
+fn command(program: &str) -> Command {
+    let program = match program {
+        "cargo" => env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()),
+        other => other.to_owned(),
+    };
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+fn run(command: &mut Command) -> Result<(), Failed> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failed(format!("{command:?}: {status}"))),
+        Err(error) => Err(Failed(format!("{command:?}: {error}"))),
+    }
+}
+
+fn root() -> &'static Path {
+    // tools/xtask -> tools -> the project
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here)
+}
