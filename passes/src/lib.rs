@@ -9,5 +9,7 @@ pub mod operators;
 pub mod pass;
 pub mod plan;
 pub mod search;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transform;
 pub mod verify;
