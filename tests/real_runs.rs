@@ -1,0 +1,202 @@
+//! ckpt-opt's promises, kept by ONNX Runtime itself: rewritten graphs run, compute the same bits, and
+//! take the memory that was predicted.
+//!
+//! The runtime comes as a Python package. `tools/setup.sh` installs it into `.venv` once, which needs
+//! the network and Python 3.8 to 3.11.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// How far a predicted peak may lie from the measured one, beyond what the caller owns.
+const ACCURACY: f64 = 0.03;
+
+#[test]
+fn both_execution_orders_are_simulated_exactly() {
+    let output = python(["tools/execution_order.py", "--random", "60"]);
+    assert_success(&output);
+}
+
+#[test]
+fn checks_see_what_they_must() {
+    let output = python(["-m", "unittest", "discover", "-s", "tools"]);
+    assert_success(&output);
+}
+
+#[test]
+fn resnet18_runs_in_half_the_memory() {
+    check("resnet18", &["batch=2"], "fixed+50%");
+}
+
+#[test]
+fn resnet18_runs_at_the_smallest_peak() {
+    check("resnet18", &["batch=2"], "min");
+}
+
+#[test]
+fn branches_that_share_running_statistics_update_them_in_the_same_order() {
+    check("triplet", &["batch=2"], "fixed+50%");
+}
+
+#[test]
+fn triplet_runs_at_the_smallest_peak() {
+    check("triplet", &["batch=2"], "min");
+}
+
+#[test]
+fn branches_joined_by_the_loss_run_in_half_the_memory() {
+    check("cross_modal", &["batch=2"], "fixed+50%");
+}
+
+#[test]
+fn vgg16_runs_at_the_smallest_peak() {
+    check("vgg16", &["batch=1"], "min");
+}
+
+/// Rewrites a graph of `testdata/models` for `budget`, runs it before and after, and compares bits,
+/// peaks and predictions.
+fn check(model: &str, dims: &[&str], budget: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = root().join(format!("testdata/models/{model}.onnx"));
+    let rewritten = folder.path().join("rewritten.onnx");
+    let dims = dims.iter().flat_map(|dim| ["--dim", dim]);
+
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args([
+            "--budget",
+            budget,
+            "--runtime-settings",
+            "lean",
+            "--json",
+            "--quiet",
+        ])
+        .args(dims.clone())
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+
+    let script: [&OsStr; 4] = [
+        "tools/check_model.py".as_ref(),
+        "--json".as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+    ];
+    let output = python(script.into_iter().chain(dims.map(OsStr::new)));
+    let checked: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(
+        checked["ok"] == true,
+        "{model}: differing {}, not finite {}, at ENABLE_ALL {} in {}",
+        checked["differing"],
+        checked["not_finite"],
+        checked["max_relative_difference"],
+        checked["most_different"],
+    );
+
+    let fixed = number(&plan, "fixed_bytes");
+    let before = number(&checked["original"], "default");
+    let after =
+        number(&checked["rewritten"], "default").max(number(&checked["rewritten"], "priority"));
+    assert_close("before", number(&plan, "peak_before_bytes") - fixed, before);
+    assert_close("after", number(&plan, "peak_after_bytes") - fixed, after);
+    assert!(
+        after < before,
+        "{model}: {after} bytes after, {before} before"
+    );
+    // The budget of `min` is what the planner found: it holds as far as the prediction does.
+    let slack = if budget == "min" {
+        ACCURACY * after
+    } else {
+        0.0
+    };
+    let allowed = number(&plan, "budget_bytes") - fixed + slack;
+    assert!(
+        after <= allowed,
+        "{model}: {after} bytes measured, {allowed} allowed"
+    );
+}
+
+fn assert_close(which: &str, predicted: f64, measured: f64) {
+    let error = predicted / measured - 1.0;
+    assert!(
+        error.abs() <= ACCURACY,
+        "peak {which}: {predicted} bytes predicted, {measured} measured ({:+.1} %)",
+        100.0 * error
+    );
+}
+
+fn number(object: &Value, key: &str) -> f64 {
+    object[key]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{key} is {} in {object}", object[key]))
+}
+
+/// Runs the Python of the environment with ONNX Runtime, in the project's folder.
+fn python<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let runtime = runtime();
+    Command::new(&runtime.python)
+        .args(arguments)
+        .current_dir(root())
+        .env("MALLOC_COUNTER", &runtime.malloc_counter)
+        .output()
+        .expect("Python starts")
+}
+
+struct Runtime {
+    python: PathBuf,
+    malloc_counter: PathBuf,
+}
+
+/// Made once per process; `tools/setup.sh` and cargo keep several processes apart.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let setup = Command::new("sh")
+            .arg("tools/setup.sh")
+            .current_dir(root())
+            .output()
+            .expect("sh starts");
+        assert_success(&setup);
+        // Beside the tested binary, whatever the target folder and profile of this test run.
+        let binary = Path::new(env!("CARGO_BIN_EXE_ckpt-opt"));
+        let profile = binary.parent().expect("target/PROFILE");
+        let target = profile.parent().expect("target");
+        let build = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "malloc-counter",
+                "--target-dir",
+            ])
+            .arg(target)
+            .current_dir(root())
+            .output()
+            .expect("cargo starts");
+        assert_success(&build);
+        Runtime {
+            python: root().join(".venv/bin/python"),
+            malloc_counter: target.join("debug/libmalloc_counter.so"),
+        }
+    })
+}
+
+fn assert_success(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

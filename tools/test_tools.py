@@ -1,0 +1,107 @@
+"""What the runtime checks must see, and what they must not miss: python -m unittest discover tools"""
+
+import os
+import tempfile
+import unittest
+
+import onnx
+from onnx import TensorProto, helper
+
+import check_model
+import measure
+
+MODELS = os.path.join(os.path.dirname(measure.TOOLS), "testdata", "models")
+CROSS_MODAL = os.path.join(MODELS, "cross_modal.onnx")
+
+
+def recompute_first_activation(path, output, momentum):
+    """Recomputes the first BatchNormInternal and its Relu for the gradients, behind a barrier; the copy of
+    BatchNormInternal gets `momentum`."""
+    model = onnx.load(path)
+    nodes = list(model.graph.node)
+    normalization = next(node for node in nodes if node.op_type == "BatchNormInternal")
+    relu = next(node for node in nodes if node.op_type == "Relu" and node.input[0] == normalization.output[0])
+    gradients = [node for node in nodes if node.op_type.endswith("Grad") and relu.output[0] in node.input]
+    copy = onnx.NodeProto()
+    copy.CopyFrom(normalization)
+    copy.name += "_copy"
+    copy.input[0] = "late"
+    copy.output[:] = [name + "_copy" for name in normalization.output]
+    for attribute in copy.attribute:
+        if attribute.name == "momentum":
+            attribute.f = momentum
+    barrier = helper.make_node("PassThrough", [normalization.input[0], gradients[0].input[0]], ["late", "unused"],
+                               name="barrier", domain="com.microsoft")
+    again = helper.make_node("Relu", [copy.output[0]], ["again"], name="again")
+    at = nodes.index(gradients[0])
+    for gradient in gradients:
+        gradient.input[:] = ["again" if name == relu.output[0] else name for name in gradient.input]
+    nodes[at:at] = [barrier, copy, again]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, output)
+
+
+class CheckModel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.original = check_model.Runs(CROSS_MODAL, ["batch=2"], cls.folder.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def compared(self, momentum):
+        path = os.path.join(self.folder.name, "rewritten.onnx")
+        recompute_first_activation(CROSS_MODAL, path, momentum)
+        return check_model.compare(self.original, check_model.Runs(path, ["batch=2"], self.folder.name))
+
+    def test_correct_recomputation_passes_and_saves_memory(self):
+        result = self.compared(momentum=1.0)
+        self.assertTrue(result["ok"], result["differing"])
+        # Dropped between forward and backward: the Relu's output, 2 * 32 * 64 * 64 floats of 4 bytes.
+        saved = result["original"]["default"] - result["rewritten"]["default"]
+        self.assertAlmostEqual(saved, 2 * 32 * 64 * 64 * 4, delta=10_000)
+
+    def test_second_update_of_running_statistics_is_seen(self):
+        result = self.compared(momentum=0.9)
+        self.assertFalse(result["ok"])
+        statistics = {name.split(": ", 1)[1] for name in result["differing"]}
+        self.assertEqual(statistics, {"input:img.net.0.1.running_mean", "input:img.net.0.1.running_var"})
+
+    def test_every_gradient_and_statistic_is_compared(self):
+        graph = onnx.load(CROSS_MODAL).graph
+        buffers = [info.name for info in graph.input if info.name.endswith("_grad.accumulation.buffer")]
+        statistics = {name for node in graph.node if node.op_type == "BatchNormInternal" for name in node.input[3:5]}
+        expected = {info.name for info in graph.output} | {"input:" + name for name in buffers + sorted(statistics)}
+        self.assertEqual(set(self.original.default["digests"]), expected)
+
+
+class Measure(unittest.TestCase):
+    def test_peak_is_that_of_the_live_tensors(self):
+        size = 1_000_000  # floats
+        nodes = [
+            helper.make_node("Neg", ["x"], ["a"]),
+            helper.make_node("Neg", ["a"], ["b"]),
+            helper.make_node("Sub", ["b", "a"], ["c"]),
+            helper.make_node("Neg", ["c"], ["y"]),
+        ]
+        tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in "xy"]
+        model = helper.make_model(helper.make_graph(nodes, "chain", tensors[:1], tensors[1:]),
+                                  opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "chain.onnx")
+            onnx.save(model, path)
+            peaks = [measure.step(path)["peak_bytes"] for _ in range(2)]
+        self.assertEqual(peaks[0], peaks[1])
+        # a, b and c at once; what the runtime keeps for a frame of five values is below a kilobyte.
+        self.assertAlmostEqual(peaks[0], 3 * 4 * size, delta=1_000)
+
+    def test_failure_carries_the_reason(self):
+        with self.assertRaisesRegex(measure.StepFailed, "bind batch with --dim"):
+            measure.step(CROSS_MODAL)
+
+
+if __name__ == "__main__":
+    unittest.main()
