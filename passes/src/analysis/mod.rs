@@ -1,3 +1,6 @@
 //! What a graph costs as it stands: execution order, liveness, time.
 
 pub mod cost;
+pub mod liveness;
+pub mod order;
+pub(crate) mod skeleton;

@@ -208,3 +208,13 @@ pub fn work(graph: &Graph, node: &Node) -> Work {
     let _ = (graph, node);
     Work::default()
 }
+
+/// May a copy of `node` leave out the output at `position` when nobody reads it?
+pub fn may_omit_output(node: &Node, position: usize) -> bool {
+    matches!(
+        (node.op_type.as_str(), position),
+        ("MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss", 1..)
+            | ("SoftmaxCrossEntropyLossInternal", 1..)
+            | ("ConvGrad" | "LayerNormalizationGrad", _)
+    )
+}

@@ -1,0 +1,162 @@
+//! The order in which ONNX Runtime executes a graph.
+//!
+//! Runtime fact, checked against the executed order of real sessions (1.19.2, DISABLE_ALL):
+//! no mode simply runs the file's order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::skeleton::{Lists, Skeleton};
+
+/// `SessionOptions.execution_order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutionOrder {
+    /// What every session uses unless told otherwise: a reverse depth-first search.
+    Default,
+    /// Kahn's algorithm by node index, Shape and Size first.
+    PriorityBased,
+}
+
+impl ExecutionOrder {
+    /// Both.
+    pub const ALL: [ExecutionOrder; 2] = [ExecutionOrder::Default, ExecutionOrder::PriorityBased];
+}
+
+/// The nodes in the order in which they are executed, as positions in the file's order.
+/// O((nodes + edges) log edges). Nodes on a cycle are left out.
+pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec<u32> {
+    let edges = Edges::of(skeleton);
+    match order {
+        ExecutionOrder::Default => {
+            let found = reverse_depth_first(&edges);
+            shapes_behind_producers(skeleton, &edges, found)
+        }
+        ExecutionOrder::PriorityBased => by_priority(skeleton, &edges),
+    }
+}
+
+const NOBODY: u32 = u32::MAX;
+
+/// Producers and consumers of each node, ascending, each once.
+struct Edges {
+    /// By tensor; [`NOBODY`] for what the caller owns.
+    producer: Vec<u32>,
+    producers: Lists<u32>,
+    consumers: Vec<u32>,
+}
+
+impl Edges {
+    fn of(skeleton: &Skeleton) -> Edges {
+        let mut producer = vec![NOBODY; skeleton.size.len()];
+        for node in 0..skeleton.len() {
+            for &tensor in skeleton.writes.get(node) {
+                producer[tensor as usize] = node as u32;
+            }
+        }
+        let mut producers = Lists::default();
+        let mut consumers = vec![0; skeleton.len()];
+        let mut before: Vec<u32> = Vec::new();
+        for node in 0..skeleton.len() {
+            let reads = skeleton.reads.get(node).iter();
+            before.extend(reads.map(|&t| producer[t as usize]).filter(|&p| p != NOBODY));
+            before.sort_unstable();
+            before.dedup();
+            for &p in &before {
+                consumers[p as usize] += 1;
+            }
+            producers.push(before.drain(..));
+        }
+        Edges { producer, producers, consumers }
+    }
+
+    /// Consumers of each node, ascending.
+    fn consumers(&self) -> Lists<u32> {
+        let mut starts = Vec::with_capacity(self.consumers.len());
+        let mut total = 0;
+        for &count in &self.consumers {
+            starts.push(total);
+            total += count;
+        }
+        let mut items = vec![0; total as usize];
+        let mut next = starts.clone();
+        for node in 0..self.producers.len() {
+            for &p in self.producers.get(node) {
+                items[next[p as usize] as usize] = node as u32;
+                next[p as usize] += 1;
+            }
+        }
+        let mut lists = Lists::default();
+        for (start, end) in starts.into_iter().zip(next) {
+            lists.push(items[start as usize..end as usize].iter().copied());
+        }
+        lists
+    }
+}
+
+/// A stack of leaves, the last on top; each node's producers are pushed in ascending order, so
+/// the one with the highest index is visited first; a node follows all its producers.
+fn reverse_depth_first(edges: &Edges) -> Vec<u32> {
+    const LEAVE: u32 = 1 << 31;
+    let nodes = edges.producers.len();
+    let mut stack: Vec<u32> =
+        (0..nodes as u32).filter(|&i| edges.consumers[i as usize] == 0).collect();
+    let mut visited = vec![false; nodes];
+    let mut found = Vec::with_capacity(nodes);
+    while let Some(visit) = stack.pop() {
+        if visit & LEAVE != 0 {
+            found.push(visit ^ LEAVE);
+        } else if !std::mem::replace(&mut visited[visit as usize], true) {
+            stack.push(visit | LEAVE);
+            let producers = edges.producers.get(visit as usize).iter().copied();
+            stack.extend(producers.filter(|&p| !visited[p as usize]));
+        }
+    }
+    found
+}
+
+/// Every Shape and Size moves directly behind the node that writes its input.
+fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) -> Vec<u32> {
+    let parent = |node: u32| -> u32 {
+        if !skeleton.reads_only_shape[node as usize] {
+            return NOBODY;
+        }
+        let reads = skeleton.reads.get(node as usize);
+        reads.first().map_or(NOBODY, |&tensor| edges.producer[tensor as usize])
+    };
+    let mut behind: Vec<Vec<u32>> = vec![Vec::new(); skeleton.len()];
+    for &node in &found {
+        if parent(node) != NOBODY {
+            behind[parent(node) as usize].push(node);
+        }
+    }
+    let mut moved = Vec::with_capacity(found.len());
+    for &node in found.iter().filter(|&&node| parent(node) == NOBODY) {
+        // A Shape of a Shape stands behind the inner one.
+        let mut stack = vec![node];
+        while let Some(node) = stack.pop() {
+            moved.push(node);
+            stack.extend(behind[node as usize].iter().rev());
+        }
+    }
+    moved
+}
+
+fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {
+    let key = |i: u32| Reverse((!skeleton.reads_only_shape[i as usize], i));
+    let consumers = edges.consumers();
+    let nodes = skeleton.len();
+    let mut missing: Vec<usize> = (0..nodes).map(|i| edges.producers.get(i).len()).collect();
+    let mut ready: BinaryHeap<_> =
+        (0..nodes as u32).filter(|&i| missing[i as usize] == 0).map(key).collect();
+    let mut found = Vec::with_capacity(nodes);
+    while let Some(Reverse((_, i))) = ready.pop() {
+        found.push(i);
+        for &consumer in consumers.get(i as usize) {
+            missing[consumer as usize] -= 1;
+            if missing[consumer as usize] == 0 {
+                ready.push(key(consumer));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,127 @@
+//! What ONNX Runtime's planner sees of a graph: who reads and writes what, and how large it is.
+//!
+//! Nodes are positions in the file's order, tensors are [`TensorId`] numbers. A skeleton is cheap
+//! to build, so that variants of one graph can be tried by the thousand.
+
+use crate::analysis::cost::Cost;
+use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::operators::{self, Provider};
+
+/// Lists behind each other in one vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lists<T> {
+    ends: Vec<u32>,
+    items: Vec<T>,
+}
+
+impl<T> Default for Lists<T> {
+    fn default() -> Lists<T> {
+        Lists { ends: Vec::new(), items: Vec::new() }
+    }
+}
+
+impl<T> Lists<T> {
+    /// Appends one list.
+    pub(crate) fn push(&mut self, list: impl IntoIterator<Item = T>) {
+        self.items.extend(list);
+        self.ends.push(self.items.len() as u32);
+    }
+
+    /// The number of lists.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The list at `i`.
+    pub(crate) fn get(&self, i: usize) -> &[T] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.items[start as usize..self.ends[i] as usize]
+    }
+}
+
+/// An output that may lie in an input's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) written: u32,
+    pub(crate) read: u32,
+    /// Always (an alias), or only if nobody else still reads the input (in place).
+    pub(crate) always: bool,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Skeleton {
+    /// By node: tensors it reads; one that is read twice is there twice.
+    pub(crate) reads: Lists<u32>,
+    /// By node: tensors it writes.
+    pub(crate) writes: Lists<u32>,
+    /// By node.
+    pub(crate) shares: Lists<Share>,
+    /// By node: bytes that its kernel allocates besides its outputs.
+    pub(crate) workspace: Vec<u64>,
+    /// By node: is it a Shape or a Size?
+    pub(crate) reads_only_shape: Vec<bool>,
+    /// By tensor.
+    pub(crate) size: Vec<u64>,
+    /// By tensor: does the caller own it?
+    pub(crate) owned: Vec<bool>,
+    /// By tensor: is it a graph output?
+    pub(crate) output: Vec<bool>,
+}
+
+impl Skeleton {
+    /// The skeleton of `graph`; `costs` by node id.
+    pub(crate) fn of(graph: &Graph, provider: Provider, costs: &[Cost]) -> Skeleton {
+        let mut skeleton = Skeleton::default();
+        for id in graph.tensor_ids() {
+            let tensor = graph.tensor(id);
+            skeleton.size.push(tensor.bytes().map_or(0, |bytes| bytes.0));
+            skeleton.owned.push(tensor.kind != TensorKind::Value);
+            skeleton.output.push(false);
+        }
+        for output in &graph.outputs {
+            skeleton.output[output.index()] = true;
+        }
+        for &id in graph.order() {
+            skeleton.push_node(graph, id, provider, costs[id.index()].workspace.0);
+        }
+        skeleton
+    }
+
+    /// The number of nodes.
+    pub(crate) fn len(&self) -> usize {
+        self.workspace.len()
+    }
+
+    fn push_node(&mut self, graph: &Graph, id: NodeId, provider: Provider, workspace: u64) {
+        let node = graph.node(id);
+        self.reads.push(node.reads().map(|tensor| tensor.0));
+        self.writes.push(node.writes().map(|tensor| tensor.0));
+        let pair = |&(output, input): &operators::Alias| {
+            Some((node.output(output)?, node.input(input)?))
+        };
+        let aliases = operators::aliases(node);
+        let in_place = operators::in_place(node, provider);
+        let always = aliases.iter().filter_map(pair).map(|pair| (pair, true));
+        let sometimes = in_place
+            .iter()
+            .filter_map(pair)
+            .filter(|&(written, read)| same_size(graph, written, read))
+            .map(|pair| (pair, false));
+        self.shares.push(always.chain(sometimes).map(|((written, read), always)| Share {
+            written: written.0,
+            read: read.0,
+            always,
+        }));
+        self.workspace.push(workspace);
+        self.reads_only_shape.push(node.is("", "Shape") || node.is("", "Size"));
+    }
+}
+
+/// In-place results need equal static shapes and element sizes.
+fn same_size(graph: &Graph, written: TensorId, read: TensorId) -> bool {
+    let (written, read) = (graph.tensor(written), graph.tensor(read));
+    read.shape.is_some()
+        && read.shape == written.shape
+        && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
+}

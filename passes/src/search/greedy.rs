@@ -1,0 +1,196 @@
+//! Greedy eviction: the move with the least added time per removed excess, again and again.
+//!
+//! A lazy priority queue stands in for scoring every candidate each time. A candidate's last
+//! score is a good guess, since Φ falls as evictions are made and with it what a candidate can
+//! still gain; the best guess is scored afresh and accepted if it stays the best.
+//! What a move may have made cheaper is queued anew.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::moves::{Excess, Supply, evict};
+use super::problem::Step;
+use super::state::{Copy, State};
+
+/// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
+pub(crate) struct Noise {
+    pub(crate) random: super::random::Random,
+    pub(crate) amount: f64,
+}
+
+/// A score that can be sorted. Never NaN.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Score(f64);
+
+impl Eq for Score {}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Score) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// A candidate with its score and the number of accepted moves when it was scored.
+type Entry = Reverse<(Score, Copy, u64)>;
+
+/// In place of that number: the score is only a bound.
+const NEVER: u64 = u64::MAX;
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Every group fits.
+    Budget,
+    /// No candidate lowers Φ.
+    Stuck,
+    /// The allowance of evaluations is used up.
+    Limit,
+}
+
+/// Evicts until everything fits, nothing helps, or `state.evaluations` passes `limit`.
+pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
+    let mut run = Run { excess: Excess::of(state), queue: BinaryHeap::new(), accepted: 0 };
+    run.queue_all(state);
+    let mut retried = false;
+    while !state.fits() {
+        if state.evaluations > limit {
+            return Reached::Limit;
+        }
+        let Some(Reverse((_, copy, scored_at))) = run.queue.pop() else {
+            // Candidates that did not help once may help now.
+            if std::mem::replace(&mut retried, true) {
+                return Reached::Stuck;
+            }
+            run.queue_all(state);
+            continue;
+        };
+        if state.has(copy) {
+            continue;
+        }
+        let Some((mut fresh, toggles)) = run.best(state, copy) else { continue };
+        if let Some(noise) = noise {
+            fresh *= 1.0 + noise.amount * noise.random.unit();
+        }
+        // What was scored in this very state keeps its place.
+        let still_best = scored_at == run.accepted
+            || run.queue.peek().is_none_or(|Reverse((next, ..))| Score(fresh) <= *next);
+        if still_best {
+            state.apply(&toggles);
+            run.accept(state, &toggles);
+            retried = false;
+        } else {
+            run.queue.push(Reverse((Score(fresh), copy, run.accepted)));
+        }
+    }
+    Reached::Budget
+}
+
+struct Run {
+    excess: Excess,
+    queue: BinaryHeap<Entry>,
+    accepted: u64,
+}
+
+impl Run {
+    fn queue_all(&mut self, state: &State<'_>) {
+        for node in 0..state.problem.steps.len() as Step {
+            self.queue_node(state, node);
+        }
+    }
+
+    /// Queues every use of the node's values before which the node could be computed again,
+    /// with a score that is at most what it can reach.
+    fn queue_node(&mut self, state: &State<'_>, node: Step) {
+        let problem = state.problem;
+        let info = &problem.steps[node as usize];
+        if !info.recomputable {
+            return;
+        }
+        let mut uses: Vec<Step> = Vec::new();
+        let mut size = 0.0;
+        for &value in &info.writes {
+            let value = &problem.values[value as usize];
+            if !value.recomputed || value.size == 0.0 {
+                continue;
+            }
+            size += value.size;
+            uses.extend(value.readers.iter().filter(|&&reader| reader > node));
+            for &reader in &value.copy_readers {
+                uses.extend(state.copies_of(reader));
+            }
+        }
+        if size == 0.0 {
+            return;
+        }
+        uses.sort_unstable();
+        uses.dedup();
+        let mut previous = node;
+        for before in uses {
+            let copy = Copy { node, before };
+            let groups = self.excess.between(previous, before);
+            previous = before;
+            if groups == 0 || state.has(copy) {
+                continue;
+            }
+            let gain = self.excess.largest_gain(state, size, groups);
+            let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
+            self.queue.push(Reverse((Score(bound), copy, NEVER)));
+        }
+    }
+
+    fn accept(&mut self, state: &State<'_>, toggles: &[Copy]) {
+        self.accepted += 1;
+        self.excess = Excess::of(state);
+        let problem = state.problem;
+        let mut nodes: Vec<Step> = Vec::new();
+        for copy in toggles {
+            let info = &problem.steps[copy.node as usize];
+            nodes.push(copy.node);
+            for &value in &info.copy_reads {
+                nodes.push(problem.values[value as usize].producer);
+            }
+            for &value in &info.writes {
+                nodes.extend(&problem.values[value as usize].copy_readers);
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        for node in nodes {
+            self.queue_node(state, node);
+        }
+    }
+
+    /// The best way to compute `copy`, if it lowers Φ at all.
+    fn best(&self, state: &mut State<'_>, copy: Copy) -> Option<(f64, Vec<Copy>)> {
+        let mut best: Option<(f64, Vec<Copy>)> = None;
+        let extend = evict(state, &self.excess, copy, Supply::Extend);
+        consider(state, extend, &mut best);
+        let recompute = evict(state, &self.excess, copy, Supply::Recompute);
+        if recompute.len() > 1 {
+            let all = recompute.len();
+            consider(state, recompute, &mut best);
+            let price = best.as_ref().map_or(f64::MAX, |(score, _)| *score);
+            let mixed = evict(state, &self.excess, copy, Supply::Cheaper(price));
+            if mixed.len() > 1 && mixed.len() != all {
+                consider(state, mixed, &mut best);
+            }
+        }
+        best
+    }
+}
+
+/// Scores the toggles in nanoseconds per unit of Φ and keeps the better.
+fn consider(state: &mut State<'_>, toggles: Vec<Copy>, best: &mut Option<(f64, Vec<Copy>)>) {
+    let (phi, cost) = (state.phi(), state.cost());
+    let undo = state.apply(&toggles);
+    let (gain, added) = (phi - state.phi(), state.cost() - cost);
+    state.undo(undo);
+    // Φ is a sum of roundings; less than this is none.
+    if gain <= phi * 1e-12 {
+        return;
+    }
+    let score = added.max(1) as f64 / gain;
+    if best.as_ref().is_none_or(|(least, _)| score < *least) {
+        *best = Some((score, toggles));
+    }
+}

@@ -1,0 +1,93 @@
+//! Large neighbourhood search (Shaw 1998): take some copies out, repair greedily with noise,
+//! prune, keep what is better.
+
+use super::greedy::{Noise, Reached, greedy};
+use super::moves::merge;
+use super::problem::Step;
+use super::prune::prune;
+use super::random::Random;
+use super::state::{Copy, Exponent, State};
+
+/// Improves a schedule that fits until `state.evaluations` passes `limit`.
+pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
+    let mut random = Random::new(seed);
+    let mut best = (state.cost(), state.all_copies());
+    let mut current = best.clone();
+    let budget = state.budget();
+    let start = state.evaluations;
+    let mut round = 0u64;
+    while state.evaluations < limit && best.0 > 0 {
+        let removed = destroy(state, &current.1, &mut random);
+        if removed == 0 {
+            return;
+        }
+        let exponent = [Exponent::Half, Exponent::One, Exponent::Two][random.below(3)];
+        state.aim(budget, exponent);
+        let mut noise = Some(Noise { random: Random::new(random.next()), amount: 0.6 * random.unit() });
+        let reached = greedy(state, &mut noise, limit);
+        if reached == Reached::Budget {
+            prune(state);
+        }
+        // Small worsenings are accepted early, none at the end.
+        let used = (state.evaluations - start) as f64 / (limit - start).max(1) as f64;
+        let slack = 1.0 + 0.01 * (1.0 - used).max(0.0);
+        if reached == Reached::Budget && (state.cost() as f64) < current.0 as f64 * slack {
+            current = (state.cost(), state.all_copies());
+            if current.0 < best.0 {
+                best = current.clone();
+            }
+        } else {
+            restore(state, &current.1);
+        }
+        round += 1;
+        if round.is_multiple_of(64) && current.0 > best.0 {
+            current = best.clone();
+            restore(state, &current.1);
+        }
+    }
+    restore(state, &best.1);
+}
+
+/// Takes out a window of steps or a handful of random copies, with what only they needed.
+fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize {
+    if copies.is_empty() {
+        return 0;
+    }
+    let mut removed = 0;
+    let chosen: Vec<Copy> = if random.unit() < 0.5 {
+        let centre = copies[random.below(copies.len())];
+        let width = 1 + random.below(state.problem.steps.len().min(200) / 4 + 1) as Step;
+        let near = |at: Step, to: Step| at.abs_diff(to) <= width;
+        let by_node = random.unit() < 0.5;
+        copies
+            .iter()
+            .copied()
+            .filter(|copy| {
+                if by_node { near(copy.node, centre.node) } else { near(copy.before, centre.before) }
+            })
+            .take(40)
+            .collect()
+    } else {
+        let count = 1 + random.below(8.min(copies.len()));
+        (0..count).map(|_| copies[random.below(copies.len())]).collect()
+    };
+    for copy in chosen {
+        if state.has(copy) {
+            let toggles = merge(state, copy);
+            state.apply(&toggles);
+            removed += 1;
+        }
+    }
+    removed
+}
+
+/// Makes the schedule have exactly these copies.
+pub(crate) fn restore(state: &mut State<'_>, copies: &[Copy]) {
+    let now = state.all_copies();
+    let mut toggles: Vec<Copy> =
+        now.iter().copied().filter(|copy| copies.binary_search(copy).is_err()).collect();
+    toggles.extend(copies.iter().copied().filter(|copy| now.binary_search(copy).is_err()));
+    if !toggles.is_empty() {
+        state.apply(&toggles);
+    }
+}

@@ -1,0 +1,243 @@
+//! The schedule problem in the search's terms: steps, values, sizes, times.
+//!
+//! A *step* is a node at its place in the order of first computations. A *value* is a buffer:
+//! a tensor together with every alias of it. What the caller owns is no value: it is always there.
+
+use crate::analysis::cost::Cost;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::operators::{self, Provider, Recompute};
+
+/// A position in the order of first computations.
+pub(crate) type Step = u32;
+
+/// A position in [`Problem::values`].
+pub(crate) type ValueId = u32;
+
+/// A node at its place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepInfo {
+    /// Nanoseconds that one more computation takes, with the aliases it has to renew.
+    pub copy_time: u64,
+    /// Bytes that the kernel allocates besides its outputs.
+    pub workspace: f64,
+    /// May it be computed again?
+    pub recomputable: bool,
+    /// Values it writes.
+    pub writes: Vec<ValueId>,
+    /// Values that a copy of it reads, each once.
+    pub copy_reads: Vec<ValueId>,
+}
+
+/// A buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Value {
+    /// The step that first writes it.
+    pub producer: Step,
+    /// Its size in bytes. A whole number: sums stay exact below 2^53.
+    pub size: f64,
+    /// Does a copy of its producer write it again?
+    pub recomputed: bool,
+    /// May a copy of its producer leave it out when nobody reads it?
+    pub optional: bool,
+    /// Is it a graph output, which lives to the end?
+    pub kept: bool,
+    /// Steps whose originals read it (aliasing steps included), ascending, each once.
+    pub readers: Vec<Step>,
+    /// Steps whose copies read it.
+    pub copy_readers: Vec<Step>,
+    /// Readers that overwrite it with their result, if they are its last.
+    pub overwriters: Vec<Step>,
+}
+
+/// What the search has to solve.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    /// The nodes by step.
+    pub order: Vec<NodeId>,
+    /// By step.
+    pub steps: Vec<StepInfo>,
+    /// By value id.
+    pub values: Vec<Value>,
+    /// Which steps only make an alias of a value (of its producer's, by step).
+    pub aliases_of: Vec<Vec<Step>>,
+    /// Time of the unmodified step in nanoseconds.
+    pub total_time: u64,
+    /// What the caller owns.
+    pub fixed: Bytes,
+}
+
+impl Problem {
+    /// Translates `graph`, whose first computations run in `order`.
+    pub(crate) fn new(
+        graph: &Graph,
+        order: &[NodeId],
+        provider: Provider,
+        costs: &[Cost],
+        recompute: &[Recompute],
+    ) -> Problem {
+        Builder::new(graph, order).build(provider, costs, recompute)
+    }
+}
+
+struct Builder<'g> {
+    graph: &'g Graph,
+    order: &'g [NodeId],
+    is_output: Vec<bool>,
+    /// The value in which a tensor lies; `None` for what the caller owns.
+    value_of: Vec<Option<ValueId>>,
+    values: Vec<Value>,
+    steps: Vec<StepInfo>,
+    aliases_of: Vec<Vec<Step>>,
+}
+
+impl<'g> Builder<'g> {
+    fn new(graph: &'g Graph, order: &'g [NodeId]) -> Builder<'g> {
+        let mut is_output = vec![false; graph.tensor_count()];
+        for output in &graph.outputs {
+            is_output[output.index()] = true;
+        }
+        Builder {
+            graph,
+            order,
+            is_output,
+            value_of: vec![None; graph.tensor_count()],
+            values: Vec::new(),
+            steps: vec![StepInfo::default(); order.len()],
+            aliases_of: vec![Vec::new(); order.len()],
+        }
+    }
+
+    fn build(mut self, provider: Provider, costs: &[Cost], recompute: &[Recompute]) -> Problem {
+        for (step, &id) in self.order.iter().enumerate() {
+            self.add_step(step as Step, id, costs[id.index()], recompute[id.index()]);
+        }
+        for (step, &id) in self.order.iter().enumerate() {
+            self.add_reads(step as Step, id, provider, recompute[id.index()]);
+        }
+        for value in &mut self.values {
+            value.readers.sort_unstable();
+            value.readers.dedup();
+            value.copy_readers.sort_unstable();
+            value.copy_readers.dedup();
+        }
+        for info in &mut self.steps {
+            info.copy_reads.sort_unstable();
+            info.copy_reads.dedup();
+        }
+        Problem {
+            order: self.order.to_vec(),
+            steps: self.steps,
+            values: self.values,
+            aliases_of: self.aliases_of,
+            total_time: costs.iter().fold(0, |sum, cost| sum.saturating_add(cost.time.0)),
+            fixed: crate::analysis::liveness::fixed_bytes(self.graph),
+        }
+    }
+
+    /// Creates the values that the node writes.
+    fn add_step(&mut self, step: Step, id: NodeId, cost: Cost, recompute: Recompute) {
+        let node = self.graph.node(id);
+        let aliases = operators::aliases(node);
+        let mut only_aliases = true;
+        let mut aliased = Vec::new();
+        for (position, output) in node.outputs.iter().enumerate() {
+            let Some(output) = *output else { continue };
+            let alias = aliases.iter().find(|a| a.0 == position).and_then(|a| node.input(a.1));
+            if let (Some(input), false) = (alias, self.is_output[output.index()]) {
+                self.value_of[output.index()] = self.value_of[input.index()];
+                aliased.extend(self.value_of[input.index()]);
+                continue;
+            }
+            only_aliases = false;
+            self.value_of[output.index()] = Some(self.values.len() as ValueId);
+            self.steps[step as usize].writes.push(self.values.len() as ValueId);
+            let kept = self.is_output[output.index()];
+            self.values.push(Value {
+                producer: step,
+                size: exact(self.graph.tensor(output).bytes().unwrap_or(Bytes::ZERO)),
+                recomputed: !kept && recompute.recomputes(position),
+                optional: operators::may_omit_output(node, position),
+                kept,
+                readers: Vec::new(),
+                copy_readers: Vec::new(),
+                overwriters: Vec::new(),
+            });
+        }
+        let info = &mut self.steps[step as usize];
+        info.workspace = exact(cost.workspace);
+        info.copy_time = info.copy_time.saturating_add(cost.time.0);
+        info.recomputable = !only_aliases && !matches!(recompute, Recompute::Never(_));
+        for value in aliased {
+            let producer = self.values[value as usize].producer;
+            if only_aliases && recompute == Recompute::Clone {
+                // A new computation of the value needs new aliases as well.
+                self.aliases_of[producer as usize].push(step);
+                let time = &mut self.steps[producer as usize].copy_time;
+                *time = time.saturating_add(cost.time.0);
+            } else {
+                // A node that also does something else cannot be repeated for its alias's sake.
+                self.values[value as usize].recomputed = false;
+            }
+        }
+    }
+
+    fn add_reads(&mut self, step: Step, id: NodeId, provider: Provider, recompute: Recompute) {
+        let node = self.graph.node(id);
+        for tensor in node.reads() {
+            if let Some(value) = self.value_of[tensor.index()] {
+                self.values[value as usize].readers.push(step);
+                if self.steps[step as usize].recomputable {
+                    self.add_copy_read(step, value);
+                }
+            }
+        }
+        if self.steps[step as usize].recomputable {
+            for &position in recompute.reads_own_outputs() {
+                let own = node.output(position).and_then(|t| self.value_of[t.index()]);
+                if let Some(value) = own {
+                    self.add_copy_read(step, value);
+                }
+            }
+            for alias in self.aliases_of[step as usize].clone() {
+                let written = self.steps[step as usize].writes.clone();
+                let alias = self.graph.node(self.order[alias as usize]);
+                let other: Vec<ValueId> =
+                    alias.reads().filter_map(|tensor| self.value_of[tensor.index()]).collect();
+                for value in other {
+                    if !written.contains(&value) {
+                        self.add_copy_read(step, value);
+                    }
+                }
+            }
+        }
+        for (output, input) in operators::in_place(node, provider) {
+            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
+                && self.overwrites(node, output, input)
+                && let Some(value) = self.value_of[input.index()]
+            {
+                self.values[value as usize].overwriters.push(step);
+            }
+        }
+    }
+
+    fn add_copy_read(&mut self, step: Step, value: ValueId) {
+        self.steps[step as usize].copy_reads.push(value);
+        self.values[value as usize].copy_readers.push(step);
+    }
+
+    fn overwrites(&self, node: &crate::graph::Node, output: TensorId, input: TensorId) -> bool {
+        let (written, read) = (self.graph.tensor(output), self.graph.tensor(input));
+        read.kind == TensorKind::Value
+            && !self.is_output[output.index()]
+            && read.shape.is_some()
+            && read.shape == written.shape
+            && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
+            && node.reads().filter(|&t| self.value_of[t.index()] == self.value_of[input.index()]).count() == 1
+    }
+}
+
+/// Sizes as floating point numbers whose sums are exact: capped at 2^42 bytes, 4 TiB.
+fn exact(bytes: Bytes) -> f64 {
+    bytes.0.min(1 << 42) as f64
+}

@@ -1,0 +1,577 @@
+//! A schedule under change: copies, lifetimes and the memory profile, kept consistent.
+//!
+//! The state is a sparse 0-1 matrix, Checkmate's R (Jain et al. 2020, section 3): node `n` is
+//! computed again directly before step `t`. Everything else follows. Copies before step `t` form
+//! its *group*; they run in the order of first computations, then the original of `t` runs.
+//! A *position* is the pair (t, n), ordered lexicographically; the original of `n` is at (n, n).
+//! Each reader reads the latest computation before it, and a value lives from a computation
+//! to the last reader of that computation.
+//!
+//! The profile holds, per group, the largest need of any of its positions. A change touches the
+//! values that the toggled nodes write and read: O(their readers and copies), plus one pass over
+//! the groups between. [`State::undo`] restores the state to the bit.
+
+use super::problem::{Problem, Step, ValueId};
+
+/// A node computed again (or no longer) directly before a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Copy {
+    /// Which node.
+    pub node: Step,
+    /// Directly before which step; greater than `node`.
+    pub before: Step,
+}
+
+/// Positions `start..end`, lexicographic, half open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lifetime {
+    start: (Step, Step),
+    end: (Step, Step),
+}
+
+/// How strongly memory above the budget counts in Φ = Σ over groups of (excess / budget)^p.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Exponent {
+    /// p = 0.5
+    Half,
+    /// p = 1
+    One,
+    /// p = 2
+    Two,
+}
+
+/// The part of a value's life inside one group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Local {
+    from: Step,
+    to: Step,
+    size: f64,
+}
+
+/// What one [`State::apply`] changed.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    toggled: Vec<(Copy, bool)>,
+    lifetimes: Vec<(ValueId, Vec<Lifetime>)>,
+    peaks: Vec<(Step, f64)>,
+    shifts: Vec<(Step, f64)>,
+    phi: f64,
+    over: i64,
+    cost: u64,
+}
+
+/// See the module's documentation.
+pub(crate) struct State<'p> {
+    pub(crate) problem: &'p Problem,
+    /// By node: the steps before which it is computed again, ascending.
+    copies: Vec<Vec<Step>>,
+    /// By step: the nodes computed again directly before it, ascending.
+    groups: Vec<Vec<Step>>,
+    lifetimes: Vec<Vec<Lifetime>>,
+    locals: Vec<Vec<Local>>,
+    /// By group: the need of its worst position, without values that live through the group.
+    local_peak: Vec<f64>,
+    /// By group: the need of its worst position.
+    memory: Vec<f64>,
+    budget: f64,
+    scale: f64,
+    exponent: Exponent,
+    phi: f64,
+    /// How many groups are above the budget; exact, where `phi` is rounded.
+    over: i64,
+    cost: u64,
+    scratch: Scratch,
+    /// How many toggles were evaluated: the measure of work.
+    pub(crate) evaluations: u64,
+}
+
+#[derive(Default)]
+struct Scratch {
+    values: Vec<ValueId>,
+    value_seen: Vec<u32>,
+    group_seen: Vec<u32>,
+    groups: Vec<Step>,
+    stamp: u32,
+    shifts: Vec<(Step, f64)>,
+    sums: Vec<f64>,
+}
+
+impl<'p> State<'p> {
+    /// No node is computed twice; `budget` is for everything but what the caller owns.
+    pub(crate) fn new(problem: &'p Problem, budget: f64, exponent: Exponent) -> State<'p> {
+        let n = problem.steps.len();
+        let mut state = State {
+            problem,
+            copies: vec![Vec::new(); n],
+            groups: vec![Vec::new(); n],
+            lifetimes: vec![Vec::new(); problem.values.len()],
+            locals: vec![Vec::new(); n],
+            local_peak: vec![0.0; n],
+            memory: vec![0.0; n],
+            budget,
+            scale: 1.0 / budget.max(1.0),
+            exponent,
+            phi: 0.0,
+            over: 0,
+            cost: 0,
+            scratch: Scratch {
+                value_seen: vec![0; problem.values.len()],
+                group_seen: vec![0; n],
+                ..Scratch::default()
+            },
+            evaluations: 0,
+        };
+        let mut undo = Undo::default();
+        state.scratch.stamp = 1;
+        state.scratch.values = (0..problem.values.len() as ValueId).collect();
+        state.scratch.groups = (0..n as Step).collect();
+        state.scratch.group_seen.fill(1);
+        state.refresh(&mut undo);
+        state.aim(budget, exponent);
+        state
+    }
+
+    /// Aims at another budget.
+    pub(crate) fn aim(&mut self, budget: f64, exponent: Exponent) {
+        self.budget = budget;
+        self.scale = 1.0 / budget.max(1.0);
+        self.exponent = exponent;
+        self.phi = self.memory.iter().map(|&m| self.weight(m)).sum();
+        self.over = self.memory.iter().filter(|&&m| m > budget).count() as i64;
+    }
+
+    /// Φ, up to rounding.
+    pub(crate) fn phi(&self) -> f64 {
+        self.phi
+    }
+
+    /// Nanoseconds spent on copies.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The exponent aimed with.
+    pub(crate) fn exponent(&self) -> Exponent {
+        self.exponent
+    }
+
+    /// The budget aimed at.
+    pub(crate) fn budget(&self) -> f64 {
+        self.budget
+    }
+
+    /// The need of the worst position.
+    pub(crate) fn peak(&self) -> f64 {
+        self.memory.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// The need of the worst position of a group.
+    pub(crate) fn memory(&self, group: Step) -> f64 {
+        self.memory[group as usize]
+    }
+
+    /// Does everything fit?
+    pub(crate) fn fits(&self) -> bool {
+        self.over == 0
+    }
+
+    /// Every copy, by node and then by step.
+    pub(crate) fn all_copies(&self) -> Vec<Copy> {
+        let by_node = self.copies.iter().enumerate();
+        by_node
+            .flat_map(|(node, before)| {
+                before.iter().map(move |&before| Copy { node: node as Step, before })
+            })
+            .collect()
+    }
+
+    /// Is `node` computed again directly before `before`?
+    pub(crate) fn has(&self, copy: Copy) -> bool {
+        self.copies[copy.node as usize].binary_search(&copy.before).is_ok()
+    }
+
+    /// The nodes computed again directly before `step`, ascending.
+    pub(crate) fn group(&self, step: Step) -> &[Step] {
+        &self.groups[step as usize]
+    }
+
+    /// The steps before which `node` is computed again, ascending.
+    pub(crate) fn copies_of(&self, node: Step) -> &[Step] {
+        &self.copies[node as usize]
+    }
+
+    /// The position of the last reader of the computation of `value` that a reader at position
+    /// `at` would read, and that computation's own position.
+    pub(crate) fn lives_until(&self, value: ValueId, at: (Step, Step)) -> ((Step, Step), (Step, Step)) {
+        let info = &self.problem.values[value as usize];
+        let start = self.latest(value, at);
+        let next = self.next_start(value, start);
+        let last = self.last_use(value, start, next).unwrap_or(start);
+        let end = if info.kept && start == (info.producer, info.producer) {
+            (Step::MAX, Step::MAX)
+        } else {
+            last
+        };
+        (start, end)
+    }
+
+    /// Toggles the copies, brings everything up to date, and says how to go back.
+    pub(crate) fn apply(&mut self, toggles: &[Copy]) -> Undo {
+        self.evaluations += 1;
+        let mut undo = Undo { phi: self.phi, over: self.over, cost: self.cost, ..Undo::default() };
+        self.next_stamp();
+        for &copy in toggles {
+            let added = self.toggle(copy);
+            undo.toggled.push((copy, added));
+            let info = &self.problem.steps[copy.node as usize];
+            if added {
+                self.cost += info.copy_time;
+            } else {
+                self.cost -= info.copy_time;
+            }
+            self.touch_group(copy.before);
+            for &value in info.writes.iter().chain(&info.copy_reads) {
+                self.touch_value(value);
+            }
+        }
+        self.refresh(&mut undo);
+        undo
+    }
+
+    /// Restores what the state was before the `apply` that returned `undo`; last in, first out.
+    pub(crate) fn undo(&mut self, undo: Undo) {
+        for &(copy, added) in undo.toggled.iter().rev() {
+            let now = self.toggle(copy);
+            debug_assert_ne!(now, added);
+        }
+        for (value, old) in undo.lifetimes.into_iter().rev() {
+            let size = self.problem.values[value as usize].size;
+            let new = std::mem::replace(&mut self.lifetimes[value as usize], old);
+            for lifetime in new {
+                remove_local(&mut self.locals, lifetime, size);
+            }
+            for i in 0..self.lifetimes[value as usize].len() {
+                let lifetime = self.lifetimes[value as usize][i];
+                add_local(&mut self.locals, lifetime, size);
+            }
+        }
+        let mut level = 0.0;
+        for pair in undo.shifts.windows(2) {
+            level += pair[0].1;
+            if level != 0.0 {
+                for memory in &mut self.memory[pair[0].0 as usize..pair[1].0 as usize] {
+                    *memory -= level;
+                }
+            }
+        }
+        for (group, old) in undo.peaks.into_iter().rev() {
+            let group = group as usize;
+            self.memory[group] += old - self.local_peak[group];
+            self.local_peak[group] = old;
+        }
+        self.phi = undo.phi;
+        self.over = undo.over;
+        self.cost = undo.cost;
+    }
+
+    /// Does any reader read what this copy computes?
+    pub(crate) fn is_used(&self, copy: Copy) -> bool {
+        let start = (copy.before, copy.node);
+        self.problem.steps[copy.node as usize].writes.iter().any(|&value| {
+            self.problem.values[value as usize].recomputed
+                && self.last_use(value, start, self.next_start(value, start)).is_some()
+        })
+    }
+
+    fn toggle(&mut self, copy: Copy) -> bool {
+        let added = flip(&mut self.copies[copy.node as usize], copy.before);
+        flip(&mut self.groups[copy.before as usize], copy.node);
+        added
+    }
+
+    fn next_stamp(&mut self) {
+        let scratch = &mut self.scratch;
+        scratch.values.clear();
+        scratch.groups.clear();
+        if scratch.stamp == u32::MAX {
+            scratch.value_seen.fill(0);
+            scratch.group_seen.fill(0);
+            scratch.stamp = 0;
+        }
+        scratch.stamp += 1;
+    }
+
+    fn touch_value(&mut self, value: ValueId) {
+        let scratch = &mut self.scratch;
+        let seen = &mut scratch.value_seen[value as usize];
+        if std::mem::replace(seen, scratch.stamp) != scratch.stamp {
+            scratch.values.push(value);
+        }
+    }
+
+    fn touch_group(&mut self, group: Step) {
+        let scratch = &mut self.scratch;
+        let seen = &mut scratch.group_seen[group as usize];
+        if std::mem::replace(seen, scratch.stamp) != scratch.stamp {
+            scratch.groups.push(group);
+        }
+    }
+
+    /// Recomputes the lifetimes of touched values, then the profile.
+    fn refresh(&mut self, undo: &mut Undo) {
+        let values = std::mem::take(&mut self.scratch.values);
+        let mut shifts = std::mem::take(&mut self.scratch.shifts);
+        shifts.clear();
+        for &value in &values {
+            let size = self.problem.values[value as usize].size;
+            let new = self.lifetimes_of(value);
+            if new == self.lifetimes[value as usize] {
+                continue;
+            }
+            let old = std::mem::replace(&mut self.lifetimes[value as usize], new);
+            for &lifetime in &old {
+                if !self.lifetimes[value as usize].contains(&lifetime) {
+                    remove_local(&mut self.locals, lifetime, size);
+                    self.shift(lifetime, -size, &mut shifts);
+                }
+            }
+            for i in 0..self.lifetimes[value as usize].len() {
+                let lifetime = self.lifetimes[value as usize][i];
+                if !old.contains(&lifetime) {
+                    add_local(&mut self.locals, lifetime, size);
+                    self.shift(lifetime, size, &mut shifts);
+                }
+            }
+            // Undoing replaces all, so the unchanged ones are taken out and put back there too.
+            undo.lifetimes.push((value, old));
+        }
+        self.scratch.values = values;
+        merge_shifts(&mut shifts);
+        let groups = std::mem::take(&mut self.scratch.groups);
+        for &group in &groups {
+            let peak = self.peak_inside(group);
+            let old = std::mem::replace(&mut self.local_peak[group as usize], peak);
+            if peak != old {
+                undo.peaks.push((group, old));
+                let before = self.memory[group as usize];
+                self.memory[group as usize] = before + (peak - old);
+                self.phi += self.weight(before + (peak - old)) - self.weight(before);
+                self.over += i64::from(before + (peak - old) > self.budget)
+                    - i64::from(before > self.budget);
+            }
+        }
+        self.scratch.groups = groups;
+        let mut level = 0.0;
+        for pair in shifts.windows(2) {
+            level += pair[0].1;
+            if level != 0.0 {
+                self.raise(pair[0].0 as usize..pair[1].0 as usize, level);
+            }
+        }
+        undo.shifts.clone_from(&shifts);
+        self.scratch.shifts = shifts;
+    }
+
+    fn shift(&mut self, lifetime: Lifetime, size: f64, shifts: &mut Vec<(Step, f64)>) {
+        self.touch_group(lifetime.start.0);
+        if (lifetime.end.0 as usize) < self.groups.len() {
+            self.touch_group(lifetime.end.0);
+        }
+        let last = lifetime.end.0.min(self.groups.len() as Step);
+        if lifetime.start.0 + 1 < last {
+            shifts.push((lifetime.start.0 + 1, size));
+            shifts.push((last, -size));
+        }
+    }
+
+    fn raise(&mut self, groups: std::ops::Range<usize>, level: f64) {
+        let budget = self.budget;
+        let slice = &mut self.memory[groups];
+        self.over += slice
+            .iter()
+            .map(|&m| i64::from(m + level > budget) - i64::from(m > budget))
+            .sum::<i64>();
+        let change: f64 = match self.exponent {
+            Exponent::One => sum_of(slice, level, |m| (m - budget).max(0.0)) * self.scale,
+            Exponent::Two => {
+                let scale = self.scale;
+                sum_of(slice, level, |m| {
+                    let excess = (m - budget).max(0.0) * scale;
+                    excess * excess
+                })
+            }
+            Exponent::Half => {
+                let scale = self.scale;
+                sum_of(slice, level, |m| ((m - budget).max(0.0) * scale).sqrt())
+            }
+        };
+        self.phi += change;
+    }
+
+    fn weight(&self, memory: f64) -> f64 {
+        let excess = (memory - self.budget).max(0.0) * self.scale;
+        match self.exponent {
+            Exponent::Half => excess.sqrt(),
+            Exponent::One => excess,
+            Exponent::Two => excess * excess,
+        }
+    }
+
+    /// The worst position of a group, counting only lives that begin or end in it.
+    fn peak_inside(&mut self, group: Step) -> f64 {
+        let inside = &self.groups[group as usize];
+        let locals = &self.locals[group as usize];
+        let steps = &self.problem.steps;
+        if inside.is_empty() {
+            let live: f64 =
+                locals.iter().filter(|l| l.from <= group && group < l.to).map(|l| l.size).sum();
+            return live + steps[group as usize].workspace;
+        }
+        let sums = &mut self.scratch.sums;
+        sums.clear();
+        sums.resize(inside.len() + 2, 0.0);
+        // The group's positions: its copies, then the original.
+        let rank = |step: Step| {
+            if step > group { inside.len() + 1 } else { inside.partition_point(|&n| n < step) }
+        };
+        for local in locals {
+            let (from, to) = (rank(local.from), rank(local.to));
+            if from < to {
+                sums[from] += local.size;
+                sums[to] -= local.size;
+            }
+        }
+        let mut live = 0.0;
+        let mut peak: f64 = 0.0;
+        for (i, change) in sums.iter().take(inside.len() + 1).enumerate() {
+            live += change;
+            let node = inside.get(i).copied().unwrap_or(group);
+            peak = peak.max(live + steps[node as usize].workspace);
+        }
+        peak
+    }
+
+    fn lifetimes_of(&self, value: ValueId) -> Vec<Lifetime> {
+        let info = &self.problem.values[value as usize];
+        let producer = info.producer;
+        let copies: &[Step] =
+            if info.recomputed { &self.copies[producer as usize] } else { &[] };
+        let mut lifetimes = Vec::with_capacity(copies.len() + 1);
+        for i in 0..=copies.len() {
+            let start = if i == 0 { (producer, producer) } else { (copies[i - 1], producer) };
+            let next = copies.get(i).map_or((Step::MAX, Step::MAX), |&t| (t, producer));
+            let end = if info.kept && i == 0 {
+                (Step::MAX, Step::MAX)
+            } else {
+                match self.last_use(value, start, next) {
+                    Some(last) if info.overwriters.contains(&last.1) => last,
+                    Some(last) => (last.0, last.1 + 1),
+                    None if i > 0 && info.optional => continue,
+                    None => (start.0, start.1 + 1),
+                }
+            };
+            lifetimes.push(Lifetime { start, end });
+        }
+        lifetimes
+    }
+
+    /// The last reader in `start..next`.
+    fn last_use(&self, value: ValueId, start: (Step, Step), next: (Step, Step)) -> Option<(Step, Step)> {
+        let info = &self.problem.values[value as usize];
+        // The original of step r is at (r, r), behind every copy before r.
+        let before_next = info.readers.partition_point(|&r| (r, r) < next);
+        let original =
+            info.readers[..before_next].last().map(|&r| (r, r)).filter(|&use_| use_ > start);
+        let copies = info.copy_readers.iter().filter_map(|&reader| {
+            let copies = &self.copies[reader as usize];
+            let before_next = copies.partition_point(|&t| (t, reader) < next);
+            copies[..before_next].last().map(|&t| (t, reader)).filter(|&use_| use_ > start)
+        });
+        copies.chain(original).max()
+    }
+
+    fn latest(&self, value: ValueId, at: (Step, Step)) -> (Step, Step) {
+        let info = &self.problem.values[value as usize];
+        let producer = info.producer;
+        if !info.recomputed {
+            return (producer, producer);
+        }
+        let copies = &self.copies[producer as usize];
+        let before = copies.partition_point(|&t| (t, producer) < at);
+        if before == 0 { (producer, producer) } else { (copies[before - 1], producer) }
+    }
+
+    fn next_start(&self, value: ValueId, start: (Step, Step)) -> (Step, Step) {
+        let info = &self.problem.values[value as usize];
+        if !info.recomputed {
+            return (Step::MAX, Step::MAX);
+        }
+        let copies = &self.copies[info.producer as usize];
+        let next = copies.partition_point(|&t| (t, info.producer) <= start);
+        copies.get(next).map_or((Step::MAX, Step::MAX), |&t| (t, info.producer))
+    }
+}
+
+fn sum_of(slice: &mut [f64], level: f64, weight: impl Fn(f64) -> f64) -> f64 {
+    let mut change = 0.0;
+    for memory in slice {
+        let new = *memory + level;
+        change += weight(new) - weight(*memory);
+        *memory = new;
+    }
+    change
+}
+
+/// Adds `item` to a sorted list, or removes it; true if it was added.
+fn flip(list: &mut Vec<Step>, item: Step) -> bool {
+    match list.binary_search(&item) {
+        Ok(at) => {
+            list.remove(at);
+            false
+        }
+        Err(at) => {
+            list.insert(at, item);
+            true
+        }
+    }
+}
+
+/// Sorts by step and adds up what falls on one step.
+fn merge_shifts(shifts: &mut Vec<(Step, f64)>) {
+    shifts.sort_unstable_by_key(|&(step, _)| step);
+    shifts.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        if same {
+            first.1 += later.1;
+        }
+        same
+    });
+}
+
+/// The parts of a lifetime in its first and last group.
+fn parts(lifetime: Lifetime, groups: usize) -> [Option<(Step, Local)>; 2] {
+    let Lifetime { start, end } = lifetime;
+    let local = |from, to| Local { from, to, size: 0.0 };
+    if start.0 == end.0 {
+        return [Some((start.0, local(start.1, end.1))), None];
+    }
+    let tail = ((end.0 as usize) < groups).then(|| (end.0, local(0, end.1)));
+    [Some((start.0, local(start.1, Step::MAX))), tail]
+}
+
+fn add_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
+    for (group, local) in parts(lifetime, locals.len()).into_iter().flatten() {
+        locals[group as usize].push(Local { size, ..local });
+    }
+}
+
+fn remove_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
+    for (group, local) in parts(lifetime, locals.len()).into_iter().flatten() {
+        let list = &mut locals[group as usize];
+        let found = list.iter().position(|&l| l == Local { size, ..local });
+        debug_assert!(found.is_some(), "a lifetime's part is where it was put");
+        if let Some(found) = found {
+            list.swap_remove(found);
+        }
+    }
+}
