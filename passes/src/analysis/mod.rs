@@ -3,4 +3,5 @@
 pub mod cost;
 pub mod liveness;
 pub mod order;
+pub mod recompute;
 pub(crate) mod skeleton;

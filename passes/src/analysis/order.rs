@@ -35,18 +35,15 @@ pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec
     }
 }
 
-const NOBODY: u32 = u32::MAX;
-
 /// Producers and consumers of each node, ascending, each once.
 struct Edges {
-    /// By tensor; [`NOBODY`] for what the caller owns.
-    producer: Vec<u32>,
     producers: Lists<u32>,
     consumers: Vec<u32>,
 }
 
 impl Edges {
     fn of(skeleton: &Skeleton) -> Edges {
+        const NOBODY: u32 = u32::MAX;
         let mut producer = vec![NOBODY; skeleton.size.len()];
         for node in 0..skeleton.len() {
             for &tensor in skeleton.writes.get(node) {
@@ -66,7 +63,7 @@ impl Edges {
             }
             producers.push(before.drain(..));
         }
-        Edges { producer, producers, consumers }
+        Edges { producers, consumers }
     }
 
     /// Consumers of each node, ascending.
@@ -114,31 +111,30 @@ fn reverse_depth_first(edges: &Edges) -> Vec<u32> {
     found
 }
 
-/// Every Shape and Size moves directly behind the node that writes its input.
+/// Every Shape and Size that reads a node's output moves directly behind that node; several by
+/// index. A node that has moved does not pull its own Shape along.
 fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) -> Vec<u32> {
-    let parent = |node: u32| -> u32 {
-        if !skeleton.reads_only_shape[node as usize] {
-            return NOBODY;
-        }
-        let reads = skeleton.reads.get(node as usize);
-        reads.first().map_or(NOBODY, |&tensor| edges.producer[tensor as usize])
-    };
     let mut behind: Vec<Vec<u32>> = vec![Vec::new(); skeleton.len()];
-    for &node in &found {
-        if parent(node) != NOBODY {
-            behind[parent(node) as usize].push(node);
+    for node in 0..skeleton.len() {
+        if skeleton.reads_only_shape[node]
+            && let [producer] = edges.producers.get(node)
+        {
+            behind[*producer as usize].push(node as u32);
         }
     }
-    let mut moved = Vec::with_capacity(found.len());
-    for &node in found.iter().filter(|&&node| parent(node) == NOBODY) {
-        // A Shape of a Shape stands behind the inner one.
-        let mut stack = vec![node];
-        while let Some(node) = stack.pop() {
-            moved.push(node);
-            stack.extend(behind[node as usize].iter().rev());
+    let mut has_moved = vec![false; skeleton.len()];
+    let mut order = Vec::with_capacity(found.len());
+    for node in found {
+        if has_moved[node as usize] {
+            continue;
+        }
+        order.push(node);
+        for &follower in &behind[node as usize] {
+            has_moved[follower as usize] = true;
+            order.push(follower);
         }
     }
-    moved
+    order
 }
 
 fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {

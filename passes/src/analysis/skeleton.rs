@@ -95,6 +95,18 @@ impl Skeleton {
 
     fn push_node(&mut self, graph: &Graph, id: NodeId, provider: Provider, workspace: u64) {
         let node = graph.node(id);
+        if node.is("", "Constant") {
+            // The session turns it into an initializer when it loads the file.
+            for tensor in node.writes() {
+                self.owned[tensor.index()] = true;
+            }
+            self.reads.push([]);
+            self.writes.push([]);
+            self.shares.push([]);
+            self.workspace.push(0);
+            self.reads_only_shape.push(false);
+            return;
+        }
         self.reads.push(node.reads().map(|tensor| tensor.0));
         self.writes.push(node.writes().map(|tensor| tensor.0));
         let pair = |&(output, input): &operators::Alias| {

@@ -146,8 +146,15 @@ pub fn recompute(node: &Node) -> Recompute {
         // Every other operator of the standard is a pure function of its inputs.
         ("", _) => Recompute::Clone,
         (MICROSOFT, name) if PURE.contains(&name) => Recompute::Clone,
-        _ => Recompute::Never("an operator without a rule"),
+        _ => Recompute::Never(UNKNOWN),
     }
+}
+
+const UNKNOWN: &str = "an operator without a rule";
+
+/// Is nothing known about the operator, so that only the user can say whether it is pure?
+pub fn is_unknown(node: &Node) -> bool {
+    recompute(node) == Recompute::Never(UNKNOWN)
 }
 
 const MICROSOFT: &str = "com.microsoft";

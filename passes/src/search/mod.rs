@@ -2,6 +2,7 @@
 //!
 //! Everything here sees a [`problem::Problem`], never a graph, and decides; it edits nothing.
 
+mod first_order;
 mod greedy;
 mod moves;
 mod neighbourhood;
@@ -11,10 +12,13 @@ mod random;
 mod state;
 
 use crate::analysis::cost::Cost;
+use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
-use crate::operators::{Provider, Recompute};
+use crate::operators::Provider;
 use crate::plan::Plan;
+
+pub use first_order::first_order;
 
 use greedy::{Reached, greedy};
 use problem::{Problem, Step};
@@ -33,52 +37,117 @@ pub struct Effort {
 /// A search over one graph, one order of first computations, and one table of costs.
 pub struct Search {
     problem: Problem,
+    effort: Effort,
+    smallest: Option<Found>,
 }
 
+/// A schedule by its copies.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    peak: f64,
+    cost: u64,
+    copies: Vec<Copy>,
+}
+
+impl Found {
+    fn of(state: &State<'_>) -> Found {
+        Found { peak: state.peak(), cost: state.cost(), copies: state.all_copies() }
+    }
+}
+
+/// Halvings of the range in which the smallest peak is looked for.
+const HALVINGS: usize = 6;
+
 impl Search {
-    /// Prepares the search. `order` is the order of first computations;
-    /// costs and recomputation rules are by node id.
+    /// Prepares the search. `order` is the order of first computations; costs are by node id.
     pub fn new(
         graph: &Graph,
         order: &[NodeId],
         provider: Provider,
         costs: &[Cost],
-        recompute: &[Recompute],
+        recomputation: &Recomputation,
+        effort: Effort,
     ) -> Search {
-        Search { problem: Problem::new(graph, order, provider, costs, recompute) }
+        let problem = Problem::new(graph, order, provider, costs, recomputation);
+        Search { problem, effort, smallest: None }
+    }
+
+    /// The largest need of any one node for what it reads, writes and works with: no schedule
+    /// has a smaller peak.
+    pub fn structural_bound(&self) -> Bytes {
+        self.problem.fixed + Bytes(self.problem.structural_bound() as u64)
+    }
+
+    /// The plan with the smallest peak that is found.
+    pub fn smallest(&mut self) -> Plan {
+        let found = self.find_smallest().copies.clone();
+        self.plan(&found)
     }
 
     /// The cheapest plan found whose every step stays within `budget`, what the caller owns
-    /// included; or, if none is found, the plan with the smallest peak found on the way.
-    pub fn within(&self, budget: Bytes, effort: Effort) -> Plan {
+    /// included; `None` if none is found. Whatever [`Search::smallest`] reaches is found.
+    pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
         let target = (budget - self.problem.fixed).0 as f64;
-        let mut best: Option<(u64, Vec<Copy>)> = None;
-        let mut smallest: Option<(f64, Vec<Copy>)> = None;
+        let mut best: Option<Found> = None;
         let mut evaluations = 0;
         for exponent in [Exponent::One, Exponent::Half, Exponent::Two] {
             let mut state = State::new(&self.problem, target, exponent);
-            let reached = greedy(&mut state, &mut None, effort.evaluations);
-            evaluations += state.evaluations;
-            let peak = state.peak();
+            let reached = greedy(&mut state, &mut None, self.effort.evaluations);
             if reached == Reached::Budget {
                 prune(&mut state);
-                if best.as_ref().is_none_or(|(cost, _)| state.cost() < *cost) {
-                    best = Some((state.cost(), state.all_copies()));
+                keep_cheaper(&mut best, Found::of(&state));
+            }
+            evaluations += state.evaluations;
+        }
+        let smallest = self.find_smallest().clone();
+        let mut state = State::new(&self.problem, target, Exponent::One);
+        if smallest.peak <= target {
+            neighbourhood::restore(&mut state, &smallest.copies);
+            prune(&mut state);
+            keep_cheaper(&mut best, Found::of(&state));
+        }
+        neighbourhood::restore(&mut state, &best?.copies);
+        state.evaluations = evaluations;
+        neighbourhood::improve(&mut state, self.effort.seed, self.effort.evaluations);
+        Some(self.plan(&state.all_copies()))
+    }
+
+    fn find_smallest(&mut self) -> &Found {
+        if self.smallest.is_none() {
+            self.smallest = Some(self.look_for_smallest());
+        }
+        self.smallest.as_ref().expect("just set")
+    }
+
+    /// Aims lower and lower; where the greedy search gets stuck, half way back.
+    fn look_for_smallest(&self) -> Found {
+        let bound = self.problem.structural_bound();
+        let untouched = Found::of(&State::new(&self.problem, 0.0, Exponent::One));
+        let (mut low, mut best) = (bound, untouched);
+        let mut target = low;
+        for _ in 0..HALVINGS {
+            if best.peak <= bound {
+                break;
+            }
+            let mut fits = false;
+            for exponent in [Exponent::Two, Exponent::One] {
+                let mut state = State::new(&self.problem, target, exponent);
+                let reached = greedy(&mut state, &mut None, self.effort.evaluations);
+                let found = Found::of(&state);
+                if found.peak < best.peak {
+                    best = found;
+                }
+                if reached == Reached::Budget {
+                    fits = true;
+                    break;
                 }
             }
-            if smallest.as_ref().is_none_or(|(least, _)| peak < *least) {
-                smallest = Some((peak, state.all_copies()));
+            if !fits {
+                low = target;
             }
+            target = (low + best.peak) / 2.0;
         }
-        let Some((_, copies)) = best else {
-            let (_, copies) = smallest.unwrap_or_default();
-            return self.plan(&copies);
-        };
-        let mut state = State::new(&self.problem, target, Exponent::One);
-        neighbourhood::restore(&mut state, &copies);
-        state.evaluations = evaluations;
-        neighbourhood::improve(&mut state, effort.seed, effort.evaluations);
-        self.plan(&state.all_copies())
+        best
     }
 
     /// The plan in which nothing is computed twice.
@@ -103,5 +172,11 @@ impl Search {
             sequence.extend(group.iter().map(|&node| self.problem.order[node as usize]));
         }
         Plan { sequence, predicted_peak: self.problem.fixed + Bytes(state.peak() as u64) }
+    }
+}
+
+fn keep_cheaper(best: &mut Option<Found>, found: Found) {
+    if best.as_ref().is_none_or(|best| found.cost < best.cost) {
+        *best = Some(found);
     }
 }

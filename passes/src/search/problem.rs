@@ -4,6 +4,7 @@
 //! a tensor together with every alias of it. What the caller owns is no value: it is always there.
 
 use crate::analysis::cost::Cost;
+use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
@@ -74,9 +75,23 @@ impl Problem {
         order: &[NodeId],
         provider: Provider,
         costs: &[Cost],
-        recompute: &[Recompute],
+        recomputation: &Recomputation,
     ) -> Problem {
-        Builder::new(graph, order).build(provider, costs, recompute)
+        Builder::new(graph, order).build(provider, costs, recomputation)
+    }
+
+    /// The most that any one step needs for what it reads, writes and works with.
+    pub(crate) fn structural_bound(&self) -> f64 {
+        let mut need: Vec<f64> = self.steps.iter().map(|step| step.workspace).collect();
+        for value in &self.values {
+            need[value.producer as usize] += value.size;
+            for &reader in &value.readers {
+                if !value.overwriters.contains(&reader) {
+                    need[reader as usize] += value.size;
+                }
+            }
+        }
+        need.into_iter().fold(0.0, f64::max)
     }
 }
 
@@ -108,12 +123,12 @@ impl<'g> Builder<'g> {
         }
     }
 
-    fn build(mut self, provider: Provider, costs: &[Cost], recompute: &[Recompute]) -> Problem {
+    fn build(mut self, provider: Provider, costs: &[Cost], recomputation: &Recomputation) -> Problem {
         for (step, &id) in self.order.iter().enumerate() {
-            self.add_step(step as Step, id, costs[id.index()], recompute[id.index()]);
+            self.add_step(step as Step, id, costs[id.index()], recomputation);
         }
         for (step, &id) in self.order.iter().enumerate() {
-            self.add_reads(step as Step, id, provider, recompute[id.index()]);
+            self.add_reads(step as Step, id, provider, recomputation.rule(id));
         }
         for value in &mut self.values {
             value.readers.sort_unstable();
@@ -136,10 +151,9 @@ impl<'g> Builder<'g> {
     }
 
     /// Creates the values that the node writes.
-    fn add_step(&mut self, step: Step, id: NodeId, cost: Cost, recompute: Recompute) {
+    fn add_step(&mut self, step: Step, id: NodeId, cost: Cost, recomputation: &Recomputation) {
         let node = self.graph.node(id);
         let aliases = operators::aliases(node);
-        let mut only_aliases = true;
         let mut aliased = Vec::new();
         for (position, output) in node.outputs.iter().enumerate() {
             let Some(output) = *output else { continue };
@@ -149,14 +163,13 @@ impl<'g> Builder<'g> {
                 aliased.extend(self.value_of[input.index()]);
                 continue;
             }
-            only_aliases = false;
             self.value_of[output.index()] = Some(self.values.len() as ValueId);
             self.steps[step as usize].writes.push(self.values.len() as ValueId);
             let kept = self.is_output[output.index()];
             self.values.push(Value {
                 producer: step,
                 size: exact(self.graph.tensor(output).bytes().unwrap_or(Bytes::ZERO)),
-                recomputed: !kept && recompute.recomputes(position),
+                recomputed: recomputation.supplies(id, position, output),
                 optional: operators::may_omit_output(node, position),
                 kept,
                 readers: Vec::new(),
@@ -167,17 +180,18 @@ impl<'g> Builder<'g> {
         let info = &mut self.steps[step as usize];
         info.workspace = exact(cost.workspace);
         info.copy_time = info.copy_time.saturating_add(cost.time.0);
-        info.recomputable = !only_aliases && !matches!(recompute, Recompute::Never(_));
-        for value in aliased {
-            let producer = self.values[value as usize].producer;
-            if only_aliases && recompute == Recompute::Clone {
-                // A new computation of the value needs new aliases as well.
-                self.aliases_of[producer as usize].push(step);
-                let time = &mut self.steps[producer as usize].copy_time;
-                *time = time.saturating_add(cost.time.0);
-            } else {
-                // A node that also does something else cannot be repeated for its alias's sake.
-                self.values[value as usize].recomputed = false;
+        let only_aliases = only_aliases(self.graph, id);
+        info.recomputable =
+            !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
+        if only_aliases {
+            // A new computation of the value needs new aliases as well.
+            for value in aliased {
+                let producer = self.values[value as usize].producer as usize;
+                if self.aliases_of[producer].last() != Some(&step) {
+                    self.aliases_of[producer].push(step);
+                    let time = &mut self.steps[producer].copy_time;
+                    *time = time.saturating_add(cost.time.0);
+                }
             }
         }
     }

@@ -1,0 +1,268 @@
+//! The order of first computations: what can be saved by order alone, free of charge.
+//!
+//! Starting from each order in which the runtime might run the graph anyway, nodes that only cost
+//! memory are put off to their first reader (*lazy*), and nodes that free memory or take next to
+//! none run as soon as they can (*eager*): accumulators, weight gradients, Shape. The best of
+//! all combinations, by the exact simulation, is taken.
+
+use crate::analysis::cost::Cost;
+use crate::analysis::liveness;
+use crate::analysis::order::{ExecutionOrder, execution_order};
+use crate::analysis::skeleton::Skeleton;
+use crate::graph::{Graph, NodeId};
+use crate::operators::Provider;
+
+/// A result this small may always be computed at once.
+const TINY: u64 = 4096;
+
+/// The topological order with the smallest peak among those tried; the file's own order if
+/// nothing is better. A permutation of the graph's order. O(orders · (nodes + edges)).
+pub fn first_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Vec<NodeId> {
+    let skeleton = Skeleton::of(graph, provider, costs);
+    let shape = Dependences::of(&skeleton);
+    let mut bases = vec![(0..skeleton.len() as u32).collect::<Vec<u32>>()];
+    bases.extend(ExecutionOrder::ALL.map(|order| execution_order(&skeleton, order)));
+    let mut best: Option<((u64, u128), Vec<u32>)> = None;
+    for base in bases {
+        let lazy = shape.lazy(&base);
+        let candidates =
+            [shape.eager(&skeleton, &base), shape.eager(&skeleton, &lazy), lazy, base];
+        for order in candidates {
+            let profile = liveness::profile_of(&skeleton, &order);
+            let area = profile.iter().map(|&need| u128::from(need)).sum::<u128>();
+            let score = (profile.into_iter().max().unwrap_or(0), area);
+            if best.as_ref().is_none_or(|(least, _)| score < *least) {
+                best = Some((score, order));
+            }
+        }
+    }
+    let order = best.map(|(_, order)| order).unwrap_or_default();
+    order.into_iter().map(|node| graph.order()[node as usize]).collect()
+}
+
+/// Who reads whom. A tensor's *owner* is the tensor in whose memory it lies.
+struct Dependences {
+    producer: Vec<Option<u32>>,
+    /// By tensor: the nodes that read it, each once.
+    readers: Vec<Vec<u32>>,
+    owner: Vec<u32>,
+}
+
+impl Dependences {
+    fn of(skeleton: &Skeleton) -> Dependences {
+        let tensors = skeleton.size.len();
+        let mut found = Dependences {
+            producer: vec![None; tensors],
+            readers: vec![Vec::new(); tensors],
+            owner: (0..tensors as u32).collect(),
+        };
+        for node in 0..skeleton.len() {
+            for &tensor in skeleton.writes.get(node) {
+                found.producer[tensor as usize] = Some(node as u32);
+            }
+            for &tensor in skeleton.reads.get(node) {
+                let readers = &mut found.readers[tensor as usize];
+                if readers.last() != Some(&(node as u32)) {
+                    readers.push(node as u32);
+                }
+            }
+            for share in skeleton.shares.get(node).iter().filter(|share| share.always) {
+                if !skeleton.output[share.written as usize] {
+                    found.owner[share.written as usize] = found.owner[share.read as usize];
+                }
+            }
+        }
+        found
+    }
+
+    /// Puts every node off to just before its first reader, if nothing it reads has to live
+    /// longer for that.
+    fn lazy(&self, base: &[u32]) -> Vec<u32> {
+        let mut position = vec![0usize; base.len()];
+        for (i, &node) in base.iter().enumerate() {
+            position[node as usize] = i;
+        }
+        let last_read: Vec<usize> = (0..self.readers.len())
+            .map(|t| self.readers[t].iter().map(|&n| position[n as usize]).max().unwrap_or(0))
+            .collect();
+        // By node: the node before which it goes.
+        let mut moved: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
+        let mut stays = vec![true; base.len()];
+        let mut reads: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
+        let mut writes: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
+        for (tensor, readers) in self.readers.iter().enumerate() {
+            for &reader in readers {
+                reads[reader as usize].push(tensor as u32);
+            }
+            if let Some(producer) = self.producer[tensor] {
+                writes[producer as usize].push(tensor as u32);
+            }
+        }
+        for &node in base.iter().rev() {
+            let written = writes[node as usize].iter();
+            let readers = written.flat_map(|&t| self.readers[t as usize].iter().copied());
+            let Some(first) = readers.min_by_key(|&reader| position[reader as usize]) else {
+                continue;
+            };
+            let until = position[first as usize];
+            let free = reads[node as usize].iter().all(|&tensor| {
+                self.producer[tensor as usize].is_none() || last_read[tensor as usize] > until
+            });
+            if free && until > position[node as usize] + 1 {
+                stays[node as usize] = false;
+                position[node as usize] = until;
+                moved[first as usize].push(node);
+            }
+        }
+        let mut order = Vec::with_capacity(base.len());
+        for &node in base.iter().filter(|&&node| stays[node as usize]) {
+            // What goes before a moved node goes before it in turn.
+            let mut stack = vec![(node, false)];
+            while let Some((node, ready)) = stack.pop() {
+                if ready {
+                    order.push(node);
+                } else {
+                    stack.push((node, true));
+                    stack.extend(moved[node as usize].iter().map(|&before| (before, false)));
+                }
+            }
+        }
+        order
+    }
+
+    /// Runs every node as soon as it can that frees as much as it allocates, alone or with the
+    /// nodes that then only consume its result.
+    fn eager(&self, skeleton: &Skeleton, base: &[u32]) -> Vec<u32> {
+        let mut run = Eager {
+            uses: vec![0; skeleton.size.len()],
+            missing: vec![0; skeleton.len()],
+            done: vec![false; skeleton.len()],
+            order: Vec::with_capacity(base.len()),
+            skeleton,
+            dependences: self,
+        };
+        for (tensor, readers) in self.readers.iter().enumerate() {
+            let of = self.owner[tensor] as usize;
+            run.uses[of] += readers.len() as u32;
+            run.uses[of] += u32::from(skeleton.output[tensor]) + u32::from(skeleton.owned[tensor]);
+            if self.producer[tensor].is_some() {
+                for &reader in readers {
+                    run.missing[reader as usize] += 1;
+                }
+            }
+        }
+        for &node in base {
+            if !run.done[node as usize] {
+                run.run(node);
+            }
+        }
+        run.order
+    }
+}
+
+struct Eager<'s> {
+    /// By owner: reads still to come.
+    uses: Vec<u32>,
+    /// By node: tensors that are not computed yet.
+    missing: Vec<u32>,
+    done: Vec<bool>,
+    order: Vec<u32>,
+    skeleton: &'s Skeleton,
+    dependences: &'s Dependences,
+}
+
+impl Eager<'_> {
+    /// Runs a node, and then whatever has become worth running.
+    fn run(&mut self, node: u32) {
+        let mut stack = vec![node];
+        while let Some(node) = stack.pop() {
+            if std::mem::replace(&mut self.done[node as usize], true) {
+                continue;
+            }
+            self.order.push(node);
+            for &tensor in self.distinct_reads(node).iter() {
+                let of = self.dependences.owner[tensor as usize] as usize;
+                self.uses[of] = self.uses[of].saturating_sub(1);
+            }
+            let mut candidates: Vec<u32> = Vec::new();
+            for &tensor in self.skeleton.writes.get(node as usize) {
+                for &reader in &self.dependences.readers[tensor as usize] {
+                    self.missing[reader as usize] -= 1;
+                    candidates.push(reader);
+                }
+            }
+            // One reader fewer: the last one that is left may now free the tensor.
+            for &tensor in self.skeleton.reads.get(node as usize) {
+                if self.uses[self.dependences.owner[tensor as usize] as usize] <= 2 {
+                    candidates.extend(&self.dependences.readers[tensor as usize]);
+                }
+            }
+            candidates.sort_unstable();
+            candidates.dedup();
+            candidates.retain(|&n| !self.done[n as usize] && self.missing[n as usize] == 0);
+            for &candidate in candidates.iter().rev() {
+                if self.is_worth(candidate) {
+                    stack.push(candidate);
+                }
+            }
+        }
+    }
+
+    fn distinct_reads(&self, node: u32) -> Vec<u32> {
+        let mut reads = self.skeleton.reads.get(node as usize).to_vec();
+        reads.sort_unstable();
+        reads.dedup();
+        reads
+    }
+
+    /// Does the node free what it allocates? Results that only nodes without results of their
+    /// own read (accumulators) count as freed with them.
+    fn is_worth(&self, node: u32) -> bool {
+        let mut allocated: u64 = 0;
+        let mut tiny = true;
+        for &tensor in self.skeleton.writes.get(node as usize) {
+            let of = self.dependences.owner[tensor as usize];
+            if of != tensor {
+                continue;
+            }
+            let size = self.skeleton.size[tensor as usize];
+            tiny &= size <= TINY;
+            let readers = &self.dependences.readers[tensor as usize];
+            let consumed = !self.skeleton.output[tensor as usize]
+                && readers.iter().all(|&reader| self.is_sink(reader, node));
+            if !consumed {
+                allocated = allocated.saturating_add(size);
+            }
+        }
+        if tiny {
+            return true;
+        }
+        let freed = self.distinct_reads(node).into_iter().filter(|&tensor| {
+            let of = self.dependences.owner[tensor as usize] as usize;
+            self.uses[of] == 1 && !self.skeleton.owned[of]
+        });
+        let freed: u64 = freed
+            .map(|tensor| {
+                self.skeleton.size[self.dependences.owner[tensor as usize] as usize]
+            })
+            .fold(0, u64::saturating_add);
+        allocated <= freed
+    }
+
+    /// Can `reader` run right after `node`, and does it leave nothing behind?
+    fn is_sink(&self, reader: u32, node: u32) -> bool {
+        let leaves_nothing = self.skeleton.writes.get(reader as usize).iter().all(|&tensor| {
+            self.skeleton.size[tensor as usize] <= TINY
+                || self.dependences.readers[tensor as usize].iter().all(|&next| {
+                    self.skeleton.writes.get(next as usize).iter().all(|&t| {
+                        self.skeleton.size[t as usize] <= TINY
+                            && self.dependences.readers[t as usize].is_empty()
+                    })
+                })
+        });
+        let from_node = self.distinct_reads(reader).into_iter().filter(|&tensor| {
+            self.dependences.producer[tensor as usize] == Some(node)
+        });
+        leaves_nothing && self.missing[reader as usize] as usize <= from_node.count()
+    }
+}

@@ -1,0 +1,149 @@
+//! Inserts the copies that a plan asks for, and lists the nodes in the plan's order.
+
+use std::convert::Infallible;
+
+use crate::analysis::recompute::Recomputation;
+use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::operators::{self, Recompute};
+use crate::pass::{Changed, Pass};
+use crate::plan::Plan;
+
+/// The attribute that marks a mirror and numbers it. ONNX Runtime's common-subexpression
+/// elimination compares all attributes, so a marked node is never merged with its original;
+/// attributes that start with two underscores are accepted on every operator.
+pub const MARKER: &str = "__recompute";
+
+/// **Does**: lists the nodes in the plan's order; for every copy in the plan adds a mirror
+/// node and lets its readers read the mirror's results.
+/// **Needs**: a plan of this graph, and the rules by which it was made.
+/// **Keeps**: originals (all but the inputs that now read a mirror), graph inputs and outputs,
+/// initializers, all names.
+pub struct InsertMirrors<'p> {
+    /// What to insert.
+    pub plan: &'p Plan,
+    /// By which rules it was made.
+    pub recomputation: &'p Recomputation,
+}
+
+impl Pass for InsertMirrors<'_> {
+    type Error = Infallible;
+
+    fn name(&self) -> &'static str {
+        "insert-mirrors"
+    }
+
+    fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        let plan = self.plan.without_unread_copies(graph, self.recomputation);
+        let read = self.outputs_read(graph, &plan);
+        let before = graph.order().to_vec();
+        // By tensor: the tensor that holds its latest computation.
+        let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
+        let mut made: Vec<u32> = vec![0; graph.node_count()];
+        let mut order = Vec::with_capacity(plan.sequence.len());
+        for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
+            if copy {
+                made[id.index()] += 1;
+                order.push(self.mirror(graph, id, made[id.index()], read, &mut latest));
+            } else {
+                let node = graph.node_mut(id);
+                for input in node.inputs.iter_mut().flatten() {
+                    *input = latest[input.index()];
+                }
+                order.push(id);
+            }
+        }
+        let changed = if order == before { Changed::No } else { Changed::Yes };
+        graph.set_order(order);
+        Ok(changed)
+    }
+}
+
+impl InsertMirrors<'_> {
+    /// For every instance, which of its node's outputs are read from it.
+    fn outputs_read(&self, graph: &Graph, plan: &Plan) -> Vec<Vec<bool>> {
+        let outputs = |&id: &NodeId| vec![false; graph.node(id).outputs.len()];
+        let mut read: Vec<Vec<bool>> = plan.sequence.iter().map(outputs).collect();
+        for bindings in plan.bindings(graph, self.recomputation) {
+            for binding in bindings {
+                let node = graph.node(plan.sequence[binding.from]);
+                let position = node.outputs.iter().position(|&o| o == Some(binding.tensor));
+                if let Some(position) = position {
+                    read[binding.from][position] = true;
+                }
+            }
+        }
+        read
+    }
+
+    /// Adds copy number `number` of `id`, and says in `latest` what it computes.
+    fn mirror(
+        &self,
+        graph: &mut Graph,
+        id: NodeId,
+        number: u32,
+        read: &[bool],
+        latest: &mut [TensorId],
+    ) -> NodeId {
+        let original = graph.node(id).clone();
+        let rule = self.recomputation.rule(id);
+        let mut node = match rule {
+            Recompute::DropoutFromMask => dropout_from_mask(&original),
+            Recompute::BatchNorm => {
+                let mut node = original.clone();
+                node.set_attribute("momentum", AttributeValue::Float(1.0));
+                node
+            }
+            Recompute::Clone | Recompute::Never(_) => original.clone(),
+        };
+        node.name = mirror_name(&readable_name(graph, &original), number);
+        node.set_attribute(MARKER, AttributeValue::Int(i64::from(number)));
+        for input in node.inputs.iter_mut().flatten() {
+            *input = latest[input.index()];
+        }
+        for position in 0..original.outputs.len() {
+            let Some(tensor) = original.outputs[position] else { continue };
+            if position >= node.outputs.len() {
+                continue;
+            }
+            let omitted = !read[position] && operators::may_omit_output(&original, position);
+            if omitted {
+                node.outputs[position] = None;
+                continue;
+            }
+            let of = graph.tensor(tensor).clone();
+            let name = graph.free_tensor_name(&mirror_name(&of.name, number));
+            let new = graph.add_tensor(Tensor { name, kind: TensorKind::Value, ..of });
+            node.outputs[position] = Some(new);
+            if self.recomputation.supplies(id, position, tensor) {
+                latest[tensor.index()] = new;
+            }
+        }
+        while node.outputs.last().is_some_and(Option::is_none) {
+            node.outputs.pop();
+        }
+        graph.add_node(node)
+    }
+}
+
+/// The name of copy `number` of the node or tensor called `original`.
+pub fn mirror_name(original: &str, number: u32) -> String {
+    format!("{original}/recompute_{number}")
+}
+
+/// DropoutGrad multiplies by the same mask and the same scale as Dropout did.
+fn dropout_from_mask(original: &Node) -> Node {
+    let mut inputs = vec![original.input(0), original.output(1)];
+    inputs.extend(original.inputs.iter().skip(1));
+    while inputs.last().is_some_and(Option::is_none) {
+        inputs.pop();
+    }
+    Node::new("", "com.microsoft", "DropoutGrad", inputs, vec![original.output(0)])
+}
+
+fn readable_name(graph: &Graph, node: &Node) -> String {
+    if !node.name.is_empty() {
+        return node.name.clone();
+    }
+    let output = node.writes().next().map_or("", |tensor| &graph.tensor(tensor).name);
+    format!("{}:{output}", node.op_type)
+}
