@@ -6,7 +6,7 @@
 //! What a move may have made cheaper is queued anew.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use super::moves::{Excess, Supply, evict};
 use super::problem::Step;
@@ -48,8 +48,13 @@ pub(crate) enum Reached {
 }
 
 /// Evicts until everything fits, nothing helps, or `state.evaluations` passes `limit`.
-pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
-    let mut run = Run { excess: Excess::of(state), queue: BinaryHeap::new(), accepted: 0 };
+pub(crate) fn greedy(
+    state: &mut State<'_>,
+    noise: &mut Option<Noise>,
+    hints: &mut Hints,
+    limit: u64,
+) -> Reached {
+    let mut run = Run { excess: Excess::of(state), queue: BinaryHeap::new(), hints, accepted: 0 };
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
@@ -67,7 +72,11 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
         if state.has(copy) {
             continue;
         }
-        let Some((mut fresh, toggles)) = run.best(state, copy) else { continue };
+        let Some((mut fresh, toggles)) = run.best(state, copy) else {
+            run.hints.remove(&copy);
+            continue;
+        };
+        run.hints.insert(copy, fresh);
         if let Some(noise) = noise {
             fresh *= 1.0 + noise.amount * noise.random.unit();
         }
@@ -85,13 +94,20 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
     Reached::Budget
 }
 
-struct Run {
+/// The last score of each candidate in earlier runs, for repairs of much the same schedule.
+pub(crate) type Hints = HashMap<Copy, f64>;
+
+/// A candidate is queued this much better than its hint says.
+const OPTIMISM: f64 = 0.0;
+
+struct Run<'h> {
     excess: Excess,
     queue: BinaryHeap<Entry>,
+    hints: &'h mut Hints,
     accepted: u64,
 }
 
-impl Run {
+impl Run<'_> {
     fn queue_all(&mut self, state: &State<'_>) {
         for node in 0..state.problem.steps.len() as Step {
             self.queue_node(state, node);
@@ -134,7 +150,8 @@ impl Run {
             }
             let gain = self.excess.largest_gain(state, size, groups);
             let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
-            self.queue.push(Reverse((Score(bound), copy, NEVER)));
+            let hint = self.hints.get(&copy).map_or(0.0, |score| score * OPTIMISM);
+            self.queue.push(Reverse((Score(bound.max(hint)), copy, NEVER)));
         }
     }
 

@@ -20,7 +20,7 @@ use crate::plan::Plan;
 
 pub use first_order::first_order;
 
-use greedy::{Reached, greedy};
+use greedy::{Hints, Reached, greedy};
 use problem::{Problem, Step};
 use prune::prune;
 use state::{Copy, Exponent, State};
@@ -92,7 +92,7 @@ impl Search {
         let mut evaluations = 0;
         for exponent in [Exponent::One, Exponent::Half, Exponent::Two] {
             let mut state = State::new(&self.problem, target, exponent);
-            let reached = greedy(&mut state, &mut None, self.effort.evaluations);
+            let reached = greedy(&mut state, &mut None, &mut Hints::new(), self.effort.evaluations);
             if reached == Reached::Budget {
                 prune(&mut state);
                 keep_cheaper(&mut best, Found::of(&state));
@@ -132,7 +132,7 @@ impl Search {
             let mut fits = false;
             for exponent in [Exponent::Two, Exponent::One] {
                 let mut state = State::new(&self.problem, target, exponent);
-                let reached = greedy(&mut state, &mut None, self.effort.evaluations);
+                let reached = greedy(&mut state, &mut None, &mut Hints::new(), self.effort.evaluations);
                 let found = Found::of(&state);
                 if found.peak < best.peak {
                     best = found;

@@ -1,7 +1,7 @@
 //! Moves: what is toggled together to drop a value, or to do without a copy.
 
 use super::problem::Step;
-use super::state::{Copy, Exponent, State};
+use super::state::{Copy, Exponent, State, Undo};
 
 /// How inputs that have died by then are supplied to a new copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,9 +107,9 @@ pub(crate) fn evict(state: &State<'_>, excess: &Excess, copy: Copy, supply: Supp
     toggles
 }
 
-/// What has to be toggled so that `copy` is no longer computed: itself, then every copy that
-/// nobody reads any more. Applies nothing.
-pub(crate) fn merge(state: &mut State<'_>, copy: Copy) -> Vec<Copy> {
+/// Does without `copy`: no longer computes it, nor any copy that nobody reads any more then.
+/// The undos take it back, the last first.
+pub(crate) fn merge(state: &mut State<'_>, copy: Copy) -> Vec<Undo> {
     // Whether a supplier is still read shows only once its reader is gone.
     let mut undone = vec![state.apply(&[copy])];
     let mut toggles = vec![copy];
@@ -117,8 +117,7 @@ pub(crate) fn merge(state: &mut State<'_>, copy: Copy) -> Vec<Copy> {
     while next < toggles.len() {
         let gone = toggles[next];
         next += 1;
-        for i in 0..state.problem.steps[gone.node as usize].copy_reads.len() {
-            let value = state.problem.steps[gone.node as usize].copy_reads[i];
+        for &value in &state.problem.steps[gone.node as usize].copy_reads {
             let producer = state.problem.values[value as usize].producer;
             let copies = state.copies_of(producer);
             let before = copies.partition_point(|&t| t <= gone.before);
@@ -132,8 +131,30 @@ pub(crate) fn merge(state: &mut State<'_>, copy: Copy) -> Vec<Copy> {
             }
         }
     }
+    undone
+}
+
+/// Takes back what [`merge`] did.
+pub(crate) fn undo_all(state: &mut State<'_>, undone: Vec<Undo>) {
     for undo in undone.into_iter().rev() {
         state.undo(undo);
     }
-    toggles
+}
+
+/// A quick look at whether doing without `copy` can stay within the budget: its results would
+/// live on from their last use, while at best everything that the copy reads goes away.
+pub(crate) fn may_merge(state: &State<'_>, copy: Copy) -> bool {
+    let problem = state.problem;
+    let info = &problem.steps[copy.node as usize];
+    let released: f64 =
+        info.copy_reads.iter().map(|&value| problem.values[value as usize].size).sum();
+    info.writes.iter().all(|&value| {
+        let value_info = &problem.values[value as usize];
+        if !value_info.recomputed {
+            return true;
+        }
+        let (_, last) = state.lives_until(value, (copy.before, copy.node));
+        let room = state.budget() - value_info.size + released;
+        state.largest_between(last.0, copy.before) <= room
+    })
 }

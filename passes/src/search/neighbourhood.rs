@@ -1,7 +1,7 @@
 //! Large neighbourhood search (Shaw 1998): take some copies out, repair greedily with noise,
 //! prune, keep what is better.
 
-use super::greedy::{Noise, Reached, greedy};
+use super::greedy::{Hints, Noise, Reached, greedy};
 use super::moves::merge;
 use super::problem::Step;
 use super::prune::prune;
@@ -15,28 +15,31 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
     let mut current = best.clone();
     let budget = state.budget();
     let start = state.evaluations;
-    let mut round = 0u64;
+    let mut hints: [Hints; 3] = Default::default();
+    let mut round = 0u64; let (mut improved, mut accepted, mut failed, mut total_removed) = (0,0,0,0);
     while state.evaluations < limit && best.0 > 0 {
         let removed = destroy(state, &current.1, &mut random);
+        total_removed += removed;
         if removed == 0 {
             return;
         }
         let exponent = [Exponent::Half, Exponent::One, Exponent::Two][random.below(3)];
         state.aim(budget, exponent);
         let mut noise = Some(Noise { random: Random::new(random.next()), amount: 0.6 * random.unit() });
-        let reached = greedy(state, &mut noise, limit);
+        let reached = greedy(state, &mut noise, &mut hints[exponent as usize], limit);
         if reached == Reached::Budget {
             prune(state);
         }
         // Small worsenings are accepted early, none at the end.
         let used = (state.evaluations - start) as f64 / (limit - start).max(1) as f64;
-        let slack = 1.0 + 0.01 * (1.0 - used).max(0.0);
-        if reached == Reached::Budget && (state.cost() as f64) < current.0 as f64 * slack {
+        let slack = 1.0 + 0.02 * (1.0 - used).max(0.0);
+        if reached == Reached::Budget && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64) {
             current = (state.cost(), state.all_copies());
             if current.0 < best.0 {
-                best = current.clone();
-            }
+                improved += 1; best = current.clone();
+            } accepted += 1;
         } else {
+            if reached != Reached::Budget {failed += 1;}
             restore(state, &current.1);
         }
         round += 1;
@@ -45,6 +48,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
             restore(state, &current.1);
         }
     }
+    eprintln!("rounds {round} evals {} improved {improved} accepted {accepted} failed {failed} removed {total_removed}", state.evaluations - start);
     restore(state, &best.1);
 }
 
@@ -73,8 +77,7 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
     };
     for copy in chosen {
         if state.has(copy) {
-            let toggles = merge(state, copy);
-            state.apply(&toggles);
+            merge(state, copy);
             removed += 1;
         }
     }

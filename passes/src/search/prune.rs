@@ -1,6 +1,6 @@
 //! Pruning: do without every copy that is not needed, the most expensive first.
 
-use super::moves::merge;
+use super::moves::{may_merge, merge, undo_all};
 use super::state::{Copy, State};
 
 /// Removes copies by decreasing time while everything still fits. Needs a schedule that fits.
@@ -12,10 +12,12 @@ pub(crate) fn prune(state: &mut State<'_>) {
         if !state.has(copy) {
             continue;
         }
-        let toggles = merge(state, copy);
-        let undo = state.apply(&toggles);
+        if !may_merge(state, copy) {
+            continue;
+        }
+        let undone = merge(state, copy);
         if !state.fits() {
-            state.undo(undo);
+            undo_all(state, undone);
         }
     }
 }

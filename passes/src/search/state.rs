@@ -170,6 +170,14 @@ impl<'p> State<'p> {
         self.memory[group as usize]
     }
 
+    /// The largest need strictly between two groups.
+    pub(crate) fn largest_between(&self, after: Step, until: Step) -> f64 {
+        if after + 1 >= until {
+            return 0.0;
+        }
+        self.memory[after as usize + 1..until as usize].iter().copied().fold(0.0, f64::max)
+    }
+
     /// Does everything fit?
     pub(crate) fn fits(&self) -> bool {
         self.over == 0
