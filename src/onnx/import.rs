@@ -1,85 +1,22 @@
 //! From a model file to a [`Graph`].
 
 use std::collections::{HashMap, HashSet};
-use std::io;
 
 use bytes::Bytes;
 use ckpt_passes::graph::{
     Attribute, AttributeValue, Dimension, Graph, Node, Tensor, TensorId, TensorKind,
 };
 use prost::Message as _;
-use thiserror::Error;
 
 use super::attribute;
+use super::import_error::{ImportError, ImportProblem};
 use super::model::Model;
 use super::schema::{
     AttributeProto, DimensionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, graph, model,
 };
 use super::subgraph;
 use super::tensor::{self, TensorHeader};
-use super::wire::{Message, WireError};
-
-/// Why a file could not be read as a model.
-#[derive(Debug, Error)]
-#[error("{file}: {problem}")]
-pub struct ImportError {
-    /// The file.
-    pub file: String,
-    /// What is wrong with it.
-    pub problem: ImportProblem,
-}
-
-/// What is wrong with a file.
-#[derive(Debug, Error)]
-#[allow(missing_docs)]
-pub enum ImportProblem {
-    #[error("cannot open it: {source}")]
-    Open { source: io::Error },
-    #[error("expected an ONNX model, but this is {what}")]
-    NotAFile { what: &'static str },
-    #[error("expected an ONNX model, but this is {found}")]
-    NotOnnx { found: &'static str },
-    #[error("not an ONNX model, or a damaged one: {source}")]
-    Malformed {
-        #[from]
-        source: WireError,
-    },
-    #[error("not an ONNX model, or a damaged one: {source}")]
-    Undecodable {
-        #[from]
-        source: prost::DecodeError,
-    },
-    #[error("not an ONNX model: it has no graph")]
-    NoGraph,
-    #[error("it has more {what} than this program can number")]
-    TooMany { what: &'static str },
-    #[error("{node}: {problem}")]
-    Node {
-        node: String,
-        problem: Box<ImportProblem>,
-    },
-    #[error("tensor {tensor:?}: {problem}")]
-    Tensor {
-        tensor: String,
-        problem: Box<ImportProblem>,
-    },
-    #[error("it names no operator (op_type)")]
-    NoOperator,
-    #[error("attribute {name:?} is there twice; attribute names are unique")]
-    DuplicateAttribute { name: String },
-    #[error("an attribute has no name")]
-    UnnamedAttribute,
-    #[error("its subgraphs are nested deeper than {} levels", subgraph::DEEPEST)]
-    TooDeep,
-    #[error("{list} number {position} has no name")]
-    Unnamed { list: &'static str, position: usize },
-    #[error("it is defined twice: as {first}, and as {second}; names are unique")]
-    DefinedTwice { first: String, second: String },
-    #[error("it is read by {reader}, but no node writes it, and it is no input or initializer")]
-    NeverWritten { reader: String },
-    #[error("it is an initializer and has a negative dimension")]
-    NegativeDimension,
-}
+use super::wire::Message;
 
 impl Model {
     /// The model's graph. Its node `i` is the `i`th of the file and has `i` as its template.
@@ -98,7 +35,7 @@ impl Model {
 
     /// The node at `position` in the file, decoded.
     pub(crate) fn node(&self, position: usize) -> Result<NodeProto, prost::DecodeError> {
-        NodeProto::decode(self.bytes.slice(self.nodes[position].clone()))
+        NodeProto::decode(self.bytes.slice(self.nodes[position].contents.clone()))
     }
 }
 

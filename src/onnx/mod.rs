@@ -1,16 +1,28 @@
 //! ONNX files in and out, losing nothing.
 //!
 //! A file is mapped, not decoded: [`Model`] knows where its graph and nodes lie, and
-//! [`Model::graph`] reads what the passes need. Protobuf is known in this module only.
+//! [`Model::graph`] reads what the passes need. [`export`] splices: what a changed graph left
+//! alone is copied byte for byte, whether this program understands it or not, and only new and
+//! changed nodes and declarations are encoded. Protobuf is known in this module only.
 
 mod attribute;
+mod export;
+mod external_data;
 mod import;
+mod import_error;
 mod model;
+mod node;
+mod pending;
 mod schema;
+mod splice;
 mod subgraph;
 mod tensor;
 mod wire;
 
-pub use import::{ImportError, ImportProblem};
+pub use export::{ExportError, export};
+pub use external_data::{ExternalFile, Unresolved};
+pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;
+pub use node::NodeProblem;
+pub use pending::Pending;
 pub use wire::WireError;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use memmap2::Mmap;
 
-use super::import::{ImportError, ImportProblem};
+use super::import_error::{ImportError, ImportProblem};
 use super::schema::{graph, model};
 use super::wire::{Message, WireError};
 
@@ -20,8 +20,17 @@ pub struct Model {
     pub(crate) source: Option<Source>,
     /// What GraphProto consists of: the contents of each `graph` field, to be read in turn.
     pub(crate) graph: Vec<Range<usize>>,
-    /// The contents of each NodeProto of the graph, in file order.
-    pub(crate) nodes: Vec<Range<usize>>,
+    /// The graph's nodes, in file order.
+    pub(crate) nodes: Vec<NodePlace>,
+}
+
+/// Where a node lies in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlace {
+    /// The whole field: key, length, NodeProto.
+    pub(crate) field: Range<usize>,
+    /// NodeProto alone.
+    pub(crate) contents: Range<usize>,
 }
 
 /// The file that a model was read from.
@@ -38,6 +47,14 @@ pub(crate) struct FileIdentity {
     device_and_inode: (u64, u64),
     #[cfg(not(unix))]
     path: PathBuf,
+}
+
+/// The folder that a file lies in.
+pub(crate) fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
 }
 
 impl FileIdentity {
@@ -98,16 +115,6 @@ impl Model {
         })
     }
 
-    /// The file's length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Never: a model has a graph.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// All of ModelProto.
     pub(crate) fn message(&self) -> Message<'_> {
         Message {
@@ -160,8 +167,7 @@ impl Model {
     }
 
     /// The contents of GraphProto and of its nodes.
-    #[allow(clippy::type_complexity)]
-    fn find_graph(&self) -> Result<(Vec<Range<usize>>, Vec<Range<usize>>), WireError> {
+    fn find_graph(&self) -> Result<(Vec<Range<usize>>, Vec<NodePlace>), WireError> {
         let mut graphs = Vec::new();
         let mut nodes = Vec::new();
         for field in self.message().fields() {
@@ -172,7 +178,11 @@ impl Model {
                 for field in contents.fields() {
                     let field = field?;
                     if field.number == graph::NODE {
-                        nodes.push(field.message()?.range());
+                        let contents = field.message()?.range();
+                        nodes.push(NodePlace {
+                            field: field.span,
+                            contents,
+                        });
                     }
                 }
             }
@@ -197,7 +207,16 @@ fn sniff(bytes: &[u8]) -> Option<&'static str> {
     } else if starts(b"\x1f\x8b") {
         Some("gzip data: decompress it first")
     } else if is_text(&bytes[..bytes.len().min(1024)]) {
-        Some("text")
+        let text_form = starts(b"<")
+            && bytes
+                .windows(10)
+                .take(100)
+                .any(|part| part == b"ir_version");
+        Some(if text_form {
+            "ONNX in text form: parse it with onnx.parser first"
+        } else {
+            "text"
+        })
     } else {
         None
     }

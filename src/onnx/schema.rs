@@ -15,6 +15,18 @@ pub(crate) mod model {
     pub(crate) const FUNCTIONS: u32 = 25;
 }
 
+/// TrainingInfoProto's fields.
+pub(crate) mod training_info {
+    pub(crate) const INITIALIZATION: u32 = 1;
+    pub(crate) const ALGORITHM: u32 = 2;
+}
+
+/// FunctionProto's fields.
+pub(crate) mod function {
+    pub(crate) const NODE: u32 = 7;
+    pub(crate) const ATTRIBUTE_PROTO: u32 = 11;
+}
+
 /// GraphProto's fields.
 pub(crate) mod graph {
     pub(crate) const NODE: u32 = 1;
@@ -34,6 +46,24 @@ pub(crate) mod node {
     pub(crate) const OP_TYPE: u32 = 4;
     pub(crate) const ATTRIBUTE: u32 = 5;
     pub(crate) const DOMAIN: u32 = 7;
+}
+
+/// AttributeProto's fields.
+pub(crate) mod attribute {
+    pub(crate) const NAME: u32 = 1;
+    pub(crate) const T: u32 = 5;
+    pub(crate) const G: u32 = 6;
+    pub(crate) const TENSORS: u32 = 10;
+    pub(crate) const GRAPHS: u32 = 11;
+    pub(crate) const SPARSE_TENSOR: u32 = 22;
+    pub(crate) const SPARSE_TENSORS: u32 = 23;
+    /// The type, the reference, and everything that holds a value.
+    pub(crate) const VALUES: [u32; 16] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 20, 21, 22, 23];
+}
+
+/// ValueInfoProto's fields.
+pub(crate) mod value_info {
+    pub(crate) const TYPE: u32 = 2;
 }
 
 /// TensorProto's fields.
@@ -67,6 +97,12 @@ pub(crate) mod attribute_type {
     pub(crate) const FLOATS: i32 = 6;
     pub(crate) const INTS: i32 = 7;
     pub(crate) const STRINGS: i32 = 8;
+}
+
+/// StringStringEntryProto's fields, of TensorProto.external_data.
+pub(crate) mod external_data {
+    pub(crate) const KEY: u32 = 1;
+    pub(crate) const VALUE: u32 = 2;
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -160,4 +196,15 @@ pub(crate) struct DimensionProto {
     pub(crate) dim_value: Option<i64>,
     #[prost(string, optional, tag = "2")]
     pub(crate) dim_param: Option<String>,
+}
+
+/// A small tensor, to be written; tensors are read by walking them.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorProto {
+    #[prost(int64, repeated, packed = "false", tag = "1")]
+    pub(crate) dims: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    pub(crate) data_type: i32,
+    #[prost(bytes = "vec", optional, tag = "9")]
+    pub(crate) raw_data: Option<Vec<u8>>,
 }

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use ckpt_passes::graph::{Constant, ElementType};
 
-use super::schema::{sparse_tensor, tensor};
+use prost::Message as _;
+
+use super::schema::{TensorProto, sparse_tensor, tensor};
 use super::wire::{Message, Value, Width, WireError, little_endian};
 
 /// Tensors with more elements are not decoded: no shape is computed from them.
@@ -105,6 +107,42 @@ impl TensorHeader {
             .try_fold(1u64, |count, &dim| count.checked_mul(dim))?;
         (count <= LARGEST_CONSTANT).then_some(count as usize)
     }
+}
+
+/// TensorProto for a small tensor. `None` if the contents do not fit type or shape, or if it is
+/// of a type that is not written (half precision, eight bits and less, complex, text).
+pub(crate) fn encode(element: ElementType, shape: &[u64], constant: &Constant) -> Option<Vec<u8>> {
+    use ElementType::*;
+    let raw: Vec<u8> = match (constant, element) {
+        (Constant::Floats(x), Float) => x.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect(),
+        (Constant::Floats(x), Double) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        (Constant::Ints(x), Int64) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        (Constant::Ints(x), Int32) => {
+            let x: Vec<i32> = x
+                .iter()
+                .map(|&x| x.try_into().ok())
+                .collect::<Option<_>>()?;
+            x.iter().flat_map(|x| x.to_le_bytes()).collect()
+        }
+        (Constant::Ints(x), Bool) => x.iter().map(|&x| u8::from(x != 0)).collect(),
+        _ => return None,
+    };
+    let count = shape
+        .iter()
+        .try_fold(1u64, |count, &dim| count.checked_mul(dim))?;
+    if element.bytes(count).0 != raw.len() as u64 {
+        return None;
+    }
+    let dims = shape
+        .iter()
+        .map(|&dim| dim.try_into().ok())
+        .collect::<Option<_>>()?;
+    let proto = TensorProto {
+        dims,
+        data_type: element as i32,
+        raw_data: Some(raw),
+    };
+    Some(proto.encode_to_vec())
 }
 
 /// The pieces of a message that was cut out of a file. Places in errors count from the start

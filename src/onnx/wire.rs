@@ -119,11 +119,11 @@ impl<'a> Field<'a> {
             }
             (Value::Bytes(packed), Width::Fixed32) if packed.bytes.len() % 4 == 0 => {
                 let words = packed.bytes.chunks_exact(4);
-                Ok(words.map(|word| little_endian(word)).collect())
+                Ok(words.map(little_endian).collect())
             }
             (Value::Bytes(packed), Width::Fixed64) if packed.bytes.len() % 8 == 0 => {
                 let words = packed.bytes.chunks_exact(8);
-                Ok(words.map(|word| little_endian(word)).collect())
+                Ok(words.map(little_endian).collect())
             }
             _ => Err(self.kind("numbers")),
         }

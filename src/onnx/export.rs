@@ -1,0 +1,399 @@
+//! From a [`Graph`] back to a model file.
+//!
+//! The file is spliced: what the graph leaves as it was is copied byte for byte, whether this
+//! program understands it or not.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ckpt_passes::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
+use prost::Message as _;
+use thiserror::Error;
+
+use super::external_data;
+use super::import::canonical_domain;
+use super::import_error::ImportError;
+use super::model::Model;
+use super::node::{self, InGraph, NodeProblem};
+use super::pending::Pending;
+use super::schema::{
+    DimensionProto, OperatorSetIdProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+    graph as graph_field, model as model_field, value_info as value_info_field,
+};
+use super::splice::Splice;
+use super::wire::{Field, Message, WireError};
+
+/// Protobuf's readers refuse longer messages.
+const LONGEST: u64 = i32::MAX as u64;
+
+/// Why a graph could not be written.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ExportError {
+    #[error("{}: the output would replace the input; write to another file", path.display())]
+    OntoInput { path: PathBuf },
+    #[error(
+        "{}: the output would replace the data file {location:?} of the model; \
+         write to another file", path.display()
+    )]
+    OntoExternalData { path: PathBuf, location: String },
+    #[error("{}: cannot write there: it is {what}", path.display())]
+    NotAFile { path: PathBuf, what: &'static str },
+    #[error("{}: cannot write there: the folder {} does not exist", path.display(), folder.display())]
+    NoFolder { path: PathBuf, folder: PathBuf },
+    #[error("{}: cannot write: {error}", path.display())]
+    Write { path: PathBuf, error: io::Error },
+    #[error("{}: {problem}", path.display())]
+    ExternalData {
+        path: PathBuf,
+        problem: external_data::Unresolved,
+    },
+    #[error(
+        "the model would take {bytes} bytes, and an ONNX file can have at most 2147483647; \
+         keep its weights in external data"
+    )]
+    TooLarge { bytes: u64 },
+    #[error("node {node:?}: {problem}")]
+    Node { node: String, problem: NodeProblem },
+    #[error("the graph's {what} are not those of the model it is written into")]
+    Interface { what: &'static str },
+    #[error("tensor {tensor:?} is an initializer that the model does not have")]
+    NewInitializer { tensor: String },
+    #[error("tensor {tensor:?} is declared otherwise than in the model, which only values can be")]
+    Declaration { tensor: String },
+    #[error("{0}")]
+    Source(#[from] ImportError),
+    #[error("the model is damaged: {0}")]
+    Damaged(#[from] WireError),
+    #[error("the model is damaged: {0}")]
+    Undecodable(#[from] prost::DecodeError),
+}
+
+/// Writes `graph`, which was made from [`Model::graph`] of `model`, to a temporary file beside
+/// `out`, to be checked and then moved to `out` by [`Pending::commit`].
+///
+/// Nodes that equal their template keep its bytes; others keep all of it that [`Graph`] does not
+/// model. Everything else in the file stays as it is, except that
+/// - values that are new, or that are declared otherwise than in the file, get a `value_info`
+///   entry, if they have a type and dimensions: declared ones, or else the concrete shape;
+/// - domains that only new nodes use are imported, at the version in [`Graph::opsets`] or 1.
+///
+/// A graph in which nothing changed gives the same bytes. Weights are not copied in memory.
+pub fn export(model: &Model, graph: &Graph, out: &Path) -> Result<Pending, ExportError> {
+    let destination = super::pending::Destination::of(out)?;
+    if let Some(source) = &model.source {
+        if destination.is(&source.identity) {
+            return Err(ExportError::OntoInput {
+                path: out.to_owned(),
+            });
+        }
+    }
+    external_data::check(model, out, &destination)?;
+    let spliced = Exporter {
+        model,
+        original: &model.graph()?,
+        graph,
+    }
+    .model()?;
+    if spliced.len() > LONGEST {
+        return Err(ExportError::TooLarge {
+            bytes: spliced.len(),
+        });
+    }
+    Pending::write(destination, |file| spliced.write(&model.bytes, file))
+}
+
+struct Exporter<'a> {
+    model: &'a Model,
+    /// The graph as the file has it.
+    original: &'a Graph,
+    graph: &'a Graph,
+}
+
+impl Exporter<'_> {
+    /// ModelProto.
+    fn model(&self) -> Result<Splice, ExportError> {
+        self.check_interface()?;
+        let mut graph = Some(self.graph()?);
+        let unchanged = graph.as_ref() == Some(&self.unchanged_graph());
+        let mut imports = Splice::default();
+        for import in self.new_opsets() {
+            imports.add_message(model_field::OPSET_IMPORT, &import);
+        }
+        let fields = || self.model.message().fields();
+        let last_import = last(fields(), model_field::OPSET_IMPORT)?;
+        let mut out = Splice::default();
+        for (position, field) in fields().enumerate() {
+            let field = field?;
+            if field.number != model_field::GRAPH || unchanged {
+                out.keep(field.span);
+            } else if let Some(graph) = graph.take() {
+                out.add_field(model_field::GRAPH, graph);
+            }
+            if Some(position) == last_import {
+                out.append(std::mem::take(&mut imports));
+            }
+        }
+        out.append(imports);
+        Ok(out)
+    }
+
+    fn unchanged_graph(&self) -> Splice {
+        let mut splice = Splice::default();
+        self.model
+            .graph
+            .iter()
+            .for_each(|range| splice.keep(range.clone()));
+        splice
+    }
+
+    /// GraphProto.
+    fn graph(&self) -> Result<Splice, ExportError> {
+        let mut nodes = self.nodes()?;
+        let (changed_infos, mut new_infos) = self.value_info()?;
+        let fields = || self.model.graph_message().flat_map(Message::fields);
+        let last_info = last(fields(), graph_field::VALUE_INFO)?;
+        let mut out = Splice::default();
+        for (position, field) in fields().enumerate() {
+            let field = field?;
+            match field.number {
+                graph_field::NODE => match &mut nodes {
+                    None => out.keep(field.span),
+                    Some(nodes) => out.append(std::mem::take(nodes)),
+                },
+                graph_field::VALUE_INFO if !changed_infos.is_empty() => {
+                    let contents = field.message()?;
+                    let name = ValueInfoProto::decode(contents.bytes)?.name;
+                    match changed_infos.get(&name) {
+                        None => out.keep(field.span),
+                        Some(now) => {
+                            let changed = changed_value_info(contents, now)?;
+                            out.add_field(graph_field::VALUE_INFO, changed);
+                        }
+                    }
+                }
+                _ => out.keep(field.span),
+            }
+            if Some(position) == last_info {
+                out.append(std::mem::take(&mut new_infos));
+            }
+        }
+        out.append(nodes.unwrap_or_default());
+        out.append(new_infos);
+        Ok(out)
+    }
+
+    /// All `node` fields, in the graph's order. `None`: they are those of the file.
+    fn nodes(&self) -> Result<Option<Splice>, ExportError> {
+        let mut out = Splice::default();
+        let places = &self.model.nodes;
+        let mut unchanged = self.graph.order().len() == places.len();
+        for (position, &id) in self.graph.order().iter().enumerate() {
+            let node = InGraph {
+                node: self.graph.node(id),
+                graph: self.graph,
+            };
+            let in_node = |problem| ExportError::Node {
+                node: node.node.name.clone(),
+                problem,
+            };
+            let Some(template) = node.node.template else {
+                unchanged = false;
+                out.add_field(
+                    graph_field::NODE,
+                    node::from_scratch(node).map_err(in_node)?,
+                );
+                continue;
+            };
+            let place = places
+                .get(template as usize)
+                .ok_or_else(|| in_node(NodeProblem::NoTemplate { template }))?;
+            let original = self.original.node(NodeId(template));
+            let original = InGraph {
+                node: original,
+                graph: self.original,
+            };
+            let encoded = Message::of(&self.model.bytes, &place.contents);
+            match node::splice(original, encoded, node).map_err(in_node)? {
+                None => out.keep(place.field.clone()),
+                Some(contents) => {
+                    unchanged = false;
+                    out.add_field(graph_field::NODE, contents);
+                }
+            }
+            unchanged &= template as usize == position;
+        }
+        Ok((!unchanged).then_some(out))
+    }
+
+    /// Declarations to be changed in place, and new `value_info` fields.
+    fn value_info(&self) -> Result<(HashMap<String, TypeProto>, Splice), ExportError> {
+        let described = self.described()?;
+        let mut changed = HashMap::new();
+        let mut new = Splice::default();
+        for &id in self.graph.order() {
+            for output in self.graph.node(id).writes() {
+                let tensor = self.graph.tensor(output);
+                let before = self.original.tensor_named(&tensor.name);
+                let before = before.map(|id| &self.original.tensor(id).declared);
+                if before == Some(&tensor.declared) {
+                    continue;
+                }
+                if self.is_original_output(tensor) {
+                    return Err(ExportError::Declaration {
+                        tensor: tensor.name.clone(),
+                    });
+                }
+                let Some(declaration) = declaration(tensor) else {
+                    continue;
+                };
+                if described.contains(&tensor.name) {
+                    changed.insert(tensor.name.clone(), declaration);
+                } else {
+                    let name = tensor.name.clone();
+                    let info = ValueInfoProto {
+                        name,
+                        r#type: Some(declaration),
+                    };
+                    new.add_message(graph_field::VALUE_INFO, &info);
+                }
+            }
+        }
+        Ok((changed, new))
+    }
+
+    /// The names that the file's `value_info` describes.
+    fn described(&self) -> Result<HashSet<String>, ExportError> {
+        let mut names = HashSet::new();
+        for field in self.model.graph_message().flat_map(Message::fields) {
+            let field = field?;
+            if field.number == graph_field::VALUE_INFO {
+                names.insert(ValueInfoProto::decode(field.message()?.bytes)?.name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Is the tensor an output of the graph? Its declaration is the caller's.
+    fn is_original_output(&self, tensor: &Tensor) -> bool {
+        let id = self.original.tensor_named(&tensor.name);
+        id.is_some_and(|id| self.original.outputs.contains(&id))
+    }
+
+    /// Imports for the domains of nodes that the file had no node of.
+    fn new_opsets(&self) -> Vec<OperatorSetIdProto> {
+        let domains = |graph: &Graph| -> BTreeSet<String> {
+            let domain = |&id| canonical_domain(&graph.node(id).domain).to_owned();
+            graph.order().iter().map(domain).collect()
+        };
+        let known = domains(self.original);
+        let new = domains(self.graph)
+            .into_iter()
+            .filter(|domain| !known.contains(domain) && !self.original.opsets.contains_key(domain));
+        new.map(|domain| {
+            let version = self.graph.opsets.get(&domain).copied().unwrap_or(1);
+            OperatorSetIdProto { domain, version }
+        })
+        .collect()
+    }
+
+    /// The splice writes nodes and declarations. Anything else that changed would be lost.
+    fn check_interface(&self) -> Result<(), ExportError> {
+        let names = |graph: &Graph, ids: &[TensorId]| -> Vec<String> {
+            ids.iter()
+                .map(|&id| graph.tensor(id).name.clone())
+                .collect()
+        };
+        let (before, now) = (self.original, self.graph);
+        for (what, before, now) in [
+            (
+                "inputs",
+                names(before, &before.inputs),
+                names(now, &now.inputs),
+            ),
+            (
+                "outputs",
+                names(before, &before.outputs),
+                names(now, &now.outputs),
+            ),
+        ] {
+            if before != now {
+                return Err(ExportError::Interface { what });
+            }
+        }
+        let kept = |(domain, version)| now.opsets.get(domain) == Some(version);
+        if !before.opsets.iter().all(kept) {
+            return Err(ExportError::Interface {
+                what: "operator set versions",
+            });
+        }
+        for id in now.tensor_ids() {
+            let tensor = now.tensor(id);
+            let known = before.tensor_named(&tensor.name);
+            let is_initializer = |id| before.tensor(id).kind == TensorKind::Initializer;
+            if tensor.kind == TensorKind::Initializer && !known.is_some_and(is_initializer) {
+                return Err(ExportError::NewInitializer {
+                    tensor: tensor.name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The position of the last field with this number.
+fn last<'a>(
+    fields: impl Iterator<Item = Result<Field<'a>, WireError>>,
+    number: u32,
+) -> Result<Option<usize>, WireError> {
+    let mut last = None;
+    for (position, field) in fields.enumerate() {
+        if field?.number == number {
+            last = Some(position);
+        }
+    }
+    Ok(last)
+}
+
+/// TypeProto for a tensor of which type and dimensions are known.
+fn declaration(tensor: &Tensor) -> Option<TypeProto> {
+    let dim = match (&tensor.declared, &tensor.shape) {
+        (Some(declared), _) => declared.iter().map(dimension).collect::<Option<_>>()?,
+        (None, Some(shape)) => {
+            let known = |&size| dimension(&Dimension::Known(size));
+            shape.iter().map(known).collect::<Option<_>>()?
+        }
+        (None, None) => return None,
+    };
+    let elem_type = tensor.element? as i32;
+    let tensor_type = Some(TensorType {
+        elem_type,
+        shape: Some(TensorShapeProto { dim }),
+    });
+    Some(TypeProto { tensor_type })
+}
+
+/// `None` for a size that ONNX cannot express.
+fn dimension(dimension: &Dimension) -> Option<DimensionProto> {
+    let mut proto = DimensionProto::default();
+    match dimension {
+        Dimension::Known(size) => proto.dim_value = Some(i64::try_from(*size).ok()?),
+        Dimension::Symbol(name) => proto.dim_param = Some(name.clone()),
+        Dimension::Unknown => {}
+    }
+    Some(proto)
+}
+
+/// ValueInfoProto with the type `now`, and all else from `before`.
+fn changed_value_info(before: Message<'_>, now: &TypeProto) -> Result<Splice, WireError> {
+    let mut out = Splice::default();
+    for field in before.fields() {
+        let field = field?;
+        if field.number != value_info_field::TYPE {
+            out.keep(field.span);
+        }
+    }
+    out.add_message(value_info_field::TYPE, now);
+    Ok(out)
+}

@@ -1,0 +1,70 @@
+//! Why a file could not be read.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::subgraph;
+use super::wire::WireError;
+
+/// Why a file could not be read as a model.
+#[derive(Debug, Error)]
+#[error("{file}: {problem}")]
+pub struct ImportError {
+    /// The file.
+    pub file: String,
+    /// What is wrong with it.
+    pub problem: ImportProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ImportProblem {
+    #[error("cannot open it: {source}")]
+    Open { source: io::Error },
+    #[error("expected an ONNX model, but this is {what}")]
+    NotAFile { what: &'static str },
+    #[error("expected an ONNX model, but this is {found}")]
+    NotOnnx { found: &'static str },
+    #[error("damaged, or not an ONNX model: {source}")]
+    Malformed {
+        #[from]
+        source: WireError,
+    },
+    #[error("damaged, or not an ONNX model: {source}")]
+    Undecodable {
+        #[from]
+        source: prost::DecodeError,
+    },
+    #[error("not an ONNX model: it has no graph")]
+    NoGraph,
+    #[error("it has more {what} than this program can number")]
+    TooMany { what: &'static str },
+    #[error("{node}: {problem}")]
+    Node {
+        node: String,
+        problem: Box<ImportProblem>,
+    },
+    #[error("tensor {tensor:?}: {problem}")]
+    Tensor {
+        tensor: String,
+        problem: Box<ImportProblem>,
+    },
+    #[error("it names no operator (op_type)")]
+    NoOperator,
+    #[error("attribute {name:?} is there twice; attribute names are unique")]
+    DuplicateAttribute { name: String },
+    #[error("an attribute has no name")]
+    UnnamedAttribute,
+    #[error("its subgraphs are nested deeper than {} levels", subgraph::DEEPEST)]
+    TooDeep,
+    #[error("{list} number {position} has no name")]
+    Unnamed { list: &'static str, position: usize },
+    #[error("it is defined twice: as {first}, and as {second}; names are unique")]
+    DefinedTwice { first: String, second: String },
+    #[error("it is read by {reader}, but no node writes it, and it is no input or initializer")]
+    NeverWritten { reader: String },
+    #[error("it is an initializer and has a negative dimension")]
+    NegativeDimension,
+}

@@ -1,0 +1,131 @@
+//! What `value_info` says after a change, and which changes cannot be written.
+
+use ckpt_opt::onnx::{ExportError, export};
+use ckpt_passes::graph::{
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorKind,
+};
+
+use crate::changed::{everything, pair, second_reader, tensor};
+use crate::{node_named, read, rewritten};
+
+#[test]
+fn new_tensors_are_declared_and_old_declarations_stay() {
+    let declared = vec![Dimension::Symbol("batch".to_owned()), Dimension::Unknown];
+    let bytes = rewritten(everything(), |graph| {
+        let x = graph.tensor_named("x");
+        // Inferred, but declared nowhere: the file knows the tensor, and keeps its silence.
+        let dropped = graph.tensor_named("dropped").unwrap();
+        graph.tensor_mut(dropped).shape = Some(vec![1, 3]);
+        let symbolic = Tensor {
+            declared: Some(declared.clone()),
+            ..pair("symbolic")
+        };
+        for tensor in [
+            pair("concrete"),
+            symbolic,
+            Tensor::new("untyped", TensorKind::Value),
+        ] {
+            let output = Some(graph.add_tensor(tensor));
+            graph.add_node(Node::new("", "", "Relu", vec![x], vec![output]));
+        }
+    });
+    let (before, after) = (second_reader(&everything()), second_reader(&bytes));
+    let (old, new) = after
+        .graph
+        .value_info
+        .split_at(before.graph.value_info.len());
+    assert_eq!(old, before.graph.value_info);
+    let names: Vec<&str> = new.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["concrete", "symbolic"]);
+    let (_, graph) = read(bytes);
+    let symbolic = graph.tensor(graph.tensor_named("symbolic").unwrap());
+    assert_eq!(symbolic.declared, Some(declared));
+    let concrete = graph.tensor(graph.tensor_named("concrete").unwrap());
+    assert_eq!(concrete.declared, Some(vec![Dimension::Known(2)]));
+    assert_eq!(concrete.element, Some(ElementType::Float));
+}
+
+#[test]
+fn a_value_that_is_declared_otherwise_gets_that_declaration() {
+    let other = vec![Dimension::Symbol("b_1".to_owned()), Dimension::Known(3)];
+    let bytes = rewritten(everything(), |graph| {
+        let gemm = graph.tensor_named("gemm").unwrap();
+        graph.tensor_mut(gemm).declared = Some(other.clone());
+    });
+    let after = second_reader(&bytes);
+    assert_eq!(after.graph.value_info[0].doc_string, "what gemm gives");
+    assert_eq!(
+        after.graph.value_info.len(),
+        second_reader(&everything()).graph.value_info.len()
+    );
+    let (_, graph) = read(bytes);
+    assert_eq!(
+        graph.tensor(graph.tensor_named("gemm").unwrap()).declared,
+        Some(other)
+    );
+}
+
+/// Why `change` of everything.onnx cannot be written.
+fn refusal(change: impl FnOnce(&mut Graph)) -> String {
+    let (model, mut graph) = read(everything());
+    change(&mut graph);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.onnx");
+    let error: ExportError = export(&model, &graph, &out).unwrap_err();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    error.to_string()
+}
+
+#[test]
+fn what_a_splice_would_lose_is_refused() {
+    let in_gemm = |value: AttributeValue| {
+        refusal(|graph| {
+            let id = node_named(graph, "gemm");
+            graph.node_mut(id).set_attribute("new", value);
+        })
+    };
+    let refusals = [
+        refusal(|graph| graph.inputs.clear()),
+        refusal(|graph| graph.outputs.reverse()),
+        refusal(|graph| *graph.opsets.get_mut("").unwrap() = 20),
+        refusal(|graph| {
+            graph.add_tensor(Tensor::new("new", TensorKind::Initializer));
+        }),
+        refusal(|graph| {
+            let y = graph.tensor_named("y").unwrap();
+            graph.tensor_mut(y).declared = Some(vec![]);
+        }),
+        refusal(|graph| {
+            let x = graph.tensor_named("x").unwrap();
+            let id = node_named(graph, "gemm");
+            graph.node_mut(id).captures.push(x);
+        }),
+        refusal(|graph| {
+            let id = node_named(graph, "gemm");
+            graph.node_mut(id).template = Some(99);
+        }),
+        in_gemm(AttributeValue::Opaque),
+        in_gemm(tensor(
+            ElementType::Float,
+            vec![2],
+            Constant::Floats(vec![1.0]),
+        )),
+        in_gemm(tensor(
+            ElementType::Int32,
+            vec![1],
+            Constant::Ints(vec![1 << 40]),
+        )),
+    ];
+    insta::assert_snapshot!(refusals.join("\n"), @r#"
+    the graph's inputs are not those of the model it is written into
+    the graph's outputs are not those of the model it is written into
+    the graph's operator set versions are not those of the model it is written into
+    tensor "new" is an initializer that the model does not have
+    tensor "y" is declared otherwise than in the model, which only values can be
+    node "gemm": its subgraphs read ["x"], those of its template []
+    node "gemm": its template, node 99 of the input, does not exist
+    node "gemm": attribute "new" has no value that can be written, and its template does not have it
+    node "gemm": attribute "new" holds a tensor whose contents are unknown or do not fit its type
+    node "gemm": attribute "new" holds a tensor whose contents are unknown or do not fit its type
+    "#);
+}
