@@ -143,7 +143,7 @@ impl Builder {
                 give(a, parts[0]);
                 give(b, parts[1]);
             }
-            Layer::BatchNorm {
+            Layer::ChannelNorm {
                 x,
                 scale,
                 shift,
@@ -154,7 +154,7 @@ impl Builder {
                 let attributes = [("epsilon", AttributeValue::Float(1e-5))];
                 self.norm_gradient(".BatchNormalizationGrad", &inputs, shift, &attributes, give);
             }
-            Layer::LayerNorm {
+            Layer::RowNorm {
                 x,
                 scale,
                 shift,

@@ -276,7 +276,7 @@ impl Forward {
         );
         let (y, saved) = (made[0], [made[3], made[4]]);
         self.add(
-            Layer::BatchNorm {
+            Layer::ChannelNorm {
                 x,
                 scale,
                 shift,
@@ -303,7 +303,7 @@ impl Forward {
         );
         let (y, saved) = (made[0], [made[1], made[2]]);
         self.add(
-            Layer::LayerNorm {
+            Layer::RowNorm {
                 x,
                 scale,
                 shift,

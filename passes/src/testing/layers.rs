@@ -29,7 +29,7 @@ pub(super) enum Layer {
         y: TensorId,
     },
     /// Of images, per channel.
-    BatchNorm {
+    ChannelNorm {
         x: TensorId,
         scale: TensorId,
         shift: TensorId,
@@ -37,7 +37,7 @@ pub(super) enum Layer {
         saved: [TensorId; 2],
     },
     /// Of rows.
-    LayerNorm {
+    RowNorm {
         x: TensorId,
         scale: TensorId,
         shift: TensorId,
@@ -89,8 +89,8 @@ impl Layer {
             | Layer::Binary { y, .. }
             | Layer::Flatten { y, .. }
             | Layer::Concat { y, .. }
-            | Layer::BatchNorm { y, .. }
-            | Layer::LayerNorm { y, .. }
+            | Layer::ChannelNorm { y, .. }
+            | Layer::RowNorm { y, .. }
             | Layer::Dropout { y, .. }
             | Layer::MaxPool { y, .. }
             | Layer::Linear { y, .. }

@@ -1,11 +1,17 @@
 //! For tests only: random training graphs, and slow answers that are right by definition.
 
 mod backward;
+mod brute_force;
 mod forward;
 mod graphs;
 mod heads;
 mod layers;
+mod peak;
 mod random;
+mod unroll;
 
+pub use brute_force::{Optimum, brute_force};
 pub use graphs::random_training_graph;
+pub use peak::naive_peak;
 pub use random::SplitMix64;
+pub use unroll::unroll;

@@ -1,0 +1,107 @@
+//! The peak of a graph, step by step, by definition: O(steps · tensors), nothing clever.
+
+use crate::analysis::cost::Cost;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::operators::{self, Provider};
+
+/// What one step of `graph` needs at most when its nodes run in `order`, everything that the
+/// caller owns included; `costs` are by node id.
+///
+/// The runtime's rules: an output is allocated when its node starts and freed right after the
+/// last node that reads its buffer; one that nobody reads, right after its own node; a graph
+/// output never. An alias shares its input's buffer, unless it is a graph output. So does an
+/// in-place result if the node's read is the last of that buffer, the buffer belongs to neither
+/// the caller nor a graph output, and shape and element size agree.
+pub fn naive_peak(graph: &Graph, order: &[NodeId], provider: Provider, costs: &[Cost]) -> Bytes {
+    let buffers = buffers(graph, order, provider);
+    let steps = order.len();
+    let mut peak = Bytes::ZERO;
+    for (step, id) in order.iter().enumerate() {
+        let mut live = costs[id.index()].workspace;
+        for owner in graph.tensor_ids() {
+            let tensors = || graph.tensor_ids().filter(|t| buffers[t.index()] == owner);
+            let Some(first) = tensors().filter_map(|t| written(graph, order, t)).min() else {
+                continue;
+            };
+            let held = |t: TensorId| match graph.outputs.contains(&t) {
+                true => Some(steps),
+                false => last_read(graph, order, t).max(written(graph, order, t)),
+            };
+            let last = tensors().filter_map(held).max().unwrap_or(first);
+            let owned = graph.tensor(owner).kind != TensorKind::Value;
+            if (first..=last).contains(&step) && !owned {
+                live += size(graph, owner);
+            }
+        }
+        peak = peak.max(live);
+    }
+    peak + owned(graph)
+}
+
+/// What the caller owns: graph inputs and initializers.
+pub(super) fn owned(graph: &Graph) -> Bytes {
+    let owned = |&id: &TensorId| graph.tensor(id).kind != TensorKind::Value;
+    graph
+        .tensor_ids()
+        .filter(owned)
+        .map(|id| size(graph, id))
+        .sum()
+}
+
+pub(super) fn size(graph: &Graph, id: TensorId) -> Bytes {
+    graph.tensor(id).bytes().unwrap_or(Bytes::ZERO)
+}
+
+/// Could an in-place result of `to` take over the memory of `from`?
+pub(super) fn same_memory(graph: &Graph, from: TensorId, to: TensorId) -> bool {
+    let (from, to) = (graph.tensor(from), graph.tensor(to));
+    from.shape.is_some() && from.shape == to.shape && from.bytes() == to.bytes()
+}
+
+/// For every tensor, the one that its buffer was allocated for.
+fn buffers(graph: &Graph, order: &[NodeId], provider: Provider) -> Vec<TensorId> {
+    let mut buffers: Vec<TensorId> = graph.tensor_ids().collect();
+    for (step, &id) in order.iter().enumerate() {
+        let node = graph.node(id);
+        for (output, input) in operators::aliases(node) {
+            let (Some(output), Some(input)) = (node.output(output), node.input(input)) else {
+                continue;
+            };
+            if !graph.outputs.contains(&output) {
+                buffers[output.index()] = buffers[input.index()];
+            }
+        }
+        for (output, input) in operators::in_place(node, provider) {
+            let (Some(output), Some(input)) = (node.output(output), node.input(input)) else {
+                continue;
+            };
+            let owner = buffers[input.index()];
+            let sharing = || graph.tensor_ids().filter(|t| buffers[t.index()] == owner);
+            let reads_to_come = order[step..]
+                .iter()
+                .flat_map(|&id| graph.node(id).reads())
+                .filter(|read| sharing().any(|t| t == *read))
+                .count();
+            let free = graph.tensor(owner).kind == TensorKind::Value
+                && !sharing().any(|t| graph.outputs.contains(&t));
+            let fits = same_memory(graph, input, output) && !graph.outputs.contains(&output);
+            if reads_to_come == 1 && free && fits {
+                buffers[output.index()] = owner;
+            }
+        }
+    }
+    buffers
+}
+
+fn written(graph: &Graph, order: &[NodeId], tensor: TensorId) -> Option<usize> {
+    order
+        .iter()
+        .position(|&id| graph.node(id).writes().any(|t| t == tensor))
+}
+
+fn last_read(graph: &Graph, order: &[NodeId], tensor: TensorId) -> Option<usize> {
+    order
+        .iter()
+        .rposition(|&id| graph.node(id).reads().any(|t| t == tensor))
+}
