@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ckpt_opt::onnx::{Model, export};
 
-use crate::build::{model, relu};
+use crate::build::{model, relu, varint};
 
 /// A folder with `in.onnx`, and the model in it.
 fn folder() -> (tempfile::TempDir, Model) {
@@ -107,6 +107,28 @@ fn a_destination_that_cannot_be_is_refused() {
     FOLDER/sub/missing/..: cannot write there: it is no file name
     ");
     assert_eq!(names(path), ["in.onnx", "sub"]);
+}
+
+#[test]
+fn a_model_beyond_protobufs_limit_is_refused() {
+    use std::io::{Seek, SeekFrom, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.onnx");
+    // A field that this program does not know, 2 GiB of zeros that take no room on disk.
+    let hole = 1u64 << 31;
+    let prefix = [varint(99 << 3 | 2), varint(hole)].concat();
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(&prefix).unwrap();
+    file.seek(SeekFrom::Current(hole as i64)).unwrap();
+    file.write_all(&crate::build::model(relu())).unwrap();
+    let model = Model::open(&path).unwrap();
+    // 2147483648 bytes; their key and length, 2 + 5; IR version and operator set, 2 + 4; the
+    // graph, 55, with key and length, 2.
+    insta::assert_snapshot!(
+        refusal(folder.path(), &model, &folder.path().join("out.onnx")),
+        @"the model would take 2147483718 bytes, and an ONNX file can have at most 2147483647; keep its weights in external data"
+    );
+    assert_eq!(names(folder.path()), ["in.onnx"]);
 }
 
 #[cfg(unix)]

@@ -70,7 +70,7 @@ fn tensors_have_types_shapes_and_small_contents() {
     weight Initializer float [Known(2), Known(3)] = [2, 3]: Floats([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     bias Initializer float = [3]: Floats([0.5, -0.5, 2.0])
     double Initializer double = [2]: Floats([0.25, -1e300])
-    half Initializer float16 = [4]: Floats([1.0, -2.0, 6.103515625e-5, 65504.0])
+    half Initializer float16 = [5]: Floats([1.0, -2.0, 5.960464477539063e-8, 6.103515625e-5, 65504.0])
     brain Initializer bfloat16 = [2]: Floats([1.0, -3.0])
     int8 Initializer int8 = [3]: Ints([-128, 0, 127])
     uint8 Initializer uint8 = [2]: Ints([0, 255])
