@@ -4,12 +4,18 @@
 //! The runtime comes as a Python package. `tools/setup.sh` installs it into `.venv` once, which needs
 //! the network and Python 3.8 to 3.11.
 
-use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use ckpt_opt::onnx::Model;
+use ckpt_passes::analysis::cost::Cost;
+use ckpt_passes::analysis::liveness::Liveness;
+use ckpt_passes::analysis::order::ExecutionOrder;
+use ckpt_passes::graph::Graph;
+use ckpt_passes::operators::Provider;
 use serde_json::Value;
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
@@ -17,8 +23,47 @@ const ACCURACY: f64 = 0.03;
 
 #[test]
 fn both_execution_orders_are_simulated_exactly() {
-    let output = python(["tools/execution_order.py", "--random", "60"]);
+    const GRAPHS: usize = 60;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("a temporary path is text");
+    let count = GRAPHS.to_string();
+    let output = python([
+        "tools/execution_order.py",
+        "--random",
+        &count,
+        "--write",
+        path,
+    ]);
     assert_success(&output);
+    for number in 0..GRAPHS {
+        let model = Model::open(&folder.path().join(format!("{number}.onnx"))).expect("a model");
+        let graph = model.graph().expect("a graph");
+        for (order, file) in [
+            (ExecutionOrder::Default, "default"),
+            (ExecutionOrder::PriorityBased, "priority"),
+        ] {
+            let executed = fs::read_to_string(folder.path().join(format!("{number}.{file}")))
+                .expect("what the runtime ran");
+            assert_eq!(
+                simulated(&graph, order),
+                executed,
+                "graph {number}, {order:?}"
+            );
+        }
+    }
+}
+
+/// The names of the nodes as they run, a line each. The runtime runs no Constant: it makes them
+/// initializers.
+fn simulated(graph: &Graph, order: ExecutionOrder) -> String {
+    let costs = vec![Cost::default(); graph.node_count()];
+    let nodes = Liveness::simulate(graph, order, Provider::Cpu, &costs).order;
+    let nodes = nodes.into_iter().map(|id| graph.node(id));
+    let names: Vec<&str> = nodes
+        .filter(|node| !node.is("", "Constant"))
+        .map(|node| node.name.as_str())
+        .collect();
+    names.join("\n")
 }
 
 #[test]

@@ -3,6 +3,8 @@
 Usage: execution_order.py MODEL [--order default|priority]   prints the simulated order, a name a line
        execution_order.py MODEL --check [--dim NAME=N]...     compares both orders with real steps
        execution_order.py --random N [--seed S]               the same on N random graphs
+       execution_order.py --random N --write DIR              and writes each graph, I.onnx, and what
+                                                              the runtime ran, I.default and I.priority
 
 A node's index is its position in the file. Constant nodes become initializers before anything else
 and take no part. The rules are those of the runtime's GraphViewer:
@@ -223,13 +225,19 @@ def executed_random(model, order):
     return [name for name in names if name.startswith("n")]
 
 
-def check_random(count, seed):
+def check_random(count, seed, folder=None):
     differing = 0
     for number in range(seed, seed + count):
         model = random_graph(number)
+        if folder:
+            onnx.save(model, os.path.join(folder, f"{number}.onnx"))
         for order, simulate in ORDERS.items():
             expected = [model.graph.node[i].name for i in simulate(model.graph)]
-            if executed_random(model, order) != expected:
+            executed = executed_random(model, order)
+            if folder:
+                with open(os.path.join(folder, f"{number}.{order}"), "w") as file:
+                    file.write("\n".join(executed))
+            if executed != expected:
                 differing += 1
                 print(f"random graph {number}, {order}: differs")
     print(f"{count} random graphs in {len(ORDERS)} orders: {differing} differ")
@@ -244,9 +252,10 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", metavar="DIR")
     args = parser.parse_args()
     if args.random is not None:
-        return 0 if check_random(args.random, args.seed) else 1
+        return 0 if check_random(args.random, args.seed, args.write) else 1
     if args.model is None:
         parser.error("name a model or --random N")
     if args.check:
