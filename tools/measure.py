@@ -47,7 +47,10 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         if profile:
             command += ["--profile", trace]
         environment = dict(os.environ, LD_PRELOAD=malloc_counter())
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise StepFailed(f"{os.path.basename(model)}: no result in {timeout} s") from None
         if done.returncode != 0:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
             raise StepFailed(f"{os.path.basename(model)}: {last[0]}")

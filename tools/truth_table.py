@@ -27,6 +27,7 @@ import measure
 
 ACCURACY = 0.03
 INFEASIBLE = 3
+PLANNING_SECONDS = 1800
 COLUMNS = [
     ("model", "{model}"),
     ("dims", "{dims}"),
@@ -49,12 +50,15 @@ COLUMNS = [
 ]
 
 
-def plan(binary, model, output, dims, budget):
+def plan(binary, model, output, dims, budget, options=()):
     """The exit status of ckpt-opt, and its result or what it said."""
     command = [binary, model, output, "--budget", budget, "--runtime-settings", "lean", "--json", "--quiet"]
     for dim in dims:
         command += ["--dim", dim]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    try:
+        done = subprocess.run(command + list(options), capture_output=True, text=True, timeout=PLANNING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None, f"error: no plan in {PLANNING_SECONDS} s"
     if done.returncode != 0:
         return done.returncode, (done.stderr.strip() or f"exit status {done.returncode}")
     return 0, json.loads(done.stdout)
