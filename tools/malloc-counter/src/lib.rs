@@ -9,7 +9,9 @@
 //! The blocks themselves come from glibc's `__libc_*` entry points. The usual
 //! `dlsym(RTLD_NEXT, "malloc")` allocates before it has an answer.
 //!
-//! glibc only: these are the ten functions that its manual lists for replacing `malloc`.
+//! These are the ten functions that glibc's manual lists for replacing `malloc`. With any other C
+//! library this crate is empty.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
