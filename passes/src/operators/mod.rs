@@ -1,8 +1,46 @@
 //! What is known about each operator: shapes, work, workspace, aliasing, and how it is
 //! recomputed. Operator facts live here alone: adding an operator changes no pass.
+//!
+//! One file per family holds a table `OPERATORS` with one [`Operator`] per operator. Facts about
+//! ONNX Runtime are those of 1.19.2: measured on the CPU (`tools/measure_workspace.py` repeats
+//! it), read in its code for CUDA.
+
+mod activation;
+mod arithmetic;
+mod aten;
+mod conv;
+mod einsum;
+mod evaluate;
+mod gather;
+mod generate;
+mod layout;
+mod loss;
+mod matmul;
+mod norm_grad;
+mod normalization;
+mod pool;
+mod recurrent;
+mod reduction;
+mod resize;
+mod sampling;
+mod shape_ops;
+mod slice;
+mod training;
+mod view;
+mod window;
+mod workspace;
+
+#[cfg(test)]
+mod testing;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+pub use view::{Fault, Known, Shape};
+use view::{Outputs, View};
 
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, Uses};
 
 /// Who executes the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +59,9 @@ pub enum Recompute {
     /// A clone of BatchNormInternal with `momentum = 1`: outputs 0, 3 and 4 again, bit for bit,
     /// while the running statistics (outputs 1 and 2) stay as the original left them.
     BatchNorm,
-    /// Dropout's output 0 from its input and the original's mask (output 1), by DropoutGrad.
+    /// Dropout's output 0 from its input and the original's mask (output 1), by
+    /// `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's own inputs 0, 1 and 2:
+    /// exact whether or not `training_mode` is true.
     DropoutFromMask,
     /// Never, and why: random, stateful, side effects, or unknown.
     Never(&'static str),
@@ -56,164 +96,104 @@ pub struct Work {
     pub bytes: f64,
 }
 
+/// Kinds of kernels: each reaches its own part of a device's rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Nothing is computed or moved: Identity, Reshape, Shape, PassThrough.
+    View,
+    /// Conv, ConvTranspose.
+    Convolution,
+    /// Conv with one input channel per group.
+    DepthwiseConvolution,
+    /// ConvGrad, ConvTransposeGrad.
+    ConvolutionGradient,
+    /// MatMul, Gemm, Einsum.
+    MatrixProduct,
+    /// Add, Mul, Relu, ReluGrad and their like.
+    Elementwise,
+    /// Exp, Erf, Gelu, Tanh and their like.
+    Transcendental,
+    /// Reductions along axes, and norms over them.
+    Reduction,
+    /// BatchNormalization and its gradient, LayerNormalization and its gradient.
+    Normalization,
+    /// Softmax and cross-entropy.
+    Softmax,
+    /// Pooling and its gradients.
+    Pooling,
+    /// Transpose, Concat, Slice, Expand and their like.
+    Movement,
+    /// Gather, Scatter and their gradients.
+    Gather,
+    /// Random numbers, Dropout included.
+    Random,
+    /// LSTM, GRU, RNN and their gradients.
+    Recurrent,
+    /// Everything else.
+    Other,
+}
+
 /// Output position, input position: that output is that input's memory.
 pub type Alias = (usize, usize);
 
 /// Outputs that are always their input's memory, without a copy
 /// (Identity, Reshape, PassThrough ..., BatchNormInternal's running statistics).
+///
+/// A *graph output* never is: the runtime allocates it and copies (measured). A PassThrough that
+/// writes one fails at run time.
 pub fn aliases(node: &Node) -> Vec<Alias> {
-    let wanted: Vec<Alias> = match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze")
-        | (MICROSOFT, "InPlaceAccumulator" | "ZeroGradient") => vec![(0, 0)],
-        (MICROSOFT, "PassThrough") => (0..node.outputs.len()).map(|i| (i, i)).collect(),
-        (MICROSOFT, "BatchNormInternal") => vec![(1, 3), (2, 4)],
-        (MICROSOFT, "InPlaceAccumulatorV2") => vec![(1, 0)],
-        _ => Vec::new(),
+    let Some(operator) = of(node) else {
+        return Vec::new();
     };
-    present(node, wanted)
+    match operator.aliases {
+        Aliases::These(pairs) => present(node, pairs),
+        Aliases::EachToEach => {
+            let pairs: Vec<Alias> = (0..node.outputs.len()).map(|i| (i, i)).collect();
+            present(node, &pairs)
+        }
+    }
 }
 
 /// Outputs that take over the memory of an input which has no other reader left
 /// and has the same static shape and element size.
+///
+/// As with [`aliases`], not where the output is a graph output; nor where the input's memory
+/// is that of a graph input, an initializer or a graph output.
 pub fn in_place(node: &Node, provider: Provider) -> Vec<Alias> {
-    let gradients_too = provider == Provider::Cuda;
-    let wanted = match (node.domain.as_str(), node.op_type.as_str()) {
-        (
-            "",
-            "Relu" | "Sigmoid" | "Tanh" | "Elu" | "Selu" | "Celu" | "LeakyRelu" | "HardSigmoid"
-            | "Softplus" | "Softsign" | "ThresholdedRelu" | "Clip" | "Softmax" | "LogSoftmax"
-            | "Cast",
-        ) => vec![(0, 0)],
-        (MICROSOFT, "ReluGrad" | "SigmoidGrad" | "TanhGrad" | "GeluGrad" | "FastGeluGrad")
-            if gradients_too =>
-        {
-            vec![(0, 0)]
-        }
-        _ => Vec::new(),
+    let Some(operator) = of(node) else {
+        return Vec::new();
     };
-    present(node, wanted)
+    let on_cuda = match provider {
+        Provider::Cpu => &[],
+        Provider::Cuda => operator.in_place_cuda,
+    };
+    let mut pairs = present(node, operator.in_place);
+    pairs.extend(present(node, on_cuda));
+    pairs
 }
 
-/// Those of `wanted` whose output and input the node has.
-fn present(node: &Node, wanted: Vec<Alias>) -> Vec<Alias> {
-    let there = |&(o, i): &Alias| node.output(o).is_some() && node.input(i).is_some();
-    wanted.into_iter().filter(there).collect()
+/// Those of `pairs` whose output and input the node has.
+fn present(node: &Node, pairs: &[Alias]) -> Vec<Alias> {
+    let there = |&&(o, i): &&Alias| node.output(o).is_some() && node.input(i).is_some();
+    pairs.iter().filter(there).copied().collect()
 }
 
 /// How `node` may be recomputed.
-///
-/// The copy of a Dropout is `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's
-/// own inputs 0, 1 and 2 and its output 1: exact whether or not `training_mode` is true.
 pub fn recompute(node: &Node) -> Recompute {
     if !node.captures.is_empty() {
         return Recompute::Never("control flow");
     }
-    match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "If" | "Loop" | "Scan") => Recompute::Never("control flow"),
-        (
-            "",
-            "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike"
-            | "Bernoulli" | "Multinomial",
-        ) => Recompute::Never("random"),
-        ("" | MICROSOFT, "Dropout") => match (node.input(2), node.output(1)) {
-            (None, _) => Recompute::Clone,
-            (Some(_), Some(_)) => Recompute::DropoutFromMask,
-            (Some(_), None) => Recompute::Never("random, and the mask is not kept"),
-        },
-        (MICROSOFT, "BiasDropout" | "BitmaskDropout" | "BitmaskBiasDropout") => {
-            Recompute::Never("random")
-        }
-        (MICROSOFT, "BatchNormInternal") => Recompute::BatchNorm,
-        ("", "BatchNormalization") if node.int("training_mode").unwrap_or(0) != 0 => {
-            Recompute::Never("updates the running statistics")
-        }
-        (MICROSOFT, "GatherGrad" | "GatherElementsGrad" | "GatherNDGrad") => {
-            Recompute::Never("adds up in an order that varies from run to run")
-        }
-        (ATEN, "ATen") => match node.string("operator") {
-            Some(
-                "_adaptive_avg_pool2d"
-                | "_adaptive_avg_pool2d_backward"
-                | "max_pool2d_with_indices"
-                | "avg_pool2d"
-                | "embedding",
-            ) => Recompute::Clone,
-            _ => Recompute::Never("a PyTorch operator that is not known to be deterministic"),
-        },
-        ("", "Optional" | "OptionalGetElement" | "SequenceConstruct") => {
-            Recompute::Never("not a tensor")
-        }
-        // Every other operator of the standard is a pure function of its inputs.
-        ("", _) => Recompute::Clone,
-        (MICROSOFT, name) if PURE.contains(&name) => Recompute::Clone,
-        _ => Recompute::Never(UNKNOWN),
+    match of(node) {
+        Some(operator) => (operator.recompute)(node),
+        None => Recompute::Never(UNKNOWN),
     }
 }
 
-const UNKNOWN: &str = "an operator without a rule";
+const UNKNOWN: &str = "an operator that is not known";
 
 /// Is nothing known about the operator, so that only the user can say whether it is pure?
 pub fn is_unknown(node: &Node) -> bool {
-    recompute(node) == Recompute::Never(UNKNOWN)
-}
-
-const MICROSOFT: &str = "com.microsoft";
-const ATEN: &str = "org.pytorch.aten";
-
-/// Operators of the com.microsoft domain that are pure functions of their inputs.
-const PURE: [&str; 40] = [
-    "AveragePoolGrad",
-    "BatchNormalizationGrad",
-    "BiasGelu",
-    "BiasGeluGrad_dX",
-    "BroadcastGradientArgs",
-    "ConcatTraining",
-    "ConvGrad",
-    "ConvTransposeGrad",
-    "DropoutGrad",
-    "FastGelu",
-    "FastGeluGrad",
-    "FusedConv",
-    "FusedGemm",
-    "FusedMatMul",
-    "Gelu",
-    "GeluGrad",
-    "Inverse",
-    "InvertibleLayerNormalizationGrad",
-    "LayerNormalizationGrad",
-    "LeakyReluGrad",
-    "LogSoftmaxGrad",
-    "LogSoftmaxGrad_13",
-    "PassThrough",
-    "QuickGelu",
-    "QuickGeluGrad",
-    "ReduceAllL2",
-    "ReluGrad",
-    "ResizeGrad",
-    "Scale",
-    "SigmoidGrad",
-    "SimplifiedLayerNormalizationGrad",
-    "SkipLayerNormalization",
-    "SliceGrad",
-    "SoftmaxCrossEntropyLossGrad",
-    "SoftmaxCrossEntropyLossInternal",
-    "SoftmaxCrossEntropyLossInternalGrad",
-    "SoftmaxGrad",
-    "SoftmaxGrad_13",
-    "SplitTraining",
-    "TanhGrad",
-];
-
-/// What the kernel allocates besides its outputs. Needs concrete shapes; 0 where no rule is known.
-pub fn workspace(graph: &Graph, node: &Node, provider: Provider) -> Bytes {
-    let _ = (graph, node, provider);
-    Bytes::ZERO
-}
-
-/// What the node has to do. Needs concrete shapes.
-pub fn work(graph: &Graph, node: &Node) -> Work {
-    let _ = (graph, node);
-    Work::default()
+    of(node).is_none()
 }
 
 /// May a copy of `node` leave out the output at `position` when nobody reads it?
@@ -224,4 +204,238 @@ pub fn may_omit_output(node: &Node, position: usize) -> bool {
             | ("SoftmaxCrossEntropyLossInternal", 1..)
             | ("ConvGrad" | "LayerNormalizationGrad", _)
     )
+}
+
+/// What the kernel allocates besides its outputs. Needs concrete shapes; 0 where no rule is known.
+pub fn workspace(graph: &Graph, node: &Node, provider: Provider) -> Bytes {
+    let view = View::alone(graph, node);
+    of(node)
+        .and_then(|operator| (operator.workspace)(&view, provider))
+        .unwrap_or(Bytes::ZERO)
+}
+
+/// What the node has to do. Needs concrete shapes.
+pub fn work(graph: &Graph, node: &Node) -> Work {
+    let view = View::alone(graph, node);
+    match of(node) {
+        Some(operator) => Work {
+            operations: (operator.operations)(&view).unwrap_or(0.0),
+            bytes: (operator.traffic)(&view).unwrap_or_else(|| everything(&view).unwrap_or(0.0)),
+        },
+        None => Work {
+            operations: 0.0,
+            bytes: everything(&view).unwrap_or(0.0),
+        },
+    }
+}
+
+/// Which kind of kernel runs the node.
+pub fn family(graph: &Graph, node: &Node) -> Family {
+    match of(node) {
+        Some(operator)
+            if matches!(
+                operator.family,
+                Family::Convolution | Family::ConvolutionGradient
+            ) =>
+        {
+            conv::family(&View::alone(graph, node))
+        }
+        Some(operator) => operator.family,
+        None => Family::Other,
+    }
+}
+
+/// What is known of the node's outputs, from types, shapes and small contents of its inputs.
+/// `None` for an operator without a rule.
+pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Outputs, Fault>> {
+    let view = View {
+        graph,
+        node,
+        uses: Some(uses),
+    };
+    of(node).map(|operator| (operator.shape)(&view))
+}
+
+pub(crate) const MICROSOFT: &str = "com.microsoft";
+pub(crate) const ATEN: &str = "org.pytorch.aten";
+
+type ShapeRule = fn(&View) -> Result<Outputs, Fault>;
+type OperationsRule = fn(&View) -> Option<f64>;
+type WorkspaceRule = fn(&View, Provider) -> Option<Bytes>;
+
+#[derive(Clone, Copy)]
+enum Aliases {
+    These(&'static [Alias]),
+    /// Output `i` is input `i`.
+    EachToEach,
+}
+
+/// The facts about one operator.
+#[derive(Clone, Copy)]
+struct Operator {
+    domain: &'static str,
+    name: &'static str,
+    family: Family,
+    shape: ShapeRule,
+    operations: OperationsRule,
+    traffic: OperationsRule,
+    workspace: WorkspaceRule,
+    aliases: Aliases,
+    in_place: &'static [Alias],
+    in_place_cuda: &'static [Alias],
+    recompute: fn(&Node) -> Recompute,
+}
+
+/// An operator of the standard: pure, reading and writing everything once, one operation per
+/// element of the output, unless said otherwise.
+const fn onnx(name: &'static str, family: Family, shape: ShapeRule) -> Operator {
+    Operator {
+        domain: "",
+        name,
+        family,
+        shape,
+        operations: |view| per_output_element(view, 1.0),
+        traffic: everything,
+        workspace: |_, _| None,
+        aliases: Aliases::These(&[]),
+        in_place: &[],
+        in_place_cuda: &[],
+        recompute: |_| Recompute::Clone,
+    }
+}
+
+/// An operator of ONNX Runtime's own domain, with the same defaults.
+const fn microsoft(name: &'static str, family: Family, shape: ShapeRule) -> Operator {
+    Operator {
+        domain: MICROSOFT,
+        ..onnx(name, family, shape)
+    }
+}
+
+impl Operator {
+    /// Output 0 is input 0.
+    const fn alias(mut self) -> Operator {
+        self.aliases = Aliases::These(&[(0, 0)]);
+        self.traffic = |_| Some(0.0);
+        self.operations = |_| None;
+        self
+    }
+
+    const fn aliasing(mut self, aliases: Aliases) -> Operator {
+        self.aliases = aliases;
+        self
+    }
+
+    /// Output 0 may take over input 0, on every provider.
+    const fn in_place(mut self) -> Operator {
+        self.in_place = &[(0, 0)];
+        self
+    }
+
+    /// Output 0 may take over input 0 on CUDA.
+    const fn in_place_on_cuda(mut self) -> Operator {
+        self.in_place_cuda = &[(0, 0)];
+        self
+    }
+
+    const fn operations(mut self, rule: OperationsRule) -> Operator {
+        self.operations = rule;
+        self
+    }
+
+    const fn traffic(mut self, rule: OperationsRule) -> Operator {
+        self.traffic = rule;
+        self
+    }
+
+    const fn workspace(mut self, rule: WorkspaceRule) -> Operator {
+        self.workspace = rule;
+        self
+    }
+
+    const fn recompute(mut self, rule: fn(&Node) -> Recompute) -> Operator {
+        self.recompute = rule;
+        self
+    }
+}
+
+fn of(node: &Node) -> Option<&'static Operator> {
+    find(&node.domain, &node.op_type)
+}
+
+fn find(domain: &str, name: &str) -> Option<&'static Operator> {
+    static TABLE: LazyLock<HashMap<(&str, &str), &Operator>> = LazyLock::new(|| {
+        let all = FAMILIES.iter().flat_map(|family| family.iter());
+        all.map(|operator| ((operator.domain, operator.name), operator))
+            .collect()
+    });
+    TABLE.get(&(domain, name)).copied()
+}
+
+static FAMILIES: [&[Operator]; 20] = [
+    activation::OPERATORS,
+    arithmetic::OPERATORS,
+    aten::OPERATORS,
+    conv::OPERATORS,
+    einsum::OPERATORS,
+    gather::OPERATORS,
+    generate::OPERATORS,
+    layout::OPERATORS,
+    loss::OPERATORS,
+    matmul::OPERATORS,
+    norm_grad::OPERATORS,
+    normalization::OPERATORS,
+    pool::OPERATORS,
+    recurrent::OPERATORS,
+    reduction::OPERATORS,
+    resize::OPERATORS,
+    sampling::OPERATORS,
+    shape_ops::OPERATORS,
+    slice::OPERATORS,
+    training::OPERATORS,
+];
+
+/// Every input and every output, once each.
+fn everything(view: &View) -> Option<f64> {
+    let reads = view.node.reads();
+    let bytes = reads
+        .chain(view.node.writes())
+        .map(|id| view.graph.tensor(id).bytes());
+    Some(bytes.map(|b| b.map_or(0.0, |b| b.0 as f64)).sum())
+}
+
+/// The outputs, read and written once: operators that read only a part of their input.
+fn output_twice(view: &View) -> Option<f64> {
+    let bytes = view.node.writes().map(|id| view.graph.tensor(id).bytes());
+    Some(bytes.map(|b| b.map_or(0.0, |b| 2.0 * b.0 as f64)).sum())
+}
+
+fn per_output_element(view: &View, operations: f64) -> Option<f64> {
+    Some(view.output(0)?.count() as f64 * operations)
+}
+
+fn per_input_element(view: &View, operations: f64) -> Option<f64> {
+    Some(view.input(0).ok()?.count() as f64 * operations)
+}
+
+/// The rule of operators whose first output is like their first input.
+fn like_first(view: &View) -> Result<Outputs, Fault> {
+    Ok(vec![view.input(0)?.same()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operator_has_one_entry() {
+        let mut names: Vec<(&str, &str)> = FAMILIES
+            .iter()
+            .flat_map(|f| f.iter())
+            .map(|o| (o.domain, o.name))
+            .collect();
+        names.sort_unstable();
+        let doubled: Vec<_> = names.windows(2).filter(|w| w[0] == w[1]).collect();
+        assert!(doubled.is_empty(), "{doubled:?}");
+    }
 }

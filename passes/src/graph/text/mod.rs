@@ -222,13 +222,26 @@ agraph (float[N,3] X, float[3] W, int64[] "lazy reset") => (float[N] Y)
     #[test]
     fn the_bundled_graphs_survive_reading_and_writing() {
         for (text, nodes) in [
-            (include_str!("../../../../testdata/text/mlp_train.onnxtxt"), 15),
-            (include_str!("../../../../testdata/text/conv_bn_relu_train.onnxtxt"), 33),
-            (include_str!("../../../../testdata/text/residual_train.onnxtxt"), 34),
+            (
+                include_str!("../../../../testdata/text/mlp_train.onnxtxt"),
+                15,
+            ),
+            (
+                include_str!("../../../../testdata/text/conv_bn_relu_train.onnxtxt"),
+                33,
+            ),
+            (
+                include_str!("../../../../testdata/text/residual_train.onnxtxt"),
+                34,
+            ),
         ] {
             let graph = Graph::parse(text).unwrap();
             assert_eq!(graph.node_count(), nodes);
-            assert!(graph.tensor_ids().all(|id| graph.tensor(id).bytes().is_some()));
+            assert!(
+                graph
+                    .tensor_ids()
+                    .all(|id| graph.tensor(id).bytes().is_some())
+            );
             let text = graph.to_text();
             assert_eq!(Graph::parse(&text).unwrap().to_text(), text);
         }

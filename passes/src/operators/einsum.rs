@@ -1,0 +1,168 @@
+//! Einsum.
+
+use std::collections::BTreeMap;
+
+use super::view::{Fault, Outputs, Shape, View, one};
+use super::{Family, Operator, onnx};
+
+pub(super) const OPERATORS: &[Operator] =
+    &[onnx("Einsum", Family::MatrixProduct, einsum).operations(operations)];
+
+/// An axis of the equation: a letter, or one of the axes that `...` stands for, counted from
+/// the back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Label {
+    Dots(usize),
+    Letter(u8),
+}
+
+/// The size of each label, and the labels of the output.
+type Solved = (BTreeMap<Label, u64>, Vec<Label>);
+
+fn einsum(view: &View) -> Result<Outputs, Fault> {
+    let (sizes, output) = solve(view)?;
+    one(
+        view.input(0)?.element,
+        output.iter().map(|label| sizes[label]).collect(),
+    )
+}
+
+/// A multiply-add for each point of the space that the labels span.
+fn operations(view: &View) -> Option<f64> {
+    let (sizes, _) = solve(view).ok()?;
+    Some(2.0 * sizes.values().map(|&d| d as f64).product::<f64>())
+}
+
+fn solve(view: &View) -> Result<Solved, Fault> {
+    let equation = view.node.string("equation").unwrap_or("");
+    let wrong = || {
+        view.bad(
+            "equation",
+            equation,
+            "terms for all inputs, such as ij,jk->ik",
+        )
+    };
+    let compact: Vec<u8> = equation.bytes().filter(|b| *b != b' ').collect();
+    let arrow = compact.windows(2).position(|pair| pair == b"->");
+    let (left, right) = match arrow {
+        Some(at) => (&compact[..at], Some(&compact[at + 2..])),
+        None => (&compact[..], None),
+    };
+    let inputs = view.inputs()?;
+    let terms: Vec<&[u8]> = left.split(|&b| b == b',').collect();
+    if terms.len() != inputs.len() {
+        return Err(wrong());
+    }
+    let mut sizes = BTreeMap::new();
+    let mut uses: BTreeMap<Label, usize> = BTreeMap::new();
+    for (position, (term, input)) in terms.iter().zip(&inputs).enumerate() {
+        let labels = labels(term, Some(input.rank())).ok_or_else(wrong)?;
+        if labels.len() != input.rank() {
+            return Err(input.wrong(position, "as many axes as its term of the equation"));
+        }
+        for (&label, &size) in labels.iter().zip(input.shape) {
+            *uses.entry(label).or_default() += 1;
+            let before = sizes.entry(label).or_insert(size);
+            match (*before, size) {
+                (a, b) if a == b => {}
+                (1, _) => *before = size,
+                (_, 1) => {}
+                (a, b) => {
+                    return Err(Fault::Mismatch {
+                        left: Shape(vec![a]),
+                        right: Shape(vec![b]),
+                        why: "one letter of the equation has two sizes",
+                    });
+                }
+            }
+        }
+    }
+    let dots = sizes.keys().filter(|l| matches!(l, Label::Dots(_))).count();
+    let output = match right {
+        Some(term) => labels(term, None)
+            .map(|letters| expand(letters, dots))
+            .filter(|output| output.iter().all(|l| sizes.contains_key(l)))
+            .ok_or_else(wrong)?,
+        // Without an arrow: the dots, then every letter that occurs once, in order.
+        None => {
+            let letters = uses
+                .iter()
+                .filter(|(label, times)| matches!(label, Label::Letter(_)) && **times == 1);
+            (0..dots)
+                .rev()
+                .map(Label::Dots)
+                .chain(letters.map(|(&label, _)| label))
+                .collect()
+        }
+    };
+    Ok((sizes, output))
+}
+
+/// The labels of a term. With `rank`, dots are spread over the axes that the letters leave;
+/// without, they are left as one `Dots(0)`.
+fn labels(term: &[u8], rank: Option<usize>) -> Option<Vec<Label>> {
+    let letters = term.iter().filter(|b| b.is_ascii_alphabetic()).count();
+    let mut labels = Vec::new();
+    let mut rest = term;
+    let mut dotted = false;
+    while let Some(&first) = rest.first() {
+        if first.is_ascii_alphabetic() {
+            labels.push(Label::Letter(first));
+            rest = &rest[1..];
+        } else if rest.starts_with(b"...") && !dotted {
+            dotted = true;
+            match rank {
+                Some(rank) => labels.extend((0..rank.checked_sub(letters)?).rev().map(Label::Dots)),
+                None => labels.push(Label::Dots(0)),
+            }
+            rest = &rest[3..];
+        } else {
+            return None;
+        }
+    }
+    Some(labels)
+}
+
+/// `Dots(0)` of an output term stands for all dots.
+fn expand(labels: Vec<Label>, dots: usize) -> Vec<Label> {
+    let spread = |label| match label {
+        Label::Dots(_) => (0..dots).rev().map(Label::Dots).collect(),
+        letter => vec![letter],
+    };
+    labels.into_iter().flat_map(spread).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Case;
+
+    fn case(equation: &str, shapes: &[&[u64]]) -> Case {
+        let start = Case::onnx("Einsum").text("equation", equation);
+        shapes.iter().fold(start, |case, shape| case.float(shape))
+    }
+
+    #[test]
+    fn letters_keep_their_sizes() {
+        let product = case("bij, bjk -> bik", &[&[2, 3, 4], &[2, 4, 5]]);
+        assert_eq!(product.shapes(), ["float[2, 3, 5]"]);
+        // 2 * (2 * 3 * 4 * 5)
+        assert_eq!(product.work().operations, 240.0);
+        assert_eq!(case("ij,jk", &[&[3, 4], &[4, 5]]).shapes(), ["float[3, 5]"]);
+        assert_eq!(case("ii->i", &[&[3, 3]]).shapes(), ["float[3]"]);
+        assert_eq!(case("ij->", &[&[3, 4]]).shapes(), ["float[]"]);
+    }
+
+    #[test]
+    fn dots_broadcast_from_the_back() {
+        let attention = case("...qd,...kd->...qk", &[&[2, 8, 5, 64], &[8, 7, 64]]);
+        assert_eq!(attention.shapes(), ["float[2, 8, 5, 7]"]);
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        insta::assert_snapshot!(case("ij,jk->ik", &[&[3, 4], &[5, 6]]).fault(),
+            @"shapes [4] and [5] do not fit: one letter of the equation has two sizes");
+        insta::assert_snapshot!(case("ij->ik", &[&[3, 4]]).fault(),
+            @r#"attribute "equation" is "ij->ik"; expected terms for all inputs, such as ij,jk->ik"#);
+    }
+}

@@ -1,0 +1,215 @@
+//! Gather, Scatter and their gradients.
+
+use super::evaluate::{select, with_contents};
+use super::slice::shape_from;
+use super::view::{Fault, Input, Outputs, Shape, View, known, unknown};
+use super::{Family, Operator, Recompute, microsoft, onnx, output_twice};
+use crate::graph::ElementType;
+
+pub(super) const OPERATORS: &[Operator] = &[
+    reads_a_part("Gather", gather),
+    reads_a_part("GatherElements", gather_elements),
+    reads_a_part("GatherND", gather_nd),
+    onnx("ScatterElements", Family::Gather, super::like_first).in_place(),
+    onnx("Scatter", Family::Gather, super::like_first).in_place(),
+    onnx("ScatterND", Family::Gather, super::like_first),
+    reads_a_part("OneHot", one_hot),
+    reads_a_part("Compress", |_| unknown()),
+    onnx("NonZero", Family::Gather, non_zero),
+    onnx("Unique", Family::Gather, |_| unknown()),
+    sums_up("GatherGrad", |view| shape_from(view, 0, 2)),
+    sums_up("GatherElementsGrad", |view| shape_from(view, 1, 0)),
+    sums_up("GatherNDGrad", |view| shape_from(view, 0, 2)),
+    microsoft("ShrunkenGather", Family::Gather, gather).traffic(output_twice),
+    microsoft("PadAndUnflatten", Family::Gather, pad_and_unflatten),
+    microsoft("FlattenAndUnpad", Family::Gather, flatten_and_unpad),
+];
+
+const fn reads_a_part(name: &'static str, rule: super::ShapeRule) -> Operator {
+    onnx(name, Family::Gather, rule)
+        .operations(|_| None)
+        .traffic(output_twice)
+}
+
+/// Gradients that several threads add up in an order that varies.
+const fn sums_up(name: &'static str, rule: super::ShapeRule) -> Operator {
+    microsoft(name, Family::Gather, rule)
+        .recompute(|_| Recompute::Never("adds up in an order that varies from run to run"))
+}
+
+fn gather(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices) = (view.input(0)?, view.input(1)?);
+    let axis = view.axis("axis", 0, x.rank())?;
+    let mut shape = x.shape[..axis].to_vec();
+    shape.extend(indices.shape);
+    shape.extend(&x.shape[axis + 1..]);
+    let contents = x
+        .constant
+        .zip(indices.ints())
+        .filter(|_| x.rank() == 1)
+        .and_then(|(c, at)| {
+            let size = i64::try_from(x.shape[0]).ok()?;
+            let positions = at
+                .iter()
+                .map(|&i| usize::try_from(if i < 0 { i + size } else { i }).ok());
+            select(c, &positions.collect::<Option<Vec<usize>>>()?)
+        });
+    Ok(vec![with_contents(x.with_shape(shape), contents)])
+}
+
+fn gather_elements(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices) = (view.input(0)?, view.input(1)?);
+    if x.rank() != indices.rank() {
+        return Err(indices.wrong(1, "as many axes as the data"));
+    }
+    Ok(vec![x.with_shape(indices.shape.to_vec())])
+}
+
+fn gather_nd(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices) = (view.input(0)?, view.input(1)?);
+    let batch = view.natural("batch_dims", 0)?;
+    let Some((&last, outer)) = indices.shape.split_last() else {
+        return Err(indices.wrong(1, "at least one axis"));
+    };
+    let indexed = batch
+        .checked_add(last)
+        .and_then(|n| usize::try_from(n).ok());
+    let Some(rest) = indexed.and_then(|n| x.shape.get(n..)) else {
+        return Err(Fault::Mismatch {
+            left: Shape(x.shape.to_vec()),
+            right: Shape(indices.shape.to_vec()),
+            why: "the indices address more axes than there are",
+        });
+    };
+    let mut shape = outer.to_vec();
+    shape.extend(rest);
+    Ok(vec![x.with_shape(shape)])
+}
+
+/// OneHot(indices, depth, values): a new axis of `depth`.
+fn one_hot(view: &View) -> Result<Outputs, Fault> {
+    let (indices, depth, values) = (view.input(0)?, view.input(1)?, view.input(2)?);
+    let Some(depth) = depth.number() else {
+        return unknown();
+    };
+    if !(depth >= 0.0 && depth < i64::MAX as f64) {
+        return Err(view.bad_value(1, depth, "a number from 0 up"));
+    }
+    let axis = view.axis("axis", -1, indices.rank() + 1)?;
+    let mut shape = indices.shape.to_vec();
+    shape.insert(axis, depth as u64);
+    Ok(vec![values.with_shape(shape)])
+}
+
+/// Known only for known contents.
+fn non_zero(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let Some(values) = x.ints() else {
+        return unknown();
+    };
+    let strides = super::evaluate::strides(x.shape).ok_or(Fault::TooLarge)?;
+    let found: Vec<u64> = (0u64..)
+        .zip(values)
+        .filter(|(_, v)| **v != 0)
+        .map(|(i, _)| i)
+        .collect();
+    let mut coordinates = Vec::new();
+    for axis in 0..x.rank() {
+        let along = |i: u64| i / strides[axis].max(1) % x.shape[axis].max(1);
+        coordinates.extend(found.iter().map(|&i| along(i) as i64));
+    }
+    let output = known(
+        ElementType::Int64,
+        vec![x.rank() as u64, found.len() as u64],
+    );
+    Ok(vec![with_contents(
+        output,
+        Some(crate::graph::Constant::Ints(coordinates)),
+    )])
+}
+
+/// PadAndUnflatten(values, indices, dims): the first two axes as `dims` says, the others of the
+/// values.
+fn pad_and_unflatten(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let Some(dims) = view.input(2)?.ints() else {
+        return unknown();
+    };
+    let sizes: Option<Vec<u64>> = dims.iter().map(|&d| u64::try_from(d).ok()).collect();
+    let mut shape = sizes.ok_or_else(|| view.bad_value(2, dims, "sizes from 0 up"))?;
+    shape.extend(x.shape.get(1..).unwrap_or(&[]));
+    Ok(vec![x.with_shape(shape)])
+}
+
+/// FlattenAndUnpad(data, indices): the rows that the indices name, and the first two sizes.
+fn flatten_and_unpad(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices) = (view.input(0)?, view.input(1)?);
+    let rows = |x: Input| x.shape.first().copied();
+    let (Some(count), Some(rest)) = (rows(indices), x.shape.get(2..)) else {
+        return Err(x.wrong(0, "at least two axes"));
+    };
+    let mut shape = vec![count];
+    shape.extend(rest);
+    Ok(vec![
+        x.with_shape(shape),
+        known(ElementType::Int64, vec![2]),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recompute;
+    use super::super::testing::Case;
+    use crate::operators::Recompute;
+
+    #[test]
+    fn gather_replaces_an_axis() {
+        let case = Case::onnx("Gather").float(&[50257, 768]).int64(&[2, 512]);
+        assert_eq!(case.shapes(), ["float[2, 512, 768]"]);
+        let case = Case::onnx("Gather")
+            .float(&[2, 3, 4])
+            .int64(&[])
+            .int("axis", -1);
+        assert_eq!(case.shapes(), ["float[2, 3]"]);
+        let case = Case::onnx("Gather").ints(&[3], &[5, 6, 7]).ints(&[], &[-1]);
+        assert_eq!(case.shapes(), ["int64[] = [7]"]);
+        // an index out of range leaves the contents unknown
+        let case = Case::onnx("Gather").ints(&[3], &[5, 6, 7]).ints(&[1], &[3]);
+        assert_eq!(case.shapes(), ["int64[1]"]);
+    }
+
+    #[test]
+    fn gather_nd_addresses_leading_axes() {
+        let case = Case::onnx("GatherND").float(&[2, 3, 4]).int64(&[5, 2]);
+        assert_eq!(case.shapes(), ["float[5, 4]"]);
+        let case = Case::onnx("GatherND")
+            .float(&[2, 3, 4])
+            .int64(&[2, 1])
+            .int("batch_dims", 1);
+        assert_eq!(case.shapes(), ["float[2, 4]"]);
+        insta::assert_snapshot!(Case::onnx("GatherND").float(&[2]).int64(&[5, 2]).fault(),
+            @"shapes [2] and [5, 2] do not fit: the indices address more axes than there are");
+    }
+
+    #[test]
+    fn gradients_have_the_shape_they_are_told_and_are_not_repeatable() {
+        let case = Case::microsoft("GatherGrad")
+            .ints(&[2], &[50257, 768])
+            .int64(&[2, 512])
+            .float(&[2, 512, 768]);
+        assert_eq!(case.shapes(), ["float[50257, 768]"]);
+        assert!(matches!(recompute(&case.node()), Recompute::Never(_)));
+    }
+
+    #[test]
+    fn found_positions_are_known_for_known_contents() {
+        let case = Case::onnx("NonZero").ints(&[2, 2], &[0, 3, 1, 0]);
+        assert_eq!(case.shapes(), ["int64[2, 2] = [0, 1, 1, 0]"]);
+        assert_eq!(Case::onnx("NonZero").float(&[2, 2]).shapes(), ["?"]);
+        let case = Case::onnx("OneHot")
+            .int64(&[2, 3])
+            .ints(&[], &[10])
+            .float(&[2]);
+        assert_eq!(case.shapes(), ["float[2, 3, 10]"]);
+    }
+}

@@ -1,0 +1,182 @@
+//! Normalizations, forward.
+
+use super::view::{Fault, Input, Outputs, View, known};
+use super::{
+    Aliases, Family, Operator, Recompute, like_first, microsoft, onnx, per_output_element,
+};
+use crate::graph::{ElementType, Node};
+
+pub(super) const OPERATORS: &[Operator] = &[
+    norm(onnx("BatchNormalization", Family::Normalization, batch)).recompute(batch_recompute),
+    // (X, scale, B, mean, var) -> (Y, running mean, running var, saved mean, saved 1 / std):
+    // the running statistics are updated in the buffers of inputs 3 and 4.
+    norm(microsoft("BatchNormInternal", Family::Normalization, batch))
+        .aliasing(Aliases::These(&[(1, 3), (2, 4)]))
+        .recompute(|_| Recompute::BatchNorm),
+    norm(onnx("LayerNormalization", Family::Normalization, layer)),
+    // Before operator set 17, LayerNormalization is ONNX Runtime's, in the standard's domain.
+    norm(onnx(
+        "SimplifiedLayerNormalization",
+        Family::Normalization,
+        simplified,
+    )),
+    Operator {
+        domain: super::MICROSOFT,
+        ..norm(onnx(
+            "SimplifiedLayerNormalization",
+            Family::Normalization,
+            simplified,
+        ))
+    },
+    norm(onnx("RMSNormalization", Family::Normalization, like_first)),
+    norm(microsoft(
+        "SkipLayerNormalization",
+        Family::Normalization,
+        skip,
+    )),
+    norm(microsoft(
+        "SkipSimplifiedLayerNormalization",
+        Family::Normalization,
+        skip,
+    )),
+    norm(onnx(
+        "InstanceNormalization",
+        Family::Normalization,
+        like_first,
+    )),
+    norm(onnx(
+        "GroupNormalization",
+        Family::Normalization,
+        like_first,
+    )),
+    norm(microsoft("GroupNorm", Family::Normalization, like_first)),
+    norm(onnx("LpNormalization", Family::Normalization, like_first)),
+    norm(onnx(
+        "MeanVarianceNormalization",
+        Family::Normalization,
+        like_first,
+    )),
+    norm(onnx("LRN", Family::Normalization, like_first)),
+];
+
+const fn norm(operator: Operator) -> Operator {
+    operator.operations(|view| per_output_element(view, 8.0))
+}
+
+/// In training, the running statistics change with every run.
+fn batch_recompute(node: &Node) -> Recompute {
+    match node.int("training_mode") {
+        None | Some(0) => Recompute::Clone,
+        Some(_) => Recompute::Never("updates the running statistics"),
+    }
+}
+
+/// X `[N, C, ...]`; all but Y are `[C]`, of the type of the statistics.
+fn batch(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    // A vector has no channels.
+    let channels = if x.rank() < 2 { 1 } else { x.shape[1] };
+    let statistics = view.input(3)?;
+    if statistics.shape != [channels] {
+        return Err(statistics.wrong(3, "one number per channel"));
+    }
+    let mut outputs = vec![x.same()];
+    outputs.resize(5, known(statistics.element, vec![channels]));
+    Ok(outputs)
+}
+
+/// X -> (Y, mean, 1 / std): the statistics have size 1 along the normalized axes.
+fn layer(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let statistics = statistics(view, x, "stash_type")?;
+    Ok(vec![x.same(), statistics.clone(), statistics])
+}
+
+/// X -> (Y, 1 / rms)
+fn simplified(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    Ok(vec![x.same(), statistics(view, x, "stash_type")?])
+}
+
+fn statistics(view: &View, x: Input, stash: &'static str) -> Result<Option<super::Known>, Fault> {
+    let axis = view.axis("axis", -1, x.rank())?;
+    let element = match view.node.int(stash) {
+        None => ElementType::Float,
+        Some(_) => super::activation::element_attribute(view, stash)?,
+    };
+    let mut shape = x.shape.to_vec();
+    shape[axis..].fill(1);
+    Ok(known(element, shape))
+}
+
+/// SkipLayerNormalization(X, skip, ...) -> (Y, mean, 1 / std, X + skip)
+fn skip(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let Some((_, rows)) = x.shape.split_last() else {
+        return Err(x.wrong(0, "at least one axis"));
+    };
+    let mut shape = rows.to_vec();
+    shape.push(1);
+    let statistics = known(ElementType::Float, shape);
+    Ok(vec![x.same(), statistics.clone(), statistics, x.same()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Case;
+    use super::super::{aliases, recompute};
+    use super::*;
+
+    #[test]
+    fn running_statistics_are_their_buffers() {
+        let case = Case::microsoft("BatchNormInternal")
+            .float(&[2, 8, 4, 4])
+            .float(&[8])
+            .float(&[8])
+            .float(&[8])
+            .float(&[8])
+            .outputs(5);
+        let channels = "float[8]";
+        assert_eq!(
+            case.shapes(),
+            ["float[2, 8, 4, 4]", channels, channels, channels, channels]
+        );
+        assert_eq!(aliases(&case.node()), [(1, 3), (2, 4)]);
+        assert_eq!(recompute(&case.node()), Recompute::BatchNorm);
+    }
+
+    #[test]
+    fn inference_can_be_repeated_and_training_cannot() {
+        let node = Case::onnx("BatchNormalization").node();
+        assert_eq!(recompute(&node), Recompute::Clone);
+        let node = Case::onnx("BatchNormalization")
+            .int("training_mode", 1)
+            .node();
+        assert!(matches!(recompute(&node), Recompute::Never(_)));
+    }
+
+    #[test]
+    fn layer_statistics_keep_a_one_per_normalized_axis() {
+        let case = Case::onnx("LayerNormalization")
+            .float(&[2, 5, 6, 7])
+            .int("axis", 2)
+            .outputs(3);
+        let statistics = "float[2, 5, 1, 1]";
+        assert_eq!(case.shapes(), ["float[2, 5, 6, 7]", statistics, statistics]);
+        insta::assert_snapshot!(
+            Case::onnx("LayerNormalization").float(&[2]).int("axis", 5).fault(),
+            @r#"attribute "axis" is 5; expected an axis of input 0"#);
+    }
+
+    #[test]
+    fn statistics_must_fit_the_channels() {
+        let case = Case::onnx("BatchNormalization")
+            .float(&[2, 8, 4])
+            .float(&[8])
+            .float(&[8])
+            .float(&[9])
+            .float(&[8]);
+        insta::assert_snapshot!(case.fault(),
+            @"input 3 has shape [9]; expected one number per channel");
+    }
+}

@@ -1,0 +1,213 @@
+//! Recurrent layers: RNN, GRU, LSTM, and those of ONNX Runtime that keep what their gradients
+//! need.
+
+use super::view::{Fault, Input, Known, Outputs, View, known};
+use super::{Family, Operator, Provider, microsoft, onnx};
+use crate::bytes::Bytes;
+
+pub(super) const OPERATORS: &[Operator] = &[
+    layer(onnx("RNN", Family::Recurrent, |view| forward(view, 1)))
+        .operations(|view| operations(view, 1)),
+    layer(onnx("GRU", Family::Recurrent, |view| forward(view, 3)))
+        .operations(|view| operations(view, 3)),
+    layer(onnx("LSTM", Family::Recurrent, |view| forward(view, 4)))
+        .operations(|view| operations(view, 4)),
+    microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
+        .operations(|view| operations(view, 3)),
+    microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
+        .operations(|view| operations(view, 4)),
+    // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
+    microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
+        .operations(|view| Some(2.0 * operations(view, 3)?)),
+    // (X, W, R, B, lengths, H0, C0, P, ...) -> (dX, dW, dR, dB, dH0, dC0, dP)
+    microsoft("LSTMGrad", Family::Recurrent, |view| gradient(view, 4))
+        .operations(|view| Some(2.0 * operations(view, 4)?)),
+];
+
+const fn layer(operator: Operator) -> Operator {
+    operator.workspace(gate_workspace)
+}
+
+/// The sizes of a recurrent layer.
+struct Sizes<'a> {
+    x: Input<'a>,
+    directions: u64,
+    sequence: u64,
+    batch: u64,
+    hidden: u64,
+    batch_first: bool,
+}
+
+/// X `[sequence, batch, input]` (`layout = 1`: batch first), W `[directions, gates * hidden,
+/// input]`, R `[directions, gates * hidden, hidden]`
+fn sizes<'a>(view: &View<'a>, gates: u64) -> Result<Sizes<'a>, Fault> {
+    let (x, weights, recurrence) = (view.input(0)?, view.input(1)?, view.input(2)?);
+    let &[first, second, input] = x.shape else {
+        return Err(x.wrong(0, "sequence, batch and input size"));
+    };
+    let &[directions, rows, columns] = weights.shape else {
+        return Err(weights.wrong(1, "directions, gates and input size"));
+    };
+    let &[_, _, hidden] = recurrence.shape else {
+        return Err(recurrence.wrong(2, "directions, gates and hidden size"));
+    };
+    if columns != input || hidden.checked_mul(gates) != Some(rows) {
+        return Err(weights.wrong(1, "gates of the hidden size, for this input size"));
+    }
+    let batch_first = view.node.int("layout").unwrap_or(0) != 0;
+    let (sequence, batch) = if batch_first {
+        (second, first)
+    } else {
+        (first, second)
+    };
+    Ok(Sizes {
+        x,
+        directions,
+        sequence,
+        batch,
+        hidden,
+        batch_first,
+    })
+}
+
+impl Sizes<'_> {
+    /// `[sequence, directions, batch, width]`, or with the batch first
+    /// `[batch, sequence, directions, width]`
+    fn all_steps(&self, width: u64) -> Option<Known> {
+        let shape = match self.batch_first {
+            false => vec![self.sequence, self.directions, self.batch, width],
+            true => vec![self.batch, self.sequence, self.directions, width],
+        };
+        self.x.with_shape(shape)
+    }
+
+    fn last_step(&self) -> Option<Known> {
+        let shape = match self.batch_first {
+            false => vec![self.directions, self.batch, self.hidden],
+            true => vec![self.batch, self.directions, self.hidden],
+        };
+        self.x.with_shape(shape)
+    }
+}
+
+/// -> (Y, last Y, last cell state)
+fn forward(view: &View, gates: u64) -> Result<Outputs, Fault> {
+    let sizes = sizes(view, gates)?;
+    Ok(vec![
+        sizes.all_steps(sizes.hidden),
+        sizes.last_step(),
+        sizes.last_step(),
+    ])
+}
+
+/// LSTMTraining -> (Y, last Y, last cell state, all cell states, gates);
+/// GRUTraining -> (Y, last Y, gates)
+fn training(view: &View, gates: u64) -> Result<Outputs, Fault> {
+    let sizes = sizes(view, gates)?;
+    let mut outputs = vec![sizes.all_steps(sizes.hidden), sizes.last_step()];
+    if gates == 4 {
+        outputs.extend([sizes.last_step(), sizes.all_steps(sizes.hidden)]);
+    }
+    let width = sizes.hidden.checked_mul(gates).ok_or(Fault::TooLarge)?;
+    outputs.push(sizes.all_steps(width));
+    Ok(outputs)
+}
+
+fn gradient(view: &View, gates: u64) -> Result<Outputs, Fault> {
+    let sizes = sizes(view, gates)?;
+    let wide = |factor: u64| -> Result<Option<Known>, Fault> {
+        let width = sizes.hidden.checked_mul(factor).ok_or(Fault::TooLarge)?;
+        Ok(known(sizes.x.element, vec![sizes.directions, width]))
+    };
+    let weights = [
+        view.input(0)?.same(),
+        view.input(1)?.same(),
+        view.input(2)?.same(),
+    ];
+    let mut outputs = weights.to_vec();
+    outputs.extend([wide(2 * gates)?, sizes.last_step()]);
+    if gates == 4 {
+        outputs.extend([sizes.last_step(), wide(3)?]);
+    }
+    Ok(outputs)
+}
+
+/// A multiply-add per weight, step and sample.
+fn operations(view: &View, gates: u64) -> Option<f64> {
+    let sizes = sizes(view, gates).ok()?;
+    let weights = view.input(1).ok()?.count() as f64 + view.input(2).ok()?.count() as f64;
+    Some(2.0 * weights * sizes.sequence as f64 * sizes.batch as f64)
+}
+
+/// The gates of all steps of one direction, which the CPU kernel computes ahead of time.
+fn gate_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    if provider == Provider::Cuda {
+        return None;
+    }
+    let (x, weights) = (view.input(0).ok()?, view.input(1).ok()?);
+    let &[first, second, _] = x.shape else {
+        return None;
+    };
+    let gates = weights.shape.get(1)?;
+    Some(
+        x.element
+            .bytes(first.checked_mul(second)?.checked_mul(*gates)?),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Case;
+
+    fn layer(case: Case, gates: u64) -> Case {
+        // sequence 5, batch 2, input 3, hidden 4
+        case.float(&[5, 2, 3])
+            .float(&[1, gates * 4, 3])
+            .float(&[1, gates * 4, 4])
+    }
+
+    #[test]
+    fn layers_give_all_steps_and_the_last() {
+        let case = layer(Case::onnx("LSTM"), 4).outputs(3);
+        assert_eq!(
+            case.shapes(),
+            ["float[5, 1, 2, 4]", "float[1, 2, 4]", "float[1, 2, 4]"]
+        );
+        // 2 * (16 * 3 + 16 * 4) * 5 * 2
+        assert_eq!(case.work().operations, 2240.0);
+        let case = layer(Case::onnx("GRU"), 3).int("layout", 1);
+        assert_eq!(case.shapes(), ["float[5, 2, 1, 4]"]);
+        insta::assert_snapshot!(layer(Case::onnx("GRU"), 4).fault(),
+            @"input 1 has shape [1, 16, 3]; expected gates of the hidden size, for this input size");
+    }
+
+    #[test]
+    fn training_layers_keep_their_gates() {
+        let case = layer(Case::microsoft("LSTMTraining"), 4).outputs(5);
+        assert_eq!(
+            case.shapes()[3..],
+            ["float[5, 1, 2, 4]", "float[5, 1, 2, 16]"]
+        );
+        let case = layer(Case::microsoft("GRUTraining"), 3).outputs(3);
+        assert_eq!(case.shapes()[2], "float[5, 1, 2, 12]");
+    }
+
+    #[test]
+    fn gradients_are_shaped_like_the_inputs() {
+        let case = layer(Case::microsoft("LSTMGrad"), 4).outputs(7);
+        assert_eq!(
+            case.shapes(),
+            [
+                "float[5, 2, 3]",
+                "float[1, 16, 3]",
+                "float[1, 16, 4]",
+                "float[1, 32]",
+                "float[1, 2, 4]",
+                "float[1, 2, 4]",
+                "float[1, 12]"
+            ]
+        );
+        let case = layer(Case::microsoft("GRUGrad"), 3).outputs(5);
+        assert_eq!(case.shapes()[3..], ["float[1, 24]", "float[1, 2, 4]"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Reductions along axes, running sums, sorting.
+
+use super::evaluate::with_contents;
+use super::view::{Axes, Fault, Outputs, View, known, one, unknown};
+use super::{Family, Operator, microsoft, onnx, per_input_element};
+use crate::graph::{Constant, ElementType};
+
+pub(super) const OPERATORS: &[Operator] = &[
+    over_axes("ReduceSum"),
+    over_axes("ReduceMean"),
+    over_axes("ReduceMax"),
+    over_axes("ReduceMin"),
+    over_axes("ReduceProd"),
+    over_axes("ReduceL1"),
+    over_axes("ReduceL2"),
+    over_axes("ReduceSumSquare"),
+    over_axes("ReduceLogSum").operations(|view| per_input_element(view, 2.0)),
+    over_axes("ReduceLogSumExp").operations(|view| per_input_element(view, 10.0)),
+    Operator {
+        domain: super::MICROSOFT,
+        ..over_axes("ReduceSumTraining")
+    },
+    onnx("ArgMax", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
+    onnx("ArgMin", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
+    onnx("CumSum", Family::Reduction, super::like_first),
+    onnx("TopK", Family::Reduction, top).operations(|view| per_input_element(view, 10.0)),
+    microsoft("ReduceAllL2", Family::Reduction, norm_of_all).operations(|view| {
+        Some(
+            view.inputs()
+                .ok()?
+                .iter()
+                .map(|x| 2.0 * x.count() as f64)
+                .sum(),
+        )
+    }),
+    microsoft("IsAllFinite", Family::Reduction, |_| {
+        one(ElementType::Bool, vec![])
+    })
+    .operations(|view| Some(view.inputs().ok()?.iter().map(|x| x.count() as f64).sum())),
+];
+
+const fn over_axes(name: &'static str) -> Operator {
+    onnx(name, Family::Reduction, reduce).operations(|view| per_input_element(view, 1.0))
+}
+
+fn keeps_dims(view: &View) -> bool {
+    view.node.int("keepdims").unwrap_or(1) != 0
+}
+
+/// `shape` reduced along `axes`.
+pub(super) fn reduced(shape: &[u64], axes: &[usize], keep: bool) -> Vec<u64> {
+    let sizes = shape
+        .iter()
+        .enumerate()
+        .map(|(axis, &size)| match axes.contains(&axis) {
+            true if keep => Some(1),
+            true => None,
+            false => Some(size),
+        });
+    sizes.flatten().collect()
+}
+
+fn reduce(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let everything = || (0..x.rank()).collect::<Vec<usize>>();
+    let nothing_named = || {
+        let nothing = view.node.int("noop_with_empty_axes").unwrap_or(0) != 0;
+        if nothing { Vec::new() } else { everything() }
+    };
+    let axes = match view.axes("axes", 1, x.rank())? {
+        Axes::Unknown => return unknown(),
+        Axes::Absent => nothing_named(),
+        Axes::These(axes) if axes.is_empty() => nothing_named(),
+        Axes::These(axes) => axes,
+    };
+    let output = x.with_shape(reduced(x.shape, &axes, keeps_dims(view)));
+    let contents = x
+        .ints()
+        .filter(|_| axes.len() == x.rank())
+        .and_then(|values| {
+            let mut values = values.iter().copied();
+            let result = match view.node.op_type.as_str() {
+                "ReduceProd" => values.try_fold(1i64, |a, b| a.checked_mul(b)),
+                "ReduceSum" => values.try_fold(0i64, |a, b| a.checked_add(b)),
+                "ReduceMax" => values.max(),
+                "ReduceMin" => values.min(),
+                _ => None,
+            };
+            result.map(|v| Constant::Ints(vec![v]))
+        });
+    Ok(vec![with_contents(output, contents)])
+}
+
+fn position(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let axis = view.axis("axis", 0, x.rank())?;
+    one(
+        ElementType::Int64,
+        reduced(x.shape, &[axis], keeps_dims(view)),
+    )
+}
+
+/// TopK(X, K) -> (values, indices)
+fn top(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let axis = view.axis("axis", -1, x.rank())?;
+    let count = match (view.node.int("k"), view.optional(1)?) {
+        (Some(k), _) => k,
+        (None, Some(k)) => match k.ints() {
+            Some(&[k]) => k,
+            _ => return unknown(),
+        },
+        (None, None) => return Err(Fault::MissingInput(1)),
+    };
+    let mut shape = x.shape.to_vec();
+    match u64::try_from(count) {
+        Ok(count) if count <= shape[axis] => shape[axis] = count,
+        _ => return Err(view.bad_value(1, count, "at most the size of the axis")),
+    }
+    Ok(vec![
+        x.with_shape(shape.clone()),
+        known(ElementType::Int64, shape),
+    ])
+}
+
+fn norm_of_all(view: &View) -> Result<Outputs, Fault> {
+    one(view.input(0)?.element, Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Case;
+
+    #[test]
+    fn axes_come_as_attribute_or_input() {
+        let old = Case::onnx("ReduceMean")
+            .float(&[2, 3, 4])
+            .list("axes", &[-1]);
+        assert_eq!(old.clone().shapes(), ["float[2, 3, 1]"]);
+        assert_eq!(old.int("keepdims", 0).shapes(), ["float[2, 3]"]);
+        let new = Case::onnx("ReduceSum")
+            .float(&[2, 3, 4])
+            .ints(&[2], &[0, 2]);
+        assert_eq!(new.shapes(), ["float[1, 3, 1]"]);
+        let computed = Case::onnx("ReduceSum").float(&[2, 3, 4]).int64(&[2]);
+        assert_eq!(computed.shapes(), ["?"]);
+        insta::assert_snapshot!(
+            Case::onnx("ReduceSum").float(&[2, 3]).ints(&[2], &[1, -1]).fault(),
+            @"input 1 says -1; expected a new axis of the data");
+    }
+
+    #[test]
+    fn no_axes_are_all_or_none() {
+        let all = Case::onnx("ReduceSum").float(&[2, 3]).ints(&[0], &[]);
+        assert_eq!(all.clone().shapes(), ["float[1, 1]"]);
+        assert_eq!(all.int("noop_with_empty_axes", 1).shapes(), ["float[2, 3]"]);
+        let all = Case::onnx("ReduceMax").float(&[2, 3]).int("keepdims", 0);
+        assert_eq!(all.shapes(), ["float[]"]);
+    }
+
+    #[test]
+    fn products_of_sizes_are_computed() {
+        let case = Case::onnx("ReduceProd")
+            .ints(&[3], &[2, 3, 4])
+            .int("keepdims", 0);
+        assert_eq!(case.shapes(), ["int64[] = [24]"]);
+    }
+
+    #[test]
+    fn positions_are_integers() {
+        let case = Case::onnx("ArgMax")
+            .float(&[2, 3])
+            .int("axis", 1)
+            .int("keepdims", 0);
+        assert_eq!(case.shapes(), ["int64[2]"]);
+        let case = Case::onnx("TopK")
+            .float(&[2, 10])
+            .ints(&[1], &[3])
+            .outputs(2);
+        assert_eq!(case.shapes(), ["float[2, 3]", "int64[2, 3]"]);
+        insta::assert_snapshot!(Case::onnx("TopK").float(&[2, 2]).ints(&[1], &[3]).fault(),
+            @"input 1 says 3; expected at most the size of the axis");
+        let case = Case::microsoft("ReduceAllL2").float(&[2]).float(&[9, 9]);
+        assert_eq!(case.shapes(), ["float[]"]);
+    }
+}
