@@ -113,11 +113,14 @@ fn non_zero(view: &View) -> Result<Outputs, Fault> {
         .filter(|(_, v)| **v != 0)
         .map(|(i, _)| i)
         .collect();
-    let mut coordinates = Vec::new();
-    for axis in 0..x.rank() {
-        let along = |i: u64| i / strides[axis].max(1) % x.shape[axis].max(1);
-        coordinates.extend(found.iter().map(|&i| along(i) as i64));
-    }
+    let along = |stride: u64, size: u64| {
+        let coordinate = move |&i: &u64| (i / stride.max(1) % size.max(1)) as i64;
+        found.iter().map(coordinate)
+    };
+    let axes = strides.iter().zip(x.shape);
+    let coordinates = axes
+        .flat_map(|(&stride, &size)| along(stride, size))
+        .collect();
     let output = known(
         ElementType::Int64,
         vec![x.rank() as u64, found.len() as u64],

@@ -200,8 +200,10 @@ pub fn is_unknown(node: &Node) -> bool {
 pub fn may_omit_output(node: &Node, position: usize) -> bool {
     matches!(
         (node.op_type.as_str(), position),
-        ("MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss", 1..)
-            | ("SoftmaxCrossEntropyLossInternal", 1..)
+        (
+            "MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss",
+            1..
+        ) | ("SoftmaxCrossEntropyLossInternal", 1..)
             | ("ConvGrad" | "LayerNormalizationGrad", _)
     )
 }

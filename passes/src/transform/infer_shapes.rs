@@ -21,7 +21,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use thiserror::Error;
 
-use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::graph::{
+    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+};
 use crate::operators::{self, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
 
@@ -56,11 +58,17 @@ pub enum InferShapesError {
     #[error(
         "{node}: its output {tensor:?} is declared as {declared}, but its inputs make it {inferred}"
     )]
-    Contradiction { node: String, tensor: String, declared: String, inferred: String },
+    Contradiction {
+        node: String,
+        tensor: String,
+        declared: String,
+        inferred: String,
+    },
     #[error(
         "{node}: nothing says {what} of its output {tensor:?}{}; expected it in the file's \
          value_info (onnx.shape_inference.infer_shapes adds it for standard operators){}",
-        declared(declaration), ask(names)
+        declared(declaration),
+        ask(names)
     )]
     Unknown {
         node: String,
@@ -69,12 +77,16 @@ pub enum InferShapesError {
         declaration: Option<String>,
         names: Vec<String>,
     },
-    #[error("{node}: its output {tensor:?} of shape {shape} does not fit into any memory")]
-    TooLarge { node: String, tensor: String, shape: Shape },
+    #[error("tensor {tensor:?} of shape {shape} does not fit into any memory")]
+    TooLarge { tensor: String, shape: Shape },
 }
 
 fn plural(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+    if count == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{count} {what}s")
+    }
 }
 
 fn dimensions(existing: &[String]) -> String {
@@ -85,7 +97,9 @@ fn dimensions(existing: &[String]) -> String {
 }
 
 fn declared(declaration: &Option<String>) -> String {
-    declaration.as_ref().map_or(String::new(), |d| format!(", declared as {d}"))
+    declaration
+        .as_ref()
+        .map_or(String::new(), |d| format!(", declared as {d}"))
 }
 
 fn ask(names: &[String]) -> String {
@@ -122,14 +136,27 @@ impl InferShapes {
         if let Some((name, _)) = self.bindings.iter().find(|(_, size)| **size == 0) {
             return Err(InferShapesError::Zero { name: name.clone() });
         }
-        let existing: BTreeSet<&str> = graph.tensor_ids().flat_map(|id| symbols(graph.tensor(id))).collect();
-        match self.bindings.keys().find(|name| !existing.contains(name.as_str())) {
+        let existing: BTreeSet<&str> = graph
+            .tensor_ids()
+            .flat_map(|id| symbols(graph.tensor(id)))
+            .collect();
+        match self
+            .bindings
+            .keys()
+            .find(|name| !existing.contains(name.as_str()))
+        {
             None => Ok(()),
             Some(name) => {
-                let inputs = graph.inputs.iter().flat_map(|&id| symbols(graph.tensor(id)));
+                let inputs = graph
+                    .inputs
+                    .iter()
+                    .flat_map(|&id| symbols(graph.tensor(id)));
                 let existing: BTreeSet<String> = inputs.map(str::to_owned).collect();
                 let existing = existing.into_iter().collect();
-                Err(InferShapesError::NoSuchDimension { name: name.clone(), existing })
+                Err(InferShapesError::NoSuchDimension {
+                    name: name.clone(),
+                    existing,
+                })
             }
         }
     }
@@ -137,10 +164,14 @@ impl InferShapes {
 
 /// The symbolic dimensions that a tensor declares.
 fn symbols(tensor: &Tensor) -> impl Iterator<Item = &str> {
-    tensor.declared.iter().flatten().filter_map(|dimension| match dimension {
-        Dimension::Symbol(name) => Some(name.as_str()),
-        _ => None,
-    })
+    tensor
+        .declared
+        .iter()
+        .flatten()
+        .filter_map(|dimension| match dimension {
+            Dimension::Symbol(name) => Some(name.as_str()),
+            _ => None,
+        })
 }
 
 struct Inference {
@@ -171,24 +202,27 @@ impl Inference {
                         unbound.insert(symbol.clone());
                     }
                     (None, _) => {
-                        return Err(InferShapesError::Unnamed { tensor: name(), position });
+                        return Err(InferShapesError::Unnamed {
+                            tensor: name(),
+                            position,
+                        });
                     }
                 }
             }
             if shape.len() == declared.len() {
-                check_size(element, &shape)
-                    .ok_or_else(|| InferShapesError::TooLarge {
-                        node: "the graph".to_owned(),
-                        tensor: name(),
-                        shape: Shape(shape.clone()),
-                    })?;
+                check_size(element, &shape).ok_or_else(|| InferShapesError::TooLarge {
+                    tensor: name(),
+                    shape: Shape(shape.clone()),
+                })?;
                 self.set(graph, id, element, shape);
             }
         }
         if unbound.is_empty() {
             return Ok(());
         }
-        Err(InferShapesError::Unbound { names: unbound.into_iter().collect() })
+        Err(InferShapesError::Unbound {
+            names: unbound.into_iter().collect(),
+        })
     }
 
     /// The size of a declared dimension, where it is known.
@@ -232,7 +266,9 @@ impl Inference {
         }
         match graph.order().iter().find(|id| waits_for[id.index()] > 0) {
             None => Ok(order),
-            Some(&id) => Err(InferShapesError::Cycle { node: describe(graph.node(id)) }),
+            Some(&id) => Err(InferShapesError::Cycle {
+                node: describe(graph.node(id)),
+            }),
         }
     }
 
@@ -242,7 +278,10 @@ impl Inference {
             None => Vec::new(),
             Some(Ok(outputs)) => outputs,
             Some(Err(fault)) => {
-                return Err(InferShapesError::Node { node: describe(node), fault });
+                return Err(InferShapesError::Node {
+                    node: describe(node),
+                    fault,
+                });
             }
         };
         inferred.resize(node.outputs.len(), None);
@@ -260,13 +299,12 @@ impl Inference {
                     (known.element, known.shape, known.constant)
                 }
                 None => {
-                    let (element, shape) = self.from_declaration(node, tensor)?;
+                    let (element, shape) = self.as_declared(node, tensor)?;
                     (element, shape, None)
                 }
             };
             if check_size(element, &shape).is_none() {
                 return Err(InferShapesError::TooLarge {
-                    node: describe(node),
                     tensor: tensor.name.clone(),
                     shape: Shape(shape),
                 });
@@ -281,7 +319,7 @@ impl Inference {
     }
 
     /// What the file says of an output that no rule knows.
-    fn from_declaration(
+    fn as_declared(
         &self,
         node: &Node,
         tensor: &Tensor,
@@ -291,7 +329,10 @@ impl Inference {
         if let (Some(element), Some(shape)) = (tensor.element, &shape) {
             return Ok((element, shape.clone()));
         }
-        let open = dims.into_iter().flatten().filter(|d| self.size(d).is_none());
+        let open = dims
+            .into_iter()
+            .flatten()
+            .filter(|d| self.size(d).is_none());
         let names: BTreeSet<String> = open
             .filter_map(|dimension| match dimension {
                 Dimension::Symbol(name) => Some(name.clone()),
@@ -301,7 +342,11 @@ impl Inference {
         Err(InferShapesError::Unknown {
             node: describe(node),
             tensor: tensor.name.clone(),
-            what: if shape.is_some() { "the type" } else { "the shape" },
+            what: if shape.is_some() {
+                "the type"
+            } else {
+                "the shape"
+            },
             declaration: dims.map(|d| declaration(d)),
             names: names.into_iter().collect(),
         })
@@ -317,12 +362,19 @@ impl Inference {
     ) -> Result<(), InferShapesError> {
         let contradiction = |declared: String, inferred: String| {
             let (node, tensor) = (describe(node), tensor.name.clone());
-            Err(InferShapesError::Contradiction { node, tensor, declared, inferred })
+            Err(InferShapesError::Contradiction {
+                node,
+                tensor,
+                declared,
+                inferred,
+            })
         };
         if let Some(element) = tensor.element.filter(|&e| e != known.element) {
             return contradiction(element.name().to_owned(), known.element.name().to_owned());
         }
-        let Some(dims) = &tensor.declared else { return Ok(()) };
+        let Some(dims) = &tensor.declared else {
+            return Ok(());
+        };
         let agrees = |(dimension, size): (&Dimension, &u64)| match dimension {
             Dimension::Known(declared) => declared == size,
             _ => true,
@@ -372,7 +424,10 @@ fn declaration(dims: &[Dimension]) -> String {
 
 fn describe(node: &Node) -> String {
     let domain = if node.domain.is_empty() { "" } else { "::" };
-    format!("node {:?} ({}{domain}{})", node.name, node.domain, node.op_type)
+    format!(
+        "node {:?} ({}{domain}{})",
+        node.name, node.domain, node.op_type
+    )
 }
 
 #[cfg(test)]

@@ -5,7 +5,11 @@
 
 /// The value of `text`, where it is a size and every name in it has a `value`.
 pub(super) fn evaluate(text: &str, value: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-    let mut parser = Parser { rest: text.trim(), value: &value, depth: 0 };
+    let mut parser = Parser {
+        rest: text.trim(),
+        value: &value,
+        depth: 0,
+    };
     let result = parser.sum()?;
     if !parser.rest.is_empty() || result.denominator != 1 {
         return None;
@@ -40,7 +44,10 @@ impl Fraction {
     fn plus(self, other: Fraction) -> Option<Fraction> {
         let left = self.numerator.checked_mul(other.denominator)?;
         let right = other.numerator.checked_mul(self.denominator)?;
-        Fraction::new(left.checked_add(right)?, self.denominator.checked_mul(other.denominator)?)
+        Fraction::new(
+            left.checked_add(right)?,
+            self.denominator.checked_mul(other.denominator)?,
+        )
     }
 
     fn times(self, other: Fraction) -> Option<Fraction> {
@@ -217,6 +224,9 @@ mod tests {
         check("1 +", None);
         check(&"(".repeat(100_000), None);
         check(&"9".repeat(50), None);
-        check(&["170141183460469231731687303715884105727"; 2].join("*"), None);
+        check(
+            &["170141183460469231731687303715884105727"; 2].join("*"),
+            None,
+        );
     }
 }

@@ -1,0 +1,238 @@
+use super::*;
+use crate::graph::{Constant, Node};
+
+/// Graph inputs `x` and `y` of type float with these dimensions, and the nodes
+/// `op(inputs) -> output`.
+fn graph(inputs: &[(&str, &[Dimension])], nodes: &[(&str, &[&str], &str)]) -> Graph {
+    let mut graph = Graph::new("test");
+    graph.opsets.insert(String::new(), 17);
+    for (name, dims) in inputs {
+        let id = graph.add_tensor(Tensor {
+            element: Some(ElementType::Float),
+            declared: Some(dims.to_vec()),
+            ..Tensor::new(*name, TensorKind::Input)
+        });
+        graph.inputs.push(id);
+    }
+    for (_, _, output) in nodes {
+        graph.add_tensor(Tensor::new(*output, TensorKind::Value));
+    }
+    for (op, inputs, output) in nodes {
+        let (domain, op) = op.split_once("::").unwrap_or(("", op));
+        let id = |name: &&str| graph.tensor_named(name);
+        let node = Node::new(
+            format!("{op}_{output}"),
+            domain,
+            op,
+            inputs.iter().map(id).collect(),
+            vec![id(output)],
+        );
+        graph.add_node(node);
+    }
+    graph
+}
+
+fn symbol(name: &str) -> Dimension {
+    Dimension::Symbol(name.to_owned())
+}
+
+fn ints(graph: &mut Graph, name: &str, values: &[i64]) {
+    graph.add_tensor(Tensor {
+        element: Some(ElementType::Int64),
+        shape: Some(vec![values.len() as u64]),
+        constant: Some(Constant::Ints(values.to_vec())),
+        ..Tensor::new(name, TensorKind::Initializer)
+    });
+}
+
+fn declare(graph: &mut Graph, name: &str, element: Option<ElementType>, dims: &[Dimension]) {
+    let id = graph.tensor_named(name).expect("a tensor");
+    graph.tensor_mut(id).element = element;
+    graph.tensor_mut(id).declared = Some(dims.to_vec());
+}
+
+fn run(graph: &mut Graph, bindings: &[(&str, u64)]) -> Result<Changed, InferShapesError> {
+    let bindings = bindings
+        .iter()
+        .map(|&(name, size)| (name.to_owned(), size))
+        .collect();
+    InferShapes { bindings }.run(graph)
+}
+
+fn shape(graph: &Graph, name: &str) -> Vec<u64> {
+    let id = graph.tensor_named(name).expect("a tensor");
+    graph.tensor(id).shape.clone().expect("a shape")
+}
+
+fn fault(graph: &mut Graph, bindings: &[(&str, u64)]) -> String {
+    run(graph, bindings).expect_err("an error").to_string()
+}
+
+#[test]
+fn names_of_inputs_have_to_be_bound() {
+    let dims = [symbol("batch"), symbol("width"), symbol("batch")];
+    let mut g = graph(
+        &[("x", &dims), ("y", &[symbol("2*batch")])],
+        &[("Relu", &["x"], "z")],
+    );
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @"the size of 3 dimensions is not given: 2*batch, batch, width");
+    insta::assert_snapshot!(fault(&mut g, &[("batch", 2)]),
+        @"the size of 1 dimension is not given: width");
+    insta::assert_snapshot!(fault(&mut g, &[("batch", 2), ("width", 0)]),
+        @r#"dimension "width" is bound to 0; expected a size from 1 up"#);
+    insta::assert_snapshot!(fault(&mut g, &[("bacth", 2)]),
+        @r#"there is no dimension "bacth"; the graph has 2*batch, batch, width"#);
+    assert_eq!(run(&mut g, &[("batch", 2), ("width", 5)]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "z"), [2, 5, 2]);
+    assert_eq!(shape(&g, "y"), [4]);
+    assert_eq!(run(&mut g, &[("batch", 2), ("width", 5)]), Ok(Changed::No));
+}
+
+#[test]
+fn inputs_need_a_rank_and_names() {
+    let mut g = graph(&[("x", &[Dimension::Known(2), Dimension::Unknown])], &[]);
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"graph input "x" has neither a size nor a name for dimension 1; expected one of them in the file"#);
+    let mut g = graph(&[("x", &[])], &[]);
+    let id = g.inputs[0];
+    g.tensor_mut(id).declared = None;
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"graph input "x" is not declared as a tensor of known type and rank"#);
+}
+
+#[test]
+fn computed_shapes_are_followed() {
+    // x [batch, 3, 4] -> Reshape to [Gather(Shape(x), 0), 12]
+    let dims = [symbol("batch"), Dimension::Known(3), Dimension::Known(4)];
+    let mut g = graph(&[("x", &dims)], &[]);
+    ints(&mut g, "zero", &[0]);
+    ints(&mut g, "twelve", &[12]);
+    let nodes = [
+        ("Shape", vec!["x"], "shape"),
+        ("Gather", vec!["shape", "zero"], "first"),
+        ("Concat", vec!["first", "twelve"], "wanted"),
+        ("Reshape", vec!["x", "wanted"], "flat"),
+    ];
+    for (op, inputs, output) in nodes {
+        let output = g.add_tensor(Tensor::new(output, TensorKind::Value));
+        let inputs = inputs
+            .into_iter()
+            .map(|name| g.tensor_named(name))
+            .collect();
+        let mut node = Node::new(op, "", op, inputs, vec![Some(output)]);
+        node.set_attribute("axis", crate::graph::AttributeValue::Int(0));
+        g.add_node(node);
+    }
+    assert_eq!(run(&mut g, &[("batch", 7)]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "flat"), [7, 12]);
+    let wanted = g.tensor(g.tensor_named("wanted").expect("a tensor"));
+    assert_eq!(wanted.constant, Some(Constant::Ints(vec![7, 12])));
+}
+
+#[test]
+fn the_order_of_the_file_does_not_matter() {
+    let mut g = graph(
+        &[("x", &[Dimension::Known(2)])],
+        &[("Relu", &["a"], "b"), ("Exp", &["x"], "a")],
+    );
+    assert_eq!(run(&mut g, &[]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "b"), [2]);
+    let mut g = graph(&[], &[("Relu", &["b"], "a"), ("Exp", &["a"], "b")]);
+    insta::assert_snapshot!(fault(&mut g, &[]), @r#"node "Relu_a" (Relu) is part of a cycle"#);
+}
+
+#[test]
+fn operators_without_a_rule_need_value_info() {
+    let two = [symbol("batch"), Dimension::Known(2)];
+    let mut g = graph(&[("x", &two)], &[("acme::Frob", &["x"], "y")]);
+    insta::assert_snapshot!(fault(&mut g, &[("batch", 3)]),
+        @r#"node "Frob_y" (acme::Frob): nothing says the shape of its output "y"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators)"#);
+    let dims = [symbol("2*batch + 1"), symbol("unk__0"), Dimension::Unknown];
+    declare(&mut g, "y", Some(ElementType::Int64), &dims);
+    insta::assert_snapshot!(fault(&mut g, &[("batch", 3)]),
+        @r#"node "Frob_y" (acme::Frob): nothing says the shape of its output "y", declared as [2*batch + 1, unk__0, ?]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for unk__0"#);
+    declare(&mut g, "y", None, &dims[..2]);
+    insta::assert_snapshot!(fault(&mut g, &[("batch", 3), ("unk__0", 5)]),
+        @r#"node "Frob_y" (acme::Frob): nothing says the type of its output "y", declared as [2*batch + 1, unk__0]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators)"#);
+    declare(&mut g, "y", Some(ElementType::Int64), &dims[..2]);
+    assert_eq!(
+        run(&mut g, &[("batch", 3), ("unk__0", 5)]),
+        Ok(Changed::Yes)
+    );
+    assert_eq!(shape(&g, "y"), [7, 5]);
+}
+
+#[test]
+fn a_name_is_known_once_one_tensor_shows_its_size() {
+    let mut g = graph(
+        &[("x", &[Dimension::Known(2), Dimension::Known(6)])],
+        &[("Relu", &["x"], "y"), ("acme::Frob", &["y"], "z")],
+    );
+    declare(&mut g, "y", None, &[symbol("unk__0"), symbol("unk__1")]);
+    declare(&mut g, "z", Some(ElementType::Float), &[symbol("unk__1/2")]);
+    assert_eq!(run(&mut g, &[]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "z"), [3]);
+}
+
+#[test]
+fn declared_numbers_must_agree_with_the_rule() {
+    let mut g = graph(&[("x", &[Dimension::Known(2)])], &[("Relu", &["x"], "y")]);
+    declare(&mut g, "y", None, &[Dimension::Known(3)]);
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"node "Relu_y" (Relu): its output "y" is declared as [3], but its inputs make it [2]"#);
+    declare(&mut g, "y", Some(ElementType::Double), &[symbol("any")]);
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"node "Relu_y" (Relu): its output "y" is declared as double, but its inputs make it float"#);
+}
+
+#[test]
+fn pooled_gradients_take_the_shape_of_what_was_pooled() {
+    let image = [4, 8, 5, 5].map(Dimension::Known);
+    let gradient = [4, 8, 2, 2].map(Dimension::Known);
+    let mut g = graph(&[("x", &image), ("dy", &gradient)], &[]);
+    let [y, indices, behind, dx] =
+        ["y", "i", "b", "dx"].map(|n| Some(g.add_tensor(Tensor::new(n, TensorKind::Value))));
+    let (x, dy) = (g.tensor_named("x"), g.tensor_named("dy"));
+    let mut pool = Node::new("pool", "", "MaxPool", vec![x], vec![y, indices]);
+    for name in ["kernel_shape", "strides"] {
+        pool.set_attribute(name, crate::graph::AttributeValue::Ints(vec![2, 2]));
+    }
+    g.add_node(pool);
+    let barrier = ("com.microsoft", "PassThrough");
+    g.add_node(Node::new(
+        "barrier",
+        barrier.0,
+        barrier.1,
+        vec![indices],
+        vec![behind],
+    ));
+    g.add_node(Node::new(
+        "grad",
+        "",
+        "MaxPoolGrad",
+        vec![dy, behind],
+        vec![dx],
+    ));
+    assert_eq!(run(&mut g, &[]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "dx"), [4, 8, 5, 5]);
+}
+
+#[test]
+fn sizes_beyond_any_memory_are_refused() {
+    let huge = [Dimension::Known(u64::MAX), Dimension::Known(3)];
+    let mut g = graph(&[("x", &huge)], &[]);
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"tensor "x" of shape [18446744073709551615, 3] does not fit into any memory"#);
+}
+
+#[test]
+fn faults_name_the_node() {
+    let dims = [Dimension::Known(2)];
+    let mut g = graph(
+        &[("x", &dims), ("y", &[Dimension::Known(3)])],
+        &[("Add", &["x", "y"], "z")],
+    );
+    insta::assert_snapshot!(fault(&mut g, &[]),
+        @r#"node "Add_z" (Add): shapes [2] and [3] do not fit: they do not broadcast"#);
+}
