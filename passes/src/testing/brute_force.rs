@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::peak::{owned, same_memory, size};
-use super::unroll::{instance_reads, may_omit_output};
+use super::unroll::instance_reads;
 use crate::analysis::cost::{Cost, Nanos};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind};
@@ -197,7 +197,9 @@ impl Space<'_> {
             let result = self.graph.outputs.contains(&output);
             if copy && (result || !rule.recomputes(position)) {
                 // Computed, but read from the original: only here while the copy runs.
-                if self.alias(node, position).is_none() && !may_omit_output(node, position) {
+                if self.alias(node, position).is_none()
+                    && !operators::may_omit_output(node, position)
+                {
                     used += size(self.graph, output).0;
                 }
                 continue;

@@ -105,3 +105,59 @@ fn last_read(graph: &Graph, order: &[NodeId], tensor: TensorId) -> Option<usize>
         .iter()
         .rposition(|&id| graph.node(id).reads().any(|t| t == tensor))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::random_training_graph;
+    use super::*;
+    use crate::analysis::cost::Nanos;
+    use crate::analysis::liveness::Liveness;
+
+    fn workspaces(graph: &Graph, bytes: impl Fn(u64) -> u64) -> Vec<Cost> {
+        let cost = |n| Cost {
+            time: Nanos(0),
+            workspace: Bytes(bytes(n)),
+        };
+        (0..graph.node_count() as u64).map(cost).collect()
+    }
+
+    #[test]
+    fn counts_inputs_outputs_workspace_aliases_and_in_place_results() {
+        let graph = Graph::parse(
+            "g (float[10] x) => (float[10] y)
+             <float[10] a, float[10] b, float[10] c, float[10] d>
+             {
+                a = Exp(x)
+                b = Identity(a)
+                c = Relu(b)
+                d = Exp(c)
+                y = Add(c, d)
+             }",
+        )
+        .unwrap();
+        // x is 40 bytes. a, b and c are one buffer; at the end c, d and y: 40 + 120.
+        let peak = |costs: Vec<Cost>| naive_peak(&graph, graph.order(), Provider::Cpu, &costs);
+        assert_eq!(peak(workspaces(&graph, |_| 0)), Bytes(160));
+        // With 90 more while c is computed in place: 40 + 40 + 90.
+        assert_eq!(
+            peak(workspaces(&graph, |n| if n == 2 { 90 } else { 0 })),
+            Bytes(170)
+        );
+    }
+
+    #[test]
+    fn the_fast_simulation_agrees() {
+        for provider in [Provider::Cpu, Provider::Cuda] {
+            for seed in 0..150 {
+                let graph = random_training_graph(seed, 4 + seed as usize % 60);
+                let costs = workspaces(&graph, |n| n * 37 % 500);
+                let fast = Liveness::in_file_order(&graph, provider, &costs).peak;
+                assert_eq!(
+                    naive_peak(&graph, graph.order(), provider, &costs),
+                    fast,
+                    "{seed}"
+                );
+            }
+        }
+    }
+}

@@ -47,7 +47,7 @@ pub fn unroll(graph: &Graph, sequence: &[NodeId]) -> Graph {
         rebind(&mut node, &latest);
         for (position, output) in node.outputs.iter_mut().enumerate() {
             let Some(tensor) = *output else { continue };
-            if may_omit_output(graph.node(id), position) && !read_later(tensor) {
+            if operators::may_omit_output(graph.node(id), position) && !read_later(tensor) {
                 *output = None;
                 continue;
             }
@@ -84,15 +84,4 @@ pub(super) fn instance_reads(node: &Node) -> Vec<TensorId> {
     node.reads()
         .chain(own.iter().filter_map(|&output| node.output(output)))
         .collect()
-}
-
-pub(super) fn may_omit_output(node: &Node, position: usize) -> bool {
-    matches!(
-        (node.op_type.as_str(), position),
-        (
-            "MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss",
-            1..
-        ) | ("SoftmaxCrossEntropyLossInternal", 1..)
-            | ("ConvGrad" | "LayerNormalizationGrad", _)
-    )
 }
