@@ -204,7 +204,7 @@ pub fn may_omit_output(node: &Node, position: usize) -> bool {
             "MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss",
             1..
         ) | ("SoftmaxCrossEntropyLossInternal", 1..)
-            | ("ConvGrad" | "LayerNormalizationGrad", _)
+            | ("ConvGrad", _)
     )
 }
 

@@ -1,0 +1,411 @@
+//! Does the rewritten graph compute the same values?
+
+use std::collections::BTreeSet;
+
+use super::interface::{interface, match_originals};
+use super::structure::topological;
+use super::values::{Computation, MARKER, Repeatable, Value, Values};
+use super::violation::label;
+use super::{Violation, structure, trust};
+use crate::graph::{Attribute, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+
+/// What a node of the rewritten graph is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This node of the original.
+    Original(NodeId),
+    /// It computes this node of the original again.
+    Copy(NodeId),
+    /// It forwards its inputs.
+    Barrier,
+}
+
+/// How a rewritten graph corresponds to its original: the result of [`equivalence`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Correspondence {
+    pub(super) roles: Vec<Role>,
+}
+
+impl Correspondence {
+    /// What the node is, by the rewritten graph's numbers.
+    pub fn role(&self, id: NodeId) -> Role {
+        self.roles[id.index()]
+    }
+
+    /// How many nodes compute something again.
+    pub fn copies(&self) -> usize {
+        self.roles
+            .iter()
+            .filter(|role| matches!(role, Role::Copy(_)))
+            .count()
+    }
+
+    /// How many nodes only forward their inputs.
+    pub fn barriers(&self) -> usize {
+        self.roles
+            .iter()
+            .filter(|role| matches!(role, Role::Barrier))
+            .count()
+    }
+}
+
+/// Checks that `rewritten` computes what `original` computes. Tensors correspond by name, so that
+/// a graph read back from a file can be checked.
+///
+/// Proved: the rewritten graph is sound ([`structure`]); graph inputs, outputs, initializers and
+/// operator sets are the original's; every original node is there once, with its operator,
+/// attributes, outputs, captures, and with inputs that hold the values that it read; every other
+/// node forwards its inputs (PassThrough) or repeats a node that may be repeated, on the same
+/// values, and is read by somebody. `permitted` names the nodes of which the user says that they
+/// may be repeated; it counts for operators that nothing is known about.
+///
+/// Left to others: when memory is read that is updated in place ([`super::updates`]), the
+/// contents of attributes that a [`Graph`] does not hold, and memory ([`super::budget`]).
+pub fn equivalence(
+    original: &Graph,
+    rewritten: &Graph,
+    permitted: &BTreeSet<String>,
+) -> Result<Correspondence, Violation> {
+    let order = topological(original)?;
+    structure(rewritten)?;
+    interface(original, rewritten)?;
+    let originals = match_originals(original, rewritten)?;
+    let values = Values::number(original, &order, permitted);
+    let mut check = Check {
+        original,
+        rewritten,
+        values,
+        held: vec![None; rewritten.tensor_count()],
+        roles: vec![Role::Barrier; rewritten.node_count()],
+    };
+    for id in rewritten.tensor_ids() {
+        let tensor = rewritten.tensor(id);
+        if tensor.kind != TensorKind::Value {
+            let of = original.tensor_named(&tensor.name);
+            check.held[id.index()] = of.map(|of| check.values.of[of.index()]);
+        }
+    }
+    for &id in rewritten.order() {
+        check.roles[id.index()] = match originals[id.index()] {
+            Some(of) => check.original_node(id, of)?,
+            None => check.new_node(id)?,
+        };
+    }
+    check.every_new_node_is_read()?;
+    check.types()?;
+    Ok(Correspondence { roles: check.roles })
+}
+
+struct Check<'a> {
+    original: &'a Graph,
+    rewritten: &'a Graph,
+    values: Values,
+    /// By tensor of the rewritten graph: the value of the original that it holds; `None` if it is
+    /// none that anybody may read.
+    held: Vec<Option<Value>>,
+    roles: Vec<Role>,
+}
+
+impl Check<'_> {
+    fn original_node(&mut self, id: NodeId, of: NodeId) -> Result<Role, Violation> {
+        let (node, original) = (self.rewritten.node(id), self.original.node(of));
+        let name = label(self.rewritten, id);
+        let changed = |what, expected: String, found: String| {
+            let differ = expected != found;
+            let node = name.clone();
+            differ.then_some(Violation::NodeChanged {
+                node,
+                what,
+                expected,
+                found,
+            })
+        };
+        let operator = |node: &Node| match node.domain.as_str() {
+            "" => node.op_type.clone(),
+            domain => format!("{domain}.{}", node.op_type),
+        };
+        let list = |graph: &Graph, ids: &[Option<TensorId>]| {
+            let name =
+                |id: &Option<TensorId>| id.map_or("", |id| &graph.tensor(id).name).to_owned();
+            format!("{:?}", ids.iter().map(name).collect::<Vec<_>>())
+        };
+        let captures = |graph: &Graph, ids: &[TensorId]| {
+            let mut names: Vec<_> = ids
+                .iter()
+                .map(|&id| graph.tensor(id).name.clone())
+                .collect();
+            names.sort();
+            names.dedup();
+            format!("{names:?}")
+        };
+        let checks = [
+            changed("name", original.name.clone(), node.name.clone()),
+            changed("operator", operator(original), operator(node)),
+            changed(
+                "attributes",
+                attributes(&original.attributes),
+                attributes(&node.attributes),
+            ),
+            changed(
+                "outputs",
+                list(self.original, &original.outputs),
+                list(self.rewritten, &node.outputs),
+            ),
+            changed(
+                "captured tensors",
+                captures(self.original, &original.captures),
+                captures(self.rewritten, &node.captures),
+            ),
+            changed(
+                "number of inputs",
+                original.inputs.len().to_string(),
+                node.inputs.len().to_string(),
+            ),
+        ];
+        if let Some(violation) = checks.into_iter().flatten().next() {
+            return Err(violation);
+        }
+        for (position, (&read, &expected)) in node.inputs.iter().zip(&original.inputs).enumerate() {
+            let holds = read.and_then(|read| self.held[read.index()]);
+            let wanted = expected.map(|tensor| self.values.of[tensor.index()]);
+            if holds != wanted || read.is_some() != expected.is_some() {
+                let node = name;
+                let (expected, found) = (self.quoted(expected), self.found(read));
+                return Err(Violation::WrongInput {
+                    node,
+                    position,
+                    expected,
+                    found,
+                });
+            }
+        }
+        for position in trust::updated_inputs(original) {
+            let pair = (node.input(position), original.input(position));
+            let (found, expected) = (self.found(pair.0), self.quoted(pair.1));
+            if found != expected {
+                return Err(Violation::WrongBuffer {
+                    node: name,
+                    expected,
+                    found,
+                });
+            }
+        }
+        for (&written, &of) in node.outputs.iter().zip(&original.outputs) {
+            if let (Some(written), Some(of)) = (written, of) {
+                self.held[written.index()] = Some(self.values.of[of.index()]);
+            }
+        }
+        Ok(Role::Original(of))
+    }
+
+    fn new_node(&mut self, id: NodeId) -> Result<Role, Violation> {
+        let node = self.rewritten.node(id);
+        if node.is("com.microsoft", "PassThrough") {
+            return self.barrier(id);
+        }
+        let name = label(self.rewritten, id);
+        let mut inputs = Vec::new();
+        for &read in &node.inputs {
+            let value = read.map(|read| self.held[read.index()]);
+            if value == Some(None) {
+                let why = format!("it reads {}, which no copy may supply", self.found(read));
+                return Err(Violation::Unjustified { node: name, why });
+            }
+            inputs.push(value.flatten());
+        }
+        let computation = Computation::of(node, inputs);
+        let known = self.values.repeatable.get(&computation).cloned();
+        let Some(known) = known.filter(|_| node.captures.is_empty()) else {
+            let why = match node.captures.is_empty() {
+                true => self.why_unknown(&computation),
+                false => "its subgraphs read outer tensors".to_owned(),
+            };
+            return Err(Violation::Unjustified { node: name, why });
+        };
+        let original = label(self.original, known.original);
+        if let Some(why) = known.forbidden {
+            return Err(Violation::MustNotRepeat {
+                node: name,
+                original,
+                why,
+            });
+        }
+        self.statistics_stay(id, &known)?;
+        for position in 0..known.written.len().max(node.outputs.len()) {
+            let wanted = known.written.get(position).copied().unwrap_or(false);
+            match node.output(position) {
+                None if wanted && !trust::optional_output(node, position) => {
+                    return Err(Violation::OutputOmitted {
+                        node: name,
+                        position,
+                        original,
+                    });
+                }
+                None => {}
+                Some(written) => {
+                    let value = known.outputs.get(position).copied().flatten();
+                    self.held[written.index()] = value;
+                }
+            }
+        }
+        Ok(Role::Copy(known.original))
+    }
+
+    fn barrier(&mut self, id: NodeId) -> Result<Role, Violation> {
+        let node = self.rewritten.node(id);
+        let whole = node.inputs.iter().chain(&node.outputs).all(Option::is_some);
+        let attributes = node
+            .attributes
+            .iter()
+            .all(|attribute| attribute.name == MARKER);
+        // The runtime aborts if there are fewer outputs than inputs or one has no name.
+        if !whole
+            || !attributes
+            || node.inputs.is_empty()
+            || node.inputs.len() != node.outputs.len()
+        {
+            return Err(Violation::BrokenBarrier {
+                node: label(self.rewritten, id),
+            });
+        }
+        for (input, output) in node.inputs.iter().zip(&node.outputs) {
+            if let (Some(input), Some(output)) = (input, output) {
+                self.held[output.index()] = self.held[input.index()];
+            }
+        }
+        Ok(Role::Barrier)
+    }
+
+    /// A copy of BatchNormInternal writes back the statistics that it reads: they must be the
+    /// original's themselves, not another tensor of the same value.
+    fn statistics_stay(&self, id: NodeId, known: &Repeatable) -> Result<(), Violation> {
+        let (node, original) = (self.rewritten.node(id), self.original.node(known.original));
+        for position in trust::updated_inputs(node) {
+            let found = self.found(node.input(position));
+            let expected = self.quoted(original.input(position));
+            if found != expected {
+                let node = label(self.rewritten, id);
+                return Err(Violation::WrongBuffer {
+                    node,
+                    expected,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The nearest thing that the original computes.
+    fn why_unknown(&self, computation: &Computation) -> String {
+        let mut alike = false;
+        for &id in self.original.order() {
+            let node = self.original.node(id);
+            if node.domain != computation.domain || node.op_type != computation.op_type {
+                continue;
+            }
+            alike = true;
+            let read = |tensor: &Option<TensorId>| tensor.map(|t| self.values.of[t.index()]);
+            let theirs = Computation::of(node, node.inputs.iter().map(read).collect());
+            let name = label(self.original, id);
+            if theirs.inputs == computation.inputs {
+                let lacks =
+                    |list: &[(String, String)], one: &&(String, String)| !list.contains(one);
+                let here = theirs
+                    .attributes
+                    .iter()
+                    .find(|a| lacks(&computation.attributes, a));
+                let there = computation
+                    .attributes
+                    .iter()
+                    .find(|a| lacks(&theirs.attributes, a));
+                let which = here.or(there).map_or("rest", |(name, _)| name);
+                return format!("it reads what {name} reads, but its {which} differs");
+            }
+        }
+        match alike {
+            true => "no node of the original with this operator reads these values".to_owned(),
+            false => "the original does not have this operator".to_owned(),
+        }
+    }
+
+    fn every_new_node_is_read(&self) -> Result<(), Violation> {
+        let mut read = vec![false; self.rewritten.tensor_count()];
+        for &id in self.rewritten.order() {
+            for tensor in self.rewritten.node(id).reads() {
+                read[tensor.index()] = true;
+            }
+        }
+        let unused = self.rewritten.order().iter().find(|id| {
+            let new = !matches!(self.roles[id.index()], Role::Original(_));
+            new && !self
+                .rewritten
+                .node(**id)
+                .writes()
+                .any(|tensor| read[tensor.index()])
+        });
+        match unused {
+            None => Ok(()),
+            Some(&id) => Err(Violation::Unused {
+                node: label(self.rewritten, id),
+            }),
+        }
+    }
+
+    /// A wrong type or shape in the file would mislead the runtime's memory planner.
+    fn types(&self) -> Result<(), Violation> {
+        for id in self.rewritten.tensor_ids() {
+            let tensor = self.rewritten.tensor(id);
+            let same_name = self.original.tensor_named(&tensor.name);
+            let holder = self.held[id.index()].map(|value| self.values.holder[value.0 as usize]);
+            let Some(of) = same_name.or(holder).map(|of| self.original.tensor(of)) else {
+                continue;
+            };
+            let elements = of.element.zip(tensor.element).is_none_or(|(a, b)| a == b);
+            let shapes = of
+                .shape
+                .as_ref()
+                .zip(tensor.shape.as_ref())
+                .is_none_or(|(a, b)| a == b);
+            if !elements || !shapes {
+                let describe = |tensor: &Tensor| {
+                    let element = tensor.element.map_or("unknown", |element| element.name());
+                    let shape = tensor.shape.as_ref().map(|shape| format!("{shape:?}"));
+                    format!("{element} {}", shape.unwrap_or_default())
+                };
+                return Err(Violation::WrongType {
+                    tensor: tensor.name.clone(),
+                    expected: describe(of),
+                    found: describe(tensor),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn quoted(&self, tensor: Option<TensorId>) -> String {
+        quoted(self.original, tensor)
+    }
+
+    fn found(&self, tensor: Option<TensorId>) -> String {
+        quoted(self.rewritten, tensor)
+    }
+}
+
+fn quoted(graph: &Graph, tensor: Option<TensorId>) -> String {
+    tensor.map_or("nothing".to_owned(), |tensor| {
+        format!("\"{}\"", graph.tensor(tensor).name)
+    })
+}
+
+fn attributes(attributes: &[Attribute]) -> String {
+    let mut all: Vec<String> = attributes
+        .iter()
+        .map(|a| format!("{} = {:?}", a.name, a.value))
+        .collect();
+    all.sort();
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
+    }
+}

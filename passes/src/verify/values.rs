@@ -1,0 +1,230 @@
+//! Value numbering of the original graph.
+//!
+//! Two tensors have the same *value* if the same computation on the same values makes them, so
+//! that either may be read for the other. The computation of a node is its operator, attributes
+//! and input values; nodes that must not be repeated have one of their own.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::trust;
+use crate::graph::{AttributeValue, Graph, Node, NodeId, TensorId};
+
+/// The attribute by which the rewriter marks copies; it has no meaning to the operator.
+pub(super) const MARKER: &str = "__recompute";
+
+/// The number of a value. Tensors with the same number hold the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Value(pub(super) u32);
+
+/// What a node computes, whoever computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Computation {
+    pub(super) domain: String,
+    pub(super) op_type: String,
+    /// Name and value, by name; floats by their shortest exact text.
+    pub(super) attributes: Vec<(String, String)>,
+    /// Without omitted ones at the end.
+    pub(super) inputs: Vec<Option<Value>>,
+}
+
+impl Computation {
+    /// The computation of `node` on `inputs`.
+    pub(super) fn of(node: &Node, mut inputs: Vec<Option<Value>>) -> Computation {
+        let mut attributes: Vec<(String, String)> = node
+            .attributes
+            .iter()
+            .filter(|attribute| attribute.name != MARKER)
+            .map(|attribute| (attribute.name.clone(), format!("{:?}", attribute.value)))
+            .collect();
+        attributes.sort();
+        while inputs.last().is_some_and(Option::is_none) {
+            inputs.pop();
+        }
+        let (domain, op_type) = (node.domain.clone(), node.op_type.clone());
+        Computation {
+            domain,
+            op_type,
+            attributes,
+            inputs,
+        }
+    }
+}
+
+/// What a copy may compute.
+#[derive(Clone, Debug)]
+pub(super) struct Repeatable {
+    /// The node that it is a copy of.
+    pub(super) original: NodeId,
+    /// By position; `None` where a copy's result must not be read for the original's.
+    pub(super) outputs: Vec<Option<Value>>,
+    /// Must a copy have the output, though nobody may read it?
+    pub(super) written: Vec<bool>,
+    /// Why it must not be repeated after all.
+    pub(super) forbidden: Option<&'static str>,
+}
+
+/// The values of the original, and who may compute them again.
+pub(super) struct Values {
+    /// By tensor.
+    pub(super) of: Vec<Value>,
+    /// A tensor that holds each value.
+    pub(super) holder: Vec<TensorId>,
+    pub(super) repeatable: HashMap<Computation, Repeatable>,
+}
+
+impl Values {
+    /// Numbers the values of `graph`, whose nodes are given in a topological `order`.
+    pub(super) fn number(graph: &Graph, order: &[NodeId], permitted: &BTreeSet<String>) -> Values {
+        let mut values = Values {
+            of: vec![Value(u32::MAX); graph.tensor_count()],
+            holder: Vec::new(),
+            repeatable: HashMap::new(),
+        };
+        let updated = updated_tensors(graph, order);
+        for id in graph.tensor_ids() {
+            values.of[id.index()] = values.fresh(id);
+        }
+        for &id in order {
+            values.number_node(graph, id, &updated, permitted);
+        }
+        values
+    }
+
+    fn fresh(&mut self, holder: TensorId) -> Value {
+        self.holder.push(holder);
+        Value(self.holder.len() as u32 - 1)
+    }
+
+    fn number_node(
+        &mut self,
+        graph: &Graph,
+        id: NodeId,
+        updated: &[bool],
+        permitted: &BTreeSet<String>,
+    ) {
+        let node = graph.node(id);
+        let read = |tensor: &Option<TensorId>| tensor.map(|tensor| self.of[tensor.index()]);
+        let computation = Computation::of(node, node.inputs.iter().map(read).collect());
+        let trusted = trust::repeatable(node, permitted.contains(&node.name));
+        // Memory that is updated in place is read at one time or another: results that look
+        // alike need not be.
+        let unsteady = node.reads().any(|tensor| updated[tensor.index()]);
+        if let (Ok(()), Some(known)) = (trusted, self.repeatable.get_mut(&computation)) {
+            if unsteady {
+                known.forbidden = Some(
+                    "two nodes of the original look like it and read memory that is updated in place",
+                );
+                return;
+            }
+            if known.forbidden.is_none() {
+                let both = known.outputs.iter().zip(&node.outputs);
+                let pairs: Vec<(Value, TensorId)> = both
+                    .filter_map(|(value, tensor)| Some(((*value)?, (*tensor)?)))
+                    .collect();
+                for (value, tensor) in pairs {
+                    if !updated[tensor.index()] {
+                        self.of[tensor.index()] = value;
+                    }
+                }
+            }
+            return;
+        }
+        let value = |tensor: &Option<TensorId>| {
+            tensor
+                .filter(|t| !updated[t.index()])
+                .map(|tensor| self.of[tensor.index()])
+        };
+        let outputs: Vec<Option<Value>> = node.outputs.iter().map(value).collect();
+        let written = node.outputs.iter().map(Option::is_some).collect();
+        self.special_copies(node, id, &computation, &outputs);
+        let forbidden = trusted.err();
+        let copy = Repeatable {
+            original: id,
+            outputs,
+            written,
+            forbidden,
+        };
+        self.repeatable.entry(computation).or_insert(copy);
+    }
+
+    /// Copies that are made otherwise than their original.
+    fn special_copies(
+        &mut self,
+        node: &Node,
+        original: NodeId,
+        computation: &Computation,
+        outputs: &[Option<Value>],
+    ) {
+        let output = |position: usize| outputs.get(position).copied().flatten();
+        if node.is("com.microsoft", "BatchNormInternal") {
+            // With momentum 1 the statistics become 1 · old + 0 · new: what they were, whether
+            // the original has updated them yet or not. The other outputs do not depend on them.
+            let mut computation = computation.clone();
+            computation
+                .attributes
+                .retain(|attribute| attribute.0 != "momentum");
+            let keep = format!("{:?}", AttributeValue::Float(1.0));
+            computation.attributes.push(("momentum".to_owned(), keep));
+            computation.attributes.sort();
+            let outputs = vec![output(0), None, None, output(3), output(4)];
+            // The runtime crashes if one of the five is left out.
+            let copy = Repeatable {
+                original,
+                outputs,
+                written: vec![true; 5],
+                forbidden: None,
+            };
+            self.repeatable.insert(computation, copy);
+        }
+        let [data, ratio, training] =
+            [0, 1, 2].map(|i| computation.inputs.get(i).copied().flatten());
+        if let (true, Some(mask), Some(_)) = (node.is("", "Dropout"), output(1), training) {
+            // The gradient of a dropout multiplies by the same mask and scale.
+            let computation = Computation {
+                domain: "com.microsoft".to_owned(),
+                op_type: "DropoutGrad".to_owned(),
+                attributes: Vec::new(),
+                inputs: vec![data, Some(mask), ratio, training],
+            };
+            let outputs = vec![output(0)];
+            let copy = Repeatable {
+                original,
+                outputs,
+                written: vec![true],
+                forbidden: None,
+            };
+            self.repeatable.entry(computation).or_insert(copy);
+        }
+    }
+}
+
+/// Which tensors lie in memory that some node updates in place.
+pub(super) fn updated_tensors(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
+    let roots = roots(graph, order);
+    let mut updated = vec![false; graph.tensor_count()];
+    for &id in order {
+        let node = graph.node(id);
+        for position in trust::updated_inputs(node) {
+            if let Some(tensor) = node.input(position) {
+                updated[roots[tensor.index()].index()] = true;
+            }
+        }
+    }
+    roots.iter().map(|root| updated[root.index()]).collect()
+}
+
+/// For every tensor, the one whose memory it is, following aliases.
+pub(super) fn roots(graph: &Graph, order: &[NodeId]) -> Vec<TensorId> {
+    let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
+    for &id in order {
+        let node = graph.node(id);
+        for (output, input) in trust::aliases(node) {
+            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
+                && !graph.outputs.contains(&output)
+            {
+                roots[output.index()] = roots[input.index()];
+            }
+        }
+    }
+    roots
+}
