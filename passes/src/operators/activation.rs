@@ -64,11 +64,11 @@ const fn smooth(name: &'static str) -> Operator {
 }
 
 const fn gradient(name: &'static str) -> Operator {
-    microsoft(name, Family::Elementwise, like_first).in_place_on_cuda()
+    microsoft(name, Family::ActivationGradient, like_first).in_place_on_cuda()
 }
 
 const fn costly_gradient(name: &'static str) -> Operator {
-    microsoft(name, Family::Transcendental, like_first)
+    microsoft(name, Family::TranscendentalGradient, like_first)
         .operations(costly)
         .in_place_on_cuda()
 }

@@ -10,9 +10,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     reads_a_part("Gather", gather),
     reads_a_part("GatherElements", gather_elements),
     reads_a_part("GatherND", gather_nd),
-    onnx("ScatterElements", Family::Gather, super::like_first).in_place(),
-    onnx("Scatter", Family::Gather, super::like_first).in_place(),
-    onnx("ScatterND", Family::Gather, super::like_first),
+    onnx("ScatterElements", Family::Scatter, super::like_first).in_place(),
+    onnx("Scatter", Family::Scatter, super::like_first).in_place(),
+    onnx("ScatterND", Family::Scatter, super::like_first),
     reads_a_part("OneHot", one_hot),
     reads_a_part("Compress", |_| unknown()),
     onnx("NonZero", Family::Gather, non_zero),
@@ -33,7 +33,7 @@ const fn reads_a_part(name: &'static str, rule: super::ShapeRule) -> Operator {
 
 /// Gradients that several threads add up in an order that varies.
 const fn sums_up(name: &'static str, rule: super::ShapeRule) -> Operator {
-    microsoft(name, Family::Gather, rule)
+    microsoft(name, Family::Scatter, rule)
         .recompute(|_| Recompute::Never("adds up in an order that varies from run to run"))
 }
 

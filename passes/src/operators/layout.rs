@@ -13,7 +13,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Constant, ElementType};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    moves(onnx("Transpose", Family::Movement, transpose)),
+    moves(onnx("Transpose", Family::Transposition, transpose)),
     moves(onnx("Concat", Family::Movement, concat)),
     moves(microsoft(
         "ConcatTraining",
@@ -22,7 +22,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     )),
     moves(onnx("Split", Family::Movement, split)),
     moves(microsoft("SplitTraining", Family::Movement, split)),
-    moves(onnx("Expand", Family::Movement, expand)).workspace(expand_workspace),
+    moves(onnx("Expand", Family::Movement, expand))
+        .operations(pieces)
+        .workspace(expand_workspace),
     moves(onnx("Tile", Family::Movement, tile)),
     moves(onnx("Pad", Family::Movement, pad)),
     moves(onnx("DepthToSpace", Family::Movement, depth_to_space)),
@@ -185,6 +187,17 @@ fn expand_workspace(view: &View, provider: Provider) -> Option<Bytes> {
         return None;
     }
     Some(Bytes(runs.saturating_mul(8)))
+}
+
+/// The pieces that are copied one by one: runs of elements that lie side by side in both.
+fn pieces(view: &View) -> Option<f64> {
+    let (x, y) = (view.input(0).ok()?, view.output(0)?);
+    let pairs = x.shape.iter().rev().zip(y.shape.iter().rev());
+    let run: f64 = pairs
+        .take_while(|(a, b)| a == b)
+        .map(|(&a, _)| a.max(1) as f64)
+        .product();
+    Some(y.count() as f64 / run)
 }
 
 fn tile(view: &View) -> Result<Outputs, Fault> {

@@ -23,42 +23,34 @@ pub(super) const OPERATORS: &[Operator] = &[
         domain: super::MICROSOFT,
         ..loss("SoftmaxCrossEntropyLossInternal")
     },
-    onnx("NegativeLogLikelihoodLoss", Family::Softmax, likelihood),
+    onnx("NegativeLogLikelihoodLoss", Family::Loss, likelihood),
     Operator {
         domain: super::MICROSOFT,
         ..onnx(
             "NegativeLogLikelihoodLossInternal",
-            Family::Softmax,
+            Family::Loss,
             likelihood,
         )
     },
-    microsoft(
-        "SoftmaxCrossEntropyLossGrad",
-        Family::Softmax,
-        loss_gradient,
-    )
-    .operations(|view| per_output_element(view, 10.0))
-    .workspace(loss_gradient_workspace),
+    microsoft("SoftmaxCrossEntropyLossGrad", Family::Loss, loss_gradient)
+        .operations(|view| per_output_element(view, 10.0))
+        .workspace(loss_gradient_workspace),
     microsoft(
         "SoftmaxCrossEntropyLossInternalGrad",
-        Family::Softmax,
+        Family::Loss,
         loss_gradient,
     )
     .operations(|view| per_output_element(view, 10.0))
     .workspace(loss_gradient_workspace),
-    microsoft("SoftmaxCrossEntropy", Family::Softmax, old_loss)
+    microsoft("SoftmaxCrossEntropy", Family::Loss, old_loss)
         .operations(|view| per_input_element(view, 12.0)),
-    microsoft("SparseSoftmaxCrossEntropy", Family::Softmax, old_loss)
+    microsoft("SparseSoftmaxCrossEntropy", Family::Loss, old_loss)
         .operations(|view| per_input_element(view, 12.0)),
     // (dY, log_prob, label)
-    microsoft("SoftmaxCrossEntropyGrad", Family::Softmax, like_second)
+    microsoft("SoftmaxCrossEntropyGrad", Family::Loss, like_second)
         .operations(|view| per_output_element(view, 10.0)),
-    microsoft(
-        "SparseSoftmaxCrossEntropyGrad",
-        Family::Softmax,
-        like_second,
-    )
-    .operations(|view| per_output_element(view, 10.0)),
+    microsoft("SparseSoftmaxCrossEntropyGrad", Family::Loss, like_second)
+        .operations(|view| per_output_element(view, 10.0)),
 ];
 
 /// An exponential, a sum and a division per element.
@@ -69,13 +61,13 @@ const fn softmax(name: &'static str) -> Operator {
 }
 
 const fn gradient(name: &'static str) -> Operator {
-    microsoft(name, Family::Softmax, like_first)
+    microsoft(name, Family::SoftmaxGradient, like_first)
         .operations(|view| per_output_element(view, 4.0))
         .workspace(softmax_gradient_workspace)
 }
 
 const fn loss(name: &'static str) -> Operator {
-    onnx(name, Family::Softmax, cross_entropy)
+    onnx(name, Family::Loss, cross_entropy)
         .operations(|view| per_input_element(view, 12.0))
         .workspace(loss_workspace)
 }

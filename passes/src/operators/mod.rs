@@ -103,28 +103,44 @@ pub enum Family {
     View,
     /// Conv, ConvTranspose.
     Convolution,
-    /// Conv with one input channel per group.
+    /// Conv with one input channel per group, and its gradient.
     DepthwiseConvolution,
     /// ConvGrad, ConvTransposeGrad.
     ConvolutionGradient,
     /// MatMul, Gemm, Einsum.
     MatrixProduct,
-    /// Add, Mul, Relu, ReluGrad and their like.
+    /// Add, Mul, Relu and their like.
     Elementwise,
+    /// ReluGrad, SigmoidGrad, DropoutGrad and their like.
+    ActivationGradient,
     /// Exp, Erf, Gelu, Tanh and their like.
     Transcendental,
-    /// Reductions along axes, and norms over them.
+    /// GeluGrad and its like.
+    TranscendentalGradient,
+    /// Reductions along axes, running sums, sorting.
     Reduction,
-    /// BatchNormalization and its gradient, LayerNormalization and its gradient.
+    /// BatchNormalization and its like, and their gradients.
     Normalization,
-    /// Softmax and cross-entropy.
+    /// LayerNormalization and its like, and their gradients.
+    RowNormalization,
+    /// Softmax, LogSoftmax.
     Softmax,
-    /// Pooling and its gradients.
+    /// SoftmaxGrad, LogSoftmaxGrad.
+    SoftmaxGradient,
+    /// Cross-entropy and its gradient.
+    Loss,
+    /// Pooling.
     Pooling,
-    /// Transpose, Concat, Slice, Expand and their like.
+    /// Gradients of pooling.
+    PoolingGradient,
+    /// Transpose.
+    Transposition,
+    /// Concat, Slice, Expand and their like.
     Movement,
-    /// Gather, Scatter and their gradients.
+    /// Gather and its like.
     Gather,
+    /// Scatter, and the gradients of Gather.
+    Scatter,
     /// Random numbers, Dropout included.
     Random,
     /// LSTM, GRU, RNN and their gradients.

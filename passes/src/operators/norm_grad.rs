@@ -6,9 +6,10 @@ use crate::bytes::Bytes;
 
 pub(super) const OPERATORS: &[Operator] = &[
     // (dY, X, scale, saved mean, saved 1 / std) -> (dX, dScale, dB)
-    gradient("BatchNormalizationGrad", |view| {
+    microsoft("BatchNormalizationGrad", Family::Normalization, |view| {
         data_and_parameters(view, 1, Some(2))
-    }),
+    })
+    .operations(|view| per_output_element(view, 12.0)),
     // (dY, X, scale, mean, 1 / std) -> (dX, dScale, dB)
     gradient("LayerNormalizationGrad", |view| {
         data_and_parameters(view, 1, Some(2))
@@ -27,7 +28,8 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 const fn gradient(name: &'static str, rule: super::ShapeRule) -> Operator {
-    microsoft(name, Family::Normalization, rule).operations(|view| per_output_element(view, 12.0))
+    microsoft(name, Family::RowNormalization, rule)
+        .operations(|view| per_output_element(view, 28.0))
 }
 
 /// dX like the data, then dScale and dB like the scale.

@@ -13,44 +13,52 @@ pub(super) const OPERATORS: &[Operator] = &[
     norm(microsoft("BatchNormInternal", Family::Normalization, batch))
         .aliasing(Aliases::These(&[(1, 3), (2, 4)]))
         .recompute(|_| Recompute::BatchNorm),
-    norm(onnx("LayerNormalization", Family::Normalization, layer)),
+    norm(onnx("LayerNormalization", Family::RowNormalization, layer)),
     // Before operator set 17, LayerNormalization is ONNX Runtime's, in the standard's domain.
     norm(onnx(
         "SimplifiedLayerNormalization",
-        Family::Normalization,
+        Family::RowNormalization,
         simplified,
     )),
     Operator {
         domain: super::MICROSOFT,
         ..norm(onnx(
             "SimplifiedLayerNormalization",
-            Family::Normalization,
+            Family::RowNormalization,
             simplified,
         ))
     },
-    norm(onnx("RMSNormalization", Family::Normalization, like_first)),
+    norm(onnx(
+        "RMSNormalization",
+        Family::RowNormalization,
+        like_first,
+    )),
     norm(microsoft(
         "SkipLayerNormalization",
-        Family::Normalization,
+        Family::RowNormalization,
         skip,
     )),
     norm(microsoft(
         "SkipSimplifiedLayerNormalization",
-        Family::Normalization,
+        Family::RowNormalization,
         skip,
     )),
     norm(onnx(
         "InstanceNormalization",
-        Family::Normalization,
+        Family::RowNormalization,
         like_first,
     )),
     norm(onnx(
         "GroupNormalization",
-        Family::Normalization,
+        Family::RowNormalization,
         like_first,
     )),
-    norm(microsoft("GroupNorm", Family::Normalization, like_first)),
-    norm(onnx("LpNormalization", Family::Normalization, like_first)),
+    norm(microsoft("GroupNorm", Family::RowNormalization, like_first)),
+    norm(onnx(
+        "LpNormalization",
+        Family::RowNormalization,
+        like_first,
+    )),
     norm(onnx(
         "MeanVarianceNormalization",
         Family::Normalization,

@@ -12,9 +12,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     global("GlobalMaxPool"),
     global("GlobalAveragePool"),
     global("GlobalLpPool"),
-    onnx("MaxPoolGrad", Family::Pooling, max_gradient),
+    onnx("MaxPoolGrad", Family::PoolingGradient, max_gradient),
     // Neither dY nor an attribute says how large X was.
-    onnx("AveragePoolGrad", Family::Pooling, |_| unknown()),
+    onnx("AveragePoolGrad", Family::PoolingGradient, |_| unknown()),
     microsoft("MaxpoolWithMask", Family::Pooling, pool).operations(window_operations),
 ];
 

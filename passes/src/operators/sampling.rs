@@ -26,9 +26,13 @@ pub(super) const OPERATORS: &[Operator] = &[
     microsoft("BiasDropout", Family::Random, dropout).recompute(never),
     microsoft("BitmaskDropout", Family::Random, bitmask).recompute(never),
     microsoft("BitmaskBiasDropout", Family::Random, bitmask).recompute(never),
-    microsoft("DropoutGrad", Family::Elementwise, like_first),
-    microsoft("TrainableDropoutGrad", Family::Elementwise, like_first),
-    microsoft("BitmaskDropoutGrad", Family::Elementwise, like_first),
+    microsoft("DropoutGrad", Family::ActivationGradient, like_first),
+    microsoft(
+        "TrainableDropoutGrad",
+        Family::ActivationGradient,
+        like_first,
+    ),
+    microsoft("BitmaskDropoutGrad", Family::ActivationGradient, like_first),
 ];
 
 const fn random(name: &'static str, rule: super::ShapeRule) -> Operator {
