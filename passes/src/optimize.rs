@@ -146,3 +146,201 @@ pub enum OptimizeError {
     #[error("the rewritten graph failed verification, which is a bug in ckpt-opt: {0}")]
     Verification(#[source] Violation),
 }
+
+/// How often the search aims lower because the runtime's order needs more than the plan's.
+const CORRECTIONS: usize = 4;
+
+/// Rewrites `input` so that one training step fits the budget, at the least added time found.
+/// Deterministic: the same input and options give the same graph.
+///
+/// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
+/// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
+pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
+    verify::structure(input).map_err(OptimizeError::Input)?;
+    if !is_training_graph(input) {
+        return Err(OptimizeError::NotTraining { nodes: input.order().len() });
+    }
+    let mut graph = input.clone();
+    InferShapes { bindings: options.bindings.clone() }.run(&mut graph)?;
+    Pipeline::new(graph, options).run()
+}
+
+/// Does any node compute a gradient or accumulate one?
+fn is_training_graph(graph: &Graph) -> bool {
+    graph.order().iter().any(|&id| {
+        let op_type = graph.node(id).op_type.as_str();
+        op_type.contains("Grad") || op_type.starts_with("InPlaceAccumulator")
+    })
+}
+
+struct Pipeline<'o> {
+    options: &'o Options,
+    graph: Graph,
+    costs: Vec<Cost>,
+    recomputation: Recomputation,
+    search: Search,
+    before: Liveness,
+}
+
+/// A graph that runs, and its worse order.
+#[derive(Clone)]
+struct Candidate {
+    graph: Graph,
+    costs: Vec<Cost>,
+    worst: Liveness,
+}
+
+impl<'o> Pipeline<'o> {
+    fn new(graph: Graph, options: &'o Options) -> Pipeline<'o> {
+        let provider = options.device.provider;
+        let costs = costs(&graph, &options.device, &options.overrides);
+        let recomputation = Recomputation::of(&graph, &options.overrides);
+        let order = first_order(&graph, provider, &costs);
+        let effort = options.effort;
+        let search = Search::new(&graph, &order, provider, &costs, &recomputation, effort);
+        let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
+        Pipeline { options, graph, costs, recomputation, search, before }
+    }
+
+    fn run(mut self) -> Result<Optimized, OptimizeError> {
+        let smallest = self.smallest();
+        let budget = self.budget(smallest.worst.peak);
+        let untouched = Candidate {
+            worst: self.worst(&self.graph, &self.costs),
+            graph: self.graph.clone(),
+            costs: self.costs.clone(),
+        };
+        let (candidate, stop_reason) = if untouched.worst.peak <= budget {
+            (untouched, StopReason::NothingToAdd)
+        } else if let Some(found) = self.within(budget) {
+            let reason = match found.graph.node_count() == self.graph.node_count() {
+                true => StopReason::NothingToAdd,
+                false => StopReason::Evaluations,
+            };
+            (found, reason)
+        } else if smallest.worst.peak <= budget {
+            (smallest.clone(), StopReason::Evaluations)
+        } else {
+            let reserve = self.options.reserve;
+            let smallest = describe(&smallest.graph, &smallest.worst, reserve);
+            return Err(OptimizeError::Infeasible {
+                budget: budget + reserve,
+                smallest: Box::new(smallest),
+            });
+        };
+        verify::structure(&candidate.graph).map_err(OptimizeError::Verification)?;
+        verify::equivalence(&self.graph, &candidate.graph).map_err(OptimizeError::Verification)?;
+        let summary = self.summary(&candidate, budget, smallest.worst.peak, stop_reason);
+        Ok(Optimized { graph: candidate.graph, summary })
+    }
+
+    /// The budget without the reserve, which the graph does not see.
+    fn budget(&self, smallest: Bytes) -> Bytes {
+        let reserve = self.options.reserve;
+        let (fixed, peak) = (self.before.fixed, self.before.peak);
+        let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
+        match self.options.budget {
+            BudgetRequest::Bytes(bytes) => bytes - reserve,
+            BudgetRequest::PartOfPeak(of) => part(peak + reserve, of) - reserve,
+            BudgetRequest::FixedPlusPart(of) => fixed + part(peak - fixed, of),
+            BudgetRequest::Smallest => smallest,
+        }
+    }
+
+    /// The plan with the smallest peak, with every barrier that helps.
+    fn smallest(&mut self) -> Candidate {
+        let plan = self.search.smallest();
+        let (mut graph, costs) = self.apply(&plan);
+        let provider = self.options.device.provider;
+        let open = EnforceOrder { budget: Bytes::ZERO, provider, costs: &costs };
+        let budget = open.smallest_peak(&graph);
+        // It fits by construction; if not, the simulation below tells.
+        let _ = EnforceOrder { budget, ..open }.run(&mut graph);
+        self.candidate(graph)
+    }
+
+    /// The cheapest plan that fits in the runtime's own order.
+    fn within(&mut self, budget: Bytes) -> Option<Candidate> {
+        let provider = self.options.device.provider;
+        let mut target = budget;
+        for _ in 0..CORRECTIONS {
+            let plan = self.search.within(target)?;
+            let (mut graph, costs) = self.apply(&plan);
+            match (EnforceOrder { budget, provider, costs: &costs }).run(&mut graph) {
+                Ok(_) => return Some(self.candidate(graph)),
+                Err(missed) => target = target - (missed.reached - budget) - Bytes(1),
+            }
+        }
+        None
+    }
+
+    fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
+        let mut graph = self.graph.clone();
+        let insert = InsertMirrors { plan, recomputation: &self.recomputation };
+        let Ok(_) = insert.run(&mut graph);
+        let costs = costs(&graph, &self.options.device, &self.options.overrides);
+        (graph, costs)
+    }
+
+    fn candidate(&self, graph: Graph) -> Candidate {
+        let costs = costs(&graph, &self.options.device, &self.options.overrides);
+        Candidate { worst: self.worst(&graph, &costs), graph, costs }
+    }
+
+    fn worst(&self, graph: &Graph, costs: &[Cost]) -> Liveness {
+        let provider = self.options.device.provider;
+        let [default, priority] = ExecutionOrder::ALL
+            .map(|order| Liveness::simulate(graph, order, provider, costs));
+        if priority.peak > default.peak { priority } else { default }
+    }
+
+    fn summary(
+        &self,
+        candidate: &Candidate,
+        budget: Bytes,
+        smallest: Bytes,
+        stop_reason: StopReason,
+    ) -> Summary {
+        let reserve = self.options.reserve;
+        let time = |graph: &Graph, costs: &[Cost], only: &dyn Fn(NodeId) -> bool| {
+            let times = graph.order().iter().filter(|&&id| only(id));
+            times.fold(0u64, |sum, id| sum.saturating_add(costs[id.index()].time.0))
+        };
+        let is_barrier = |id: NodeId| {
+            id.index() >= self.graph.node_count()
+                && candidate.graph.node(id).is("com.microsoft", "PassThrough")
+        };
+        let is_mirror =
+            |id: NodeId| id.index() >= self.graph.node_count() && !is_barrier(id);
+        let count = |only: &dyn Fn(NodeId) -> bool| {
+            candidate.graph.order().iter().filter(|&&id| only(id)).count()
+        };
+        Summary {
+            budget: budget + reserve,
+            fixed: self.before.fixed + reserve,
+            before: describe(&self.graph, &self.before, reserve),
+            after: describe(&candidate.graph, &candidate.worst, reserve),
+            smallest_peak: smallest.min(candidate.worst.peak) + reserve,
+            time_before: time(&self.graph, &self.costs, &|_| true),
+            time_added: time(&candidate.graph, &candidate.costs, &is_mirror),
+            recomputed_nodes: count(&is_mirror),
+            barriers: count(&is_barrier),
+            nodes_before: self.graph.order().len(),
+            nodes_after: candidate.graph.order().len(),
+            stop_reason,
+        }
+    }
+}
+
+fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Peak {
+    let named = |holder: &Holder| match *holder {
+        Holder::Tensor(id, size) => (graph.tensor(id).name.clone(), size),
+        Holder::Workspace(id, size) => (format!("workspace of {}", graph.node(id).name), size),
+    };
+    Peak {
+        bytes: liveness.peak + reserve,
+        step: liveness.step,
+        node: liveness.peak_node().map_or_else(String::new, |id| graph.node(id).name.clone()),
+        holders: liveness.holders.iter().map(named).collect(),
+    }
+}

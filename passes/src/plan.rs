@@ -29,7 +29,12 @@ pub struct Binding {
 impl Plan {
     /// Which positions of the sequence are copies.
     pub fn copies(&self) -> Vec<bool> {
-        let nodes = self.sequence.iter().map(|id| id.index() + 1).max().unwrap_or(0);
+        let nodes = self
+            .sequence
+            .iter()
+            .map(|id| id.index() + 1)
+            .max()
+            .unwrap_or(0);
         let mut seen = vec![false; nodes];
         let repeated = |id: &NodeId| std::mem::replace(&mut seen[id.index()], true);
         self.sequence.iter().map(repeated).collect()
@@ -44,7 +49,9 @@ impl Plan {
             let node = graph.node(id);
             let rule = recomputation.rule(id);
             let own: &[usize] = if copy { rule.reads_own_outputs() } else { &[] };
-            let reads = node.reads().chain(own.iter().filter_map(|&output| node.output(output)));
+            let reads = node
+                .reads()
+                .chain(own.iter().filter_map(|&output| node.output(output)));
             bindings.push(
                 reads
                     .filter_map(|tensor| {
@@ -75,7 +82,14 @@ impl Plan {
                 }
             }
         }
-        let kept = self.sequence.iter().zip(needed).filter(|&(_, needed)| needed);
-        Plan { sequence: kept.map(|(&id, _)| id).collect(), ..*self }
+        let kept = self
+            .sequence
+            .iter()
+            .zip(needed)
+            .filter(|&(_, needed)| needed);
+        Plan {
+            sequence: kept.map(|(&id, _)| id).collect(),
+            ..*self
+        }
     }
 }

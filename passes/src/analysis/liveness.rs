@@ -90,7 +90,14 @@ impl Liveness {
         }
         holders.retain(|holder| holder.size() > Bytes::ZERO);
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.size()));
-        Liveness { fixed, peak, step, profile, order, holders }
+        Liveness {
+            fixed,
+            peak,
+            step,
+            profile,
+            order,
+            holders,
+        }
     }
 
     /// The node that runs at the peak; `None` for an empty graph.
@@ -111,7 +118,10 @@ pub fn fixed_bytes(graph: &Graph) -> Bytes {
 
 /// The most that any step of `order` needs, without what the caller owns.
 pub(crate) fn peak(skeleton: &Skeleton, order: &[u32]) -> u64 {
-    profile(skeleton, order, &buffers(skeleton, order)).into_iter().max().unwrap_or(0)
+    profile(skeleton, order, &buffers(skeleton, order))
+        .into_iter()
+        .max()
+        .unwrap_or(0)
 }
 
 /// The need of every step, without what the caller owns.
@@ -136,7 +146,9 @@ fn profile(skeleton: &Skeleton, order: &[u32], buffers: &[Buffer]) -> Vec<u64> {
     let mut live = 0i128;
     let needs = order.iter().zip(&change).map(|(&node, change)| {
         live += change;
-        u64::try_from(live).unwrap_or(u64::MAX).saturating_add(skeleton.workspace[node as usize])
+        u64::try_from(live)
+            .unwrap_or(u64::MAX)
+            .saturating_add(skeleton.workspace[node as usize])
     });
     needs.collect()
 }
@@ -147,8 +159,9 @@ fn buffers(skeleton: &Skeleton, order: &[u32]) -> Vec<Buffer> {
     let tensors = skeleton.size.len();
     // Reads still to come, by tensor; for the owner of a buffer, of all tensors in it. Graph
     // outputs and what the caller owns have one more, which never comes.
-    let mut uses: Vec<u32> =
-        (0..tensors).map(|t| u32::from(skeleton.output[t]) + u32::from(skeleton.owned[t])).collect();
+    let mut uses: Vec<u32> = (0..tensors)
+        .map(|t| u32::from(skeleton.output[t]) + u32::from(skeleton.owned[t]))
+        .collect();
     for node in 0..skeleton.len() {
         for &tensor in skeleton.reads.get(node) {
             uses[tensor as usize] += 1;
@@ -173,7 +186,11 @@ fn buffers(skeleton: &Skeleton, order: &[u32]) -> Vec<Buffer> {
                 uses[of as usize] += uses[tensor as usize];
             } else {
                 buffer_of[tensor as usize] = buffers.len() as u32;
-                buffers.push(Buffer { owner: tensor, first: step, last: order.len() - 1 });
+                buffers.push(Buffer {
+                    owner: tensor,
+                    first: step,
+                    last: order.len() - 1,
+                });
             }
         }
         for &tensor in reads {

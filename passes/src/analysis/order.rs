@@ -55,7 +55,11 @@ impl Edges {
         let mut before: Vec<u32> = Vec::new();
         for node in 0..skeleton.len() {
             let reads = skeleton.reads.get(node).iter();
-            before.extend(reads.map(|&t| producer[t as usize]).filter(|&p| p != NOBODY));
+            before.extend(
+                reads
+                    .map(|&t| producer[t as usize])
+                    .filter(|&p| p != NOBODY),
+            );
             before.sort_unstable();
             before.dedup();
             for &p in &before {
@@ -63,7 +67,10 @@ impl Edges {
             }
             producers.push(before.drain(..));
         }
-        Edges { producers, consumers }
+        Edges {
+            producers,
+            consumers,
+        }
     }
 
     /// Consumers of each node, ascending.
@@ -95,8 +102,9 @@ impl Edges {
 fn reverse_depth_first(edges: &Edges) -> Vec<u32> {
     const LEAVE: u32 = 1 << 31;
     let nodes = edges.producers.len();
-    let mut stack: Vec<u32> =
-        (0..nodes as u32).filter(|&i| edges.consumers[i as usize] == 0).collect();
+    let mut stack: Vec<u32> = (0..nodes as u32)
+        .filter(|&i| edges.consumers[i as usize] == 0)
+        .collect();
     let mut visited = vec![false; nodes];
     let mut found = Vec::with_capacity(nodes);
     while let Some(visit) = stack.pop() {
@@ -142,8 +150,10 @@ fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {
     let consumers = edges.consumers();
     let nodes = skeleton.len();
     let mut missing: Vec<usize> = (0..nodes).map(|i| edges.producers.get(i).len()).collect();
-    let mut ready: BinaryHeap<_> =
-        (0..nodes as u32).filter(|&i| missing[i as usize] == 0).map(key).collect();
+    let mut ready: BinaryHeap<_> = (0..nodes as u32)
+        .filter(|&i| missing[i as usize] == 0)
+        .map(key)
+        .collect();
     let mut found = Vec::with_capacity(nodes);
     while let Some(Reverse((_, i))) = ready.pop() {
         found.push(i);

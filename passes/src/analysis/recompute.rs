@@ -25,7 +25,9 @@ impl Recomputation {
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
             rules[id.index()] = match (operators::recompute(node), said) {
                 (_, Some(false)) => Recompute::Never("the cost table says so"),
-                (Recompute::Never(_), Some(true)) if operators::is_unknown(node) => Recompute::Clone,
+                (Recompute::Never(_), Some(true)) if operators::is_unknown(node) => {
+                    Recompute::Clone
+                }
                 (rule, _) => rule,
             };
             for capture in &node.captures {
@@ -73,9 +75,15 @@ pub fn only_aliases(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let aliases = operators::aliases(node);
     let is_alias = |position: usize| {
-        aliases.iter().any(|&(output, input)| output == position && node.input(input).is_some())
+        aliases
+            .iter()
+            .any(|&(output, input)| output == position && node.input(input).is_some())
     };
-    let mut outputs = node.outputs.iter().enumerate().filter(|(_, output)| output.is_some());
+    let mut outputs = node
+        .outputs
+        .iter()
+        .enumerate()
+        .filter(|(_, output)| output.is_some());
     let mut any = false;
     let all = outputs.all(|(position, output)| {
         any = true;

@@ -16,7 +16,10 @@ pub(crate) struct Lists<T> {
 
 impl<T> Default for Lists<T> {
     fn default() -> Lists<T> {
-        Lists { ends: Vec::new(), items: Vec::new() }
+        Lists {
+            ends: Vec::new(),
+            items: Vec::new(),
+        }
     }
 }
 
@@ -75,7 +78,9 @@ impl Skeleton {
         let mut skeleton = Skeleton::default();
         for id in graph.tensor_ids() {
             let tensor = graph.tensor(id);
-            skeleton.size.push(tensor.bytes().map_or(0, |bytes| bytes.0));
+            skeleton
+                .size
+                .push(tensor.bytes().map_or(0, |bytes| bytes.0));
             skeleton.owned.push(tensor.kind != TensorKind::Value);
             skeleton.output.push(false);
         }
@@ -109,9 +114,8 @@ impl Skeleton {
         }
         self.reads.push(node.reads().map(|tensor| tensor.0));
         self.writes.push(node.writes().map(|tensor| tensor.0));
-        let pair = |&(output, input): &operators::Alias| {
-            Some((node.output(output)?, node.input(input)?))
-        };
+        let pair =
+            |&(output, input): &operators::Alias| Some((node.output(output)?, node.input(input)?));
         let aliases = operators::aliases(node);
         let in_place = operators::in_place(node, provider);
         let always = aliases.iter().filter_map(pair).map(|pair| (pair, true));
@@ -120,13 +124,18 @@ impl Skeleton {
             .filter_map(pair)
             .filter(|&(written, read)| same_size(graph, written, read))
             .map(|pair| (pair, false));
-        self.shares.push(always.chain(sometimes).map(|((written, read), always)| Share {
-            written: written.0,
-            read: read.0,
-            always,
-        }));
+        self.shares.push(
+            always
+                .chain(sometimes)
+                .map(|((written, read), always)| Share {
+                    written: written.0,
+                    read: read.0,
+                    always,
+                }),
+        );
         self.workspace.push(workspace);
-        self.reads_only_shape.push(node.is("", "Shape") || node.is("", "Size"));
+        self.reads_only_shape
+            .push(node.is("", "Shape") || node.is("", "Size"));
     }
 }
 

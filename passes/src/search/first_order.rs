@@ -12,6 +12,8 @@ use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 
+use super::postpone::postpone;
+
 /// A result this small may always be computed at once.
 const TINY: u64 = 4096;
 
@@ -25,8 +27,12 @@ pub fn first_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Vec<Nod
     let mut best: Option<((u64, u128), Vec<u32>)> = None;
     for base in bases {
         let lazy = shape.lazy(&base);
-        let candidates =
-            [shape.eager(&skeleton, &base), shape.eager(&skeleton, &lazy), lazy, base];
+        let candidates = [
+            shape.eager(&skeleton, &base),
+            shape.eager(&skeleton, &lazy),
+            lazy,
+            base,
+        ];
         for order in candidates {
             let profile = liveness::profile_of(&skeleton, &order);
             let area = profile.iter().map(|&need| u128::from(need)).sum::<u128>();
@@ -36,8 +42,11 @@ pub fn first_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Vec<Nod
             }
         }
     }
-    let order = best.map(|(_, order)| order).unwrap_or_default();
-    order.into_iter().map(|node| graph.order()[node as usize]).collect()
+    let order = postpone(&skeleton, best.map(|(_, order)| order).unwrap_or_default());
+    order
+        .into_iter()
+        .map(|node| graph.order()[node as usize])
+        .collect()
 }
 
 /// Who reads whom. A tensor's *owner* is the tensor in whose memory it lies.
@@ -66,7 +75,12 @@ impl Dependences {
                     readers.push(node as u32);
                 }
             }
-            for share in skeleton.shares.get(node).iter().filter(|share| share.always) {
+            for share in skeleton
+                .shares
+                .get(node)
+                .iter()
+                .filter(|share| share.always)
+            {
                 if !skeleton.output[share.written as usize] {
                     found.owner[share.written as usize] = found.owner[share.read as usize];
                 }
@@ -83,7 +97,13 @@ impl Dependences {
             position[node as usize] = i;
         }
         let last_read: Vec<usize> = (0..self.readers.len())
-            .map(|t| self.readers[t].iter().map(|&n| position[n as usize]).max().unwrap_or(0))
+            .map(|t| {
+                self.readers[t]
+                    .iter()
+                    .map(|&n| position[n as usize])
+                    .max()
+                    .unwrap_or(0)
+            })
             .collect();
         // By node: the node before which it goes.
         let mut moved: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
@@ -242,27 +262,33 @@ impl Eager<'_> {
             self.uses[of] == 1 && !self.skeleton.owned[of]
         });
         let freed: u64 = freed
-            .map(|tensor| {
-                self.skeleton.size[self.dependences.owner[tensor as usize] as usize]
-            })
+            .map(|tensor| self.skeleton.size[self.dependences.owner[tensor as usize] as usize])
             .fold(0, u64::saturating_add);
         allocated <= freed
     }
 
     /// Can `reader` run right after `node`, and does it leave nothing behind?
     fn is_sink(&self, reader: u32, node: u32) -> bool {
-        let leaves_nothing = self.skeleton.writes.get(reader as usize).iter().all(|&tensor| {
-            self.skeleton.size[tensor as usize] <= TINY
-                || self.dependences.readers[tensor as usize].iter().all(|&next| {
-                    self.skeleton.writes.get(next as usize).iter().all(|&t| {
-                        self.skeleton.size[t as usize] <= TINY
-                            && self.dependences.readers[t as usize].is_empty()
-                    })
-                })
-        });
-        let from_node = self.distinct_reads(reader).into_iter().filter(|&tensor| {
-            self.dependences.producer[tensor as usize] == Some(node)
-        });
+        let leaves_nothing = self
+            .skeleton
+            .writes
+            .get(reader as usize)
+            .iter()
+            .all(|&tensor| {
+                self.skeleton.size[tensor as usize] <= TINY
+                    || self.dependences.readers[tensor as usize]
+                        .iter()
+                        .all(|&next| {
+                            self.skeleton.writes.get(next as usize).iter().all(|&t| {
+                                self.skeleton.size[t as usize] <= TINY
+                                    && self.dependences.readers[t as usize].is_empty()
+                            })
+                        })
+            });
+        let from_node = self
+            .distinct_reads(reader)
+            .into_iter()
+            .filter(|&tensor| self.dependences.producer[tensor as usize] == Some(node));
         leaves_nothing && self.missing[reader as usize] as usize <= from_node.count()
     }
 }

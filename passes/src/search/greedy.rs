@@ -54,7 +54,12 @@ pub(crate) fn greedy(
     hints: &mut Hints,
     limit: u64,
 ) -> Reached {
-    let mut run = Run { excess: Excess::of(state), queue: BinaryHeap::new(), hints, accepted: 0 };
+    let mut run = Run {
+        excess: Excess::of(state),
+        queue: BinaryHeap::new(),
+        hints,
+        accepted: 0,
+    };
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
@@ -82,7 +87,10 @@ pub(crate) fn greedy(
         }
         // What was scored in this very state keeps its place.
         let still_best = scored_at == run.accepted
-            || run.queue.peek().is_none_or(|Reverse((next, ..))| Score(fresh) <= *next);
+            || run
+                .queue
+                .peek()
+                .is_none_or(|Reverse((next, ..))| Score(fresh) <= *next);
         if still_best {
             state.apply(&toggles);
             run.accept(state, &toggles);
@@ -151,7 +159,8 @@ impl Run<'_> {
             let gain = self.excess.largest_gain(state, size, groups);
             let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
             let hint = self.hints.get(&copy).map_or(0.0, |score| score * OPTIMISM);
-            self.queue.push(Reverse((Score(bound.max(hint)), copy, NEVER)));
+            self.queue
+                .push(Reverse((Score(bound.max(hint)), copy, NEVER)));
         }
     }
 

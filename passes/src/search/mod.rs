@@ -6,6 +6,7 @@ mod first_order;
 mod greedy;
 mod moves;
 mod neighbourhood;
+mod postpone;
 mod problem;
 mod prune;
 mod random;
@@ -51,7 +52,11 @@ struct Found {
 
 impl Found {
     fn of(state: &State<'_>) -> Found {
-        Found { peak: state.peak(), cost: state.cost(), copies: state.all_copies() }
+        Found {
+            peak: state.peak(),
+            cost: state.cost(),
+            copies: state.all_copies(),
+        }
     }
 }
 
@@ -69,7 +74,11 @@ impl Search {
         effort: Effort,
     ) -> Search {
         let problem = Problem::new(graph, order, provider, costs, recomputation);
-        Search { problem, effort, smallest: None }
+        Search {
+            problem,
+            effort,
+            smallest: None,
+        }
     }
 
     /// The largest need of any one node for what it reads, writes and works with: no schedule
@@ -92,7 +101,12 @@ impl Search {
         let mut evaluations = 0;
         for exponent in [Exponent::One, Exponent::Half, Exponent::Two] {
             let mut state = State::new(&self.problem, target, exponent);
-            let reached = greedy(&mut state, &mut None, &mut Hints::new(), self.effort.evaluations);
+            let reached = greedy(
+                &mut state,
+                &mut None,
+                &mut Hints::new(),
+                self.effort.evaluations,
+            );
             if reached == Reached::Budget {
                 prune(&mut state);
                 keep_cheaper(&mut best, Found::of(&state));
@@ -132,7 +146,12 @@ impl Search {
             let mut fits = false;
             for exponent in [Exponent::Two, Exponent::One] {
                 let mut state = State::new(&self.problem, target, exponent);
-                let reached = greedy(&mut state, &mut None, &mut Hints::new(), self.effort.evaluations);
+                let reached = greedy(
+                    &mut state,
+                    &mut None,
+                    &mut Hints::new(),
+                    self.effort.evaluations,
+                );
                 let found = Found::of(&state);
                 if found.peak < best.peak {
                     best = found;
@@ -171,7 +190,10 @@ impl Search {
             group.push(step);
             sequence.extend(group.iter().map(|&node| self.problem.order[node as usize]));
         }
-        Plan { sequence, predicted_peak: self.problem.fixed + Bytes(state.peak() as u64) }
+        Plan {
+            sequence,
+            predicted_peak: self.problem.fixed + Bytes(state.peak() as u64),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Supply {
 }
 
 /// No closure grows past this: what is still missing then lives longer.
-const LARGEST_CLOSURE: usize = 2_000;
+const LARGEST_CLOSURE: usize = 200;
 
 /// Below this part of the budget a value is not worth computing again.
 const NEGLIGIBLE: f64 = 1e-4;
@@ -76,12 +76,15 @@ pub(crate) fn evict(state: &State<'_>, excess: &Excess, copy: Copy, supply: Supp
         next += 1;
         for &value in &problem.steps[reader.node as usize].copy_reads {
             let info = &problem.values[value as usize];
-            let source = Copy { node: info.producer, before: reader.before };
+            let source = Copy {
+                node: info.producer,
+                before: reader.before,
+            };
             if !info.recomputed
                 || source.node >= source.before
                 || info.producer == reader.node
-                || toggles.contains(&source)
                 || state.has(source)
+                || toggles.contains(&source)
             {
                 continue;
             }
@@ -124,7 +127,10 @@ pub(crate) fn merge(state: &mut State<'_>, copy: Copy) -> Vec<Undo> {
             if before == 0 {
                 continue;
             }
-            let supplier = Copy { node: producer, before: copies[before - 1] };
+            let supplier = Copy {
+                node: producer,
+                before: copies[before - 1],
+            };
             if !state.is_used(supplier) {
                 undone.push(state.apply(&[supplier]));
                 toggles.push(supplier);
@@ -146,8 +152,11 @@ pub(crate) fn undo_all(state: &mut State<'_>, undone: Vec<Undo>) {
 pub(crate) fn may_merge(state: &State<'_>, copy: Copy) -> bool {
     let problem = state.problem;
     let info = &problem.steps[copy.node as usize];
-    let released: f64 =
-        info.copy_reads.iter().map(|&value| problem.values[value as usize].size).sum();
+    let released: f64 = info
+        .copy_reads
+        .iter()
+        .map(|&value| problem.values[value as usize].size)
+        .sum();
     info.writes.iter().all(|&value| {
         let value_info = &problem.values[value as usize];
         if !value_info.recomputed {

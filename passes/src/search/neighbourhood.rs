@@ -16,7 +16,8 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
     let budget = state.budget();
     let start = state.evaluations;
     let mut hints: [Hints; 3] = Default::default();
-    let mut round = 0u64; let (mut improved, mut accepted, mut failed, mut total_removed) = (0,0,0,0);
+    let mut round = 0u64;
+    let (mut improved, mut accepted, mut failed, mut total_removed) = (0, 0, 0, 0);
     while state.evaluations < limit && best.0 > 0 {
         let removed = destroy(state, &current.1, &mut random);
         total_removed += removed;
@@ -25,7 +26,10 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
         }
         let exponent = [Exponent::Half, Exponent::One, Exponent::Two][random.below(3)];
         state.aim(budget, exponent);
-        let mut noise = Some(Noise { random: Random::new(random.next()), amount: 0.6 * random.unit() });
+        let mut noise = Some(Noise {
+            random: Random::new(random.next()),
+            amount: 0.6 * random.unit(),
+        });
         let reached = greedy(state, &mut noise, &mut hints[exponent as usize], limit);
         if reached == Reached::Budget {
             prune(state);
@@ -33,13 +37,19 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
         // Small worsenings are accepted early, none at the end.
         let used = (state.evaluations - start) as f64 / (limit - start).max(1) as f64;
         let slack = 1.0 + 0.02 * (1.0 - used).max(0.0);
-        if reached == Reached::Budget && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64) {
+        if reached == Reached::Budget
+            && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64)
+        {
             current = (state.cost(), state.all_copies());
             if current.0 < best.0 {
-                improved += 1; best = current.clone();
-            } accepted += 1;
+                improved += 1;
+                best = current.clone();
+            }
+            accepted += 1;
         } else {
-            if reached != Reached::Budget {failed += 1;}
+            if reached != Reached::Budget {
+                failed += 1;
+            }
             restore(state, &current.1);
         }
         round += 1;
@@ -48,7 +58,10 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
             restore(state, &current.1);
         }
     }
-    eprintln!("rounds {round} evals {} improved {improved} accepted {accepted} failed {failed} removed {total_removed}", state.evaluations - start);
+    eprintln!(
+        "rounds {round} evals {} improved {improved} accepted {accepted} failed {failed} removed {total_removed}",
+        state.evaluations - start
+    );
     restore(state, &best.1);
 }
 
@@ -67,13 +80,19 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
             .iter()
             .copied()
             .filter(|copy| {
-                if by_node { near(copy.node, centre.node) } else { near(copy.before, centre.before) }
+                if by_node {
+                    near(copy.node, centre.node)
+                } else {
+                    near(copy.before, centre.before)
+                }
             })
             .take(40)
             .collect()
     } else {
         let count = 1 + random.below(8.min(copies.len()));
-        (0..count).map(|_| copies[random.below(copies.len())]).collect()
+        (0..count)
+            .map(|_| copies[random.below(copies.len())])
+            .collect()
     };
     for copy in chosen {
         if state.has(copy) {
@@ -87,9 +106,17 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
 /// Makes the schedule have exactly these copies.
 pub(crate) fn restore(state: &mut State<'_>, copies: &[Copy]) {
     let now = state.all_copies();
-    let mut toggles: Vec<Copy> =
-        now.iter().copied().filter(|copy| copies.binary_search(copy).is_err()).collect();
-    toggles.extend(copies.iter().copied().filter(|copy| now.binary_search(copy).is_err()));
+    let mut toggles: Vec<Copy> = now
+        .iter()
+        .copied()
+        .filter(|copy| copies.binary_search(copy).is_err())
+        .collect();
+    toggles.extend(
+        copies
+            .iter()
+            .copied()
+            .filter(|copy| now.binary_search(copy).is_err()),
+    );
     if !toggles.is_empty() {
         state.apply(&toggles);
     }

@@ -123,7 +123,12 @@ impl<'g> Builder<'g> {
         }
     }
 
-    fn build(mut self, provider: Provider, costs: &[Cost], recomputation: &Recomputation) -> Problem {
+    fn build(
+        mut self,
+        provider: Provider,
+        costs: &[Cost],
+        recomputation: &Recomputation,
+    ) -> Problem {
         for (step, &id) in self.order.iter().enumerate() {
             self.add_step(step as Step, id, costs[id.index()], recomputation);
         }
@@ -145,7 +150,9 @@ impl<'g> Builder<'g> {
             steps: self.steps,
             values: self.values,
             aliases_of: self.aliases_of,
-            total_time: costs.iter().fold(0, |sum, cost| sum.saturating_add(cost.time.0)),
+            total_time: costs
+                .iter()
+                .fold(0, |sum, cost| sum.saturating_add(cost.time.0)),
             fixed: crate::analysis::liveness::fixed_bytes(self.graph),
         }
     }
@@ -157,14 +164,19 @@ impl<'g> Builder<'g> {
         let mut aliased = Vec::new();
         for (position, output) in node.outputs.iter().enumerate() {
             let Some(output) = *output else { continue };
-            let alias = aliases.iter().find(|a| a.0 == position).and_then(|a| node.input(a.1));
+            let alias = aliases
+                .iter()
+                .find(|a| a.0 == position)
+                .and_then(|a| node.input(a.1));
             if let (Some(input), false) = (alias, self.is_output[output.index()]) {
                 self.value_of[output.index()] = self.value_of[input.index()];
                 aliased.extend(self.value_of[input.index()]);
                 continue;
             }
             self.value_of[output.index()] = Some(self.values.len() as ValueId);
-            self.steps[step as usize].writes.push(self.values.len() as ValueId);
+            self.steps[step as usize]
+                .writes
+                .push(self.values.len() as ValueId);
             let kept = self.is_output[output.index()];
             self.values.push(Value {
                 producer: step,
@@ -181,8 +193,7 @@ impl<'g> Builder<'g> {
         info.workspace = exact(cost.workspace);
         info.copy_time = info.copy_time.saturating_add(cost.time.0);
         let only_aliases = only_aliases(self.graph, id);
-        info.recomputable =
-            !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
+        info.recomputable = !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
         if only_aliases {
             // A new computation of the value needs new aliases as well.
             for value in aliased {
@@ -216,8 +227,10 @@ impl<'g> Builder<'g> {
             for alias in self.aliases_of[step as usize].clone() {
                 let written = self.steps[step as usize].writes.clone();
                 let alias = self.graph.node(self.order[alias as usize]);
-                let other: Vec<ValueId> =
-                    alias.reads().filter_map(|tensor| self.value_of[tensor.index()]).collect();
+                let other: Vec<ValueId> = alias
+                    .reads()
+                    .filter_map(|tensor| self.value_of[tensor.index()])
+                    .collect();
                 for value in other {
                     if !written.contains(&value) {
                         self.add_copy_read(step, value);
@@ -247,7 +260,11 @@ impl<'g> Builder<'g> {
             && read.shape.is_some()
             && read.shape == written.shape
             && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
-            && node.reads().filter(|&t| self.value_of[t.index()] == self.value_of[input.index()]).count() == 1
+            && node
+                .reads()
+                .filter(|&t| self.value_of[t.index()] == self.value_of[input.index()])
+                .count()
+                == 1
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct State<'p> {
     over: i64,
     cost: u64,
     scratch: Scratch,
-    /// How many toggles were evaluated: the measure of work.
+    /// How many lifetimes were worked out: the measure of work.
     pub(crate) evaluations: u64,
 }
 
@@ -128,6 +128,7 @@ impl<'p> State<'p> {
         state.scratch.group_seen.fill(1);
         state.refresh(&mut undo);
         state.aim(budget, exponent);
+        state.evaluations = 0;
         state
     }
 
@@ -175,7 +176,10 @@ impl<'p> State<'p> {
         if after + 1 >= until {
             return 0.0;
         }
-        self.memory[after as usize + 1..until as usize].iter().copied().fold(0.0, f64::max)
+        self.memory[after as usize + 1..until as usize]
+            .iter()
+            .copied()
+            .fold(0.0, f64::max)
     }
 
     /// Does everything fit?
@@ -188,14 +192,19 @@ impl<'p> State<'p> {
         let by_node = self.copies.iter().enumerate();
         by_node
             .flat_map(|(node, before)| {
-                before.iter().map(move |&before| Copy { node: node as Step, before })
+                before.iter().map(move |&before| Copy {
+                    node: node as Step,
+                    before,
+                })
             })
             .collect()
     }
 
     /// Is `node` computed again directly before `before`?
     pub(crate) fn has(&self, copy: Copy) -> bool {
-        self.copies[copy.node as usize].binary_search(&copy.before).is_ok()
+        self.copies[copy.node as usize]
+            .binary_search(&copy.before)
+            .is_ok()
     }
 
     /// The nodes computed again directly before `step`, ascending.
@@ -210,7 +219,11 @@ impl<'p> State<'p> {
 
     /// The position of the last reader of the computation of `value` that a reader at position
     /// `at` would read, and that computation's own position.
-    pub(crate) fn lives_until(&self, value: ValueId, at: (Step, Step)) -> ((Step, Step), (Step, Step)) {
+    pub(crate) fn lives_until(
+        &self,
+        value: ValueId,
+        at: (Step, Step),
+    ) -> ((Step, Step), (Step, Step)) {
         let info = &self.problem.values[value as usize];
         let start = self.latest(value, at);
         let next = self.next_start(value, start);
@@ -225,8 +238,12 @@ impl<'p> State<'p> {
 
     /// Toggles the copies, brings everything up to date, and says how to go back.
     pub(crate) fn apply(&mut self, toggles: &[Copy]) -> Undo {
-        self.evaluations += 1;
-        let mut undo = Undo { phi: self.phi, over: self.over, cost: self.cost, ..Undo::default() };
+        let mut undo = Undo {
+            phi: self.phi,
+            over: self.over,
+            cost: self.cost,
+            ..Undo::default()
+        };
         self.next_stamp();
         for &copy in toggles {
             let added = self.toggle(copy);
@@ -285,10 +302,15 @@ impl<'p> State<'p> {
     /// Does any reader read what this copy computes?
     pub(crate) fn is_used(&self, copy: Copy) -> bool {
         let start = (copy.before, copy.node);
-        self.problem.steps[copy.node as usize].writes.iter().any(|&value| {
-            self.problem.values[value as usize].recomputed
-                && self.last_use(value, start, self.next_start(value, start)).is_some()
-        })
+        self.problem.steps[copy.node as usize]
+            .writes
+            .iter()
+            .any(|&value| {
+                self.problem.values[value as usize].recomputed
+                    && self
+                        .last_use(value, start, self.next_start(value, start))
+                        .is_some()
+            })
     }
 
     fn toggle(&mut self, copy: Copy) -> bool {
@@ -328,6 +350,7 @@ impl<'p> State<'p> {
     /// Recomputes the lifetimes of touched values, then the profile.
     fn refresh(&mut self, undo: &mut Undo) {
         let values = std::mem::take(&mut self.scratch.values);
+        self.evaluations += values.len() as u64;
         let mut shifts = std::mem::take(&mut self.scratch.shifts);
         shifts.clear();
         for &value in &values {
@@ -431,8 +454,11 @@ impl<'p> State<'p> {
         let locals = &self.locals[group as usize];
         let steps = &self.problem.steps;
         if inside.is_empty() {
-            let live: f64 =
-                locals.iter().filter(|l| l.from <= group && group < l.to).map(|l| l.size).sum();
+            let live: f64 = locals
+                .iter()
+                .filter(|l| l.from <= group && group < l.to)
+                .map(|l| l.size)
+                .sum();
             return live + steps[group as usize].workspace;
         }
         let sums = &mut self.scratch.sums;
@@ -440,7 +466,11 @@ impl<'p> State<'p> {
         sums.resize(inside.len() + 2, 0.0);
         // The group's positions: its copies, then the original.
         let rank = |step: Step| {
-            if step > group { inside.len() + 1 } else { inside.partition_point(|&n| n < step) }
+            if step > group {
+                inside.len() + 1
+            } else {
+                inside.partition_point(|&n| n < step)
+            }
         };
         for local in locals {
             let (from, to) = (rank(local.from), rank(local.to));
@@ -462,12 +492,21 @@ impl<'p> State<'p> {
     fn lifetimes_of(&self, value: ValueId) -> Vec<Lifetime> {
         let info = &self.problem.values[value as usize];
         let producer = info.producer;
-        let copies: &[Step] =
-            if info.recomputed { &self.copies[producer as usize] } else { &[] };
+        let copies: &[Step] = if info.recomputed {
+            &self.copies[producer as usize]
+        } else {
+            &[]
+        };
         let mut lifetimes = Vec::with_capacity(copies.len() + 1);
         for i in 0..=copies.len() {
-            let start = if i == 0 { (producer, producer) } else { (copies[i - 1], producer) };
-            let next = copies.get(i).map_or((Step::MAX, Step::MAX), |&t| (t, producer));
+            let start = if i == 0 {
+                (producer, producer)
+            } else {
+                (copies[i - 1], producer)
+            };
+            let next = copies
+                .get(i)
+                .map_or((Step::MAX, Step::MAX), |&t| (t, producer));
             let end = if info.kept && i == 0 {
                 (Step::MAX, Step::MAX)
             } else {
@@ -484,16 +523,26 @@ impl<'p> State<'p> {
     }
 
     /// The last reader in `start..next`.
-    fn last_use(&self, value: ValueId, start: (Step, Step), next: (Step, Step)) -> Option<(Step, Step)> {
+    fn last_use(
+        &self,
+        value: ValueId,
+        start: (Step, Step),
+        next: (Step, Step),
+    ) -> Option<(Step, Step)> {
         let info = &self.problem.values[value as usize];
         // The original of step r is at (r, r), behind every copy before r.
         let before_next = info.readers.partition_point(|&r| (r, r) < next);
-        let original =
-            info.readers[..before_next].last().map(|&r| (r, r)).filter(|&use_| use_ > start);
+        let original = info.readers[..before_next]
+            .last()
+            .map(|&r| (r, r))
+            .filter(|&use_| use_ > start);
         let copies = info.copy_readers.iter().filter_map(|&reader| {
             let copies = &self.copies[reader as usize];
             let before_next = copies.partition_point(|&t| (t, reader) < next);
-            copies[..before_next].last().map(|&t| (t, reader)).filter(|&use_| use_ > start)
+            copies[..before_next]
+                .last()
+                .map(|&t| (t, reader))
+                .filter(|&use_| use_ > start)
         });
         copies.chain(original).max()
     }
@@ -506,7 +555,11 @@ impl<'p> State<'p> {
         }
         let copies = &self.copies[producer as usize];
         let before = copies.partition_point(|&t| (t, producer) < at);
-        if before == 0 { (producer, producer) } else { (copies[before - 1], producer) }
+        if before == 0 {
+            (producer, producer)
+        } else {
+            (copies[before - 1], producer)
+        }
     }
 
     fn next_start(&self, value: ValueId, start: (Step, Step)) -> (Step, Step) {
@@ -516,7 +569,9 @@ impl<'p> State<'p> {
         }
         let copies = &self.copies[info.producer as usize];
         let next = copies.partition_point(|&t| (t, info.producer) <= start);
-        copies.get(next).map_or((Step::MAX, Step::MAX), |&t| (t, info.producer))
+        copies
+            .get(next)
+            .map_or((Step::MAX, Step::MAX), |&t| (t, info.producer))
     }
 }
 
@@ -559,7 +614,11 @@ fn merge_shifts(shifts: &mut Vec<(Step, f64)>) {
 /// The parts of a lifetime in its first and last group.
 fn parts(lifetime: Lifetime, groups: usize) -> [Option<(Step, Local)>; 2] {
     let Lifetime { start, end } = lifetime;
-    let local = |from, to| Local { from, to, size: 0.0 };
+    let local = |from, to| Local {
+        from,
+        to,
+        size: 0.0,
+    };
     if start.0 == end.0 {
         return [Some((start.0, local(start.1, end.1))), None];
     }

@@ -58,12 +58,19 @@ impl Pass for EnforceOrder<'_> {
             Ok(chosen) => chosen,
             Err(reached) => {
                 let reached = fixed + Bytes(reached);
-                return Err(NotEnforceable { reached, budget: self.budget });
+                return Err(NotEnforceable {
+                    reached,
+                    budget: self.budget,
+                });
             }
         };
         let barriers = plan.barriers(&chosen);
         insert(graph, &barriers);
-        Ok(if barriers.is_empty() { Changed::No } else { Changed::Yes })
+        Ok(if barriers.is_empty() {
+            Changed::No
+        } else {
+            Changed::Yes
+        })
     }
 }
 
@@ -116,11 +123,17 @@ impl Planner {
                 return None;
             }
             let mut inputs = node.inputs.iter().flatten();
-            let computed = inputs.clone().find(|t| graph.tensor(**t).kind == TensorKind::Value);
+            let computed = inputs
+                .clone()
+                .find(|t| graph.tensor(**t).kind == TensorKind::Value);
             computed.or_else(|| inputs.next()).map(|tensor| tensor.0)
         };
         let signal = |node: usize| {
-            base.writes.get(node).iter().copied().min_by_key(|&t| base.size[t as usize])
+            base.writes
+                .get(node)
+                .iter()
+                .copied()
+                .min_by_key(|&t| base.size[t as usize])
         };
         Planner {
             passed: graph.order().iter().map(passed).collect(),
@@ -168,14 +181,21 @@ impl Planner {
         let mut added = false;
         // From the end: the furthest wanted position that ran before each step is known then.
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-        for (step, _) in profile.iter().enumerate().filter(|&(_, &need)| need > self.budget) {
+        for (step, _) in profile
+            .iter()
+            .enumerate()
+            .filter(|&(_, &need)| need > self.budget)
+        {
             let here = wanted[step];
             added |= !std::mem::replace(&mut chosen[here as usize], true);
         }
         let Some(first) = profile.iter().position(|&need| need > self.budget) else {
             return added;
         };
-        let last = profile.iter().rposition(|&need| need > self.budget).unwrap_or(first);
+        let last = profile
+            .iter()
+            .rposition(|&need| need > self.budget)
+            .unwrap_or(first);
         // What ran up to there although it belongs behind everything that exceeds.
         let mut latest = vec![0; order.len()];
         let mut least = u32::MAX;
@@ -242,13 +262,19 @@ impl Planner {
             }
             if let (true, Some(passed)) = (chosen[node], self.passed[node]) {
                 open.retain(|&n| is_open[n as usize]);
-                let waits: Vec<u32> =
-                    open.iter().filter_map(|&n| self.signal[n as usize]).collect();
+                let waits: Vec<u32> = open
+                    .iter()
+                    .filter_map(|&n| self.signal[n as usize])
+                    .collect();
                 for n in open.drain(..) {
                     is_open[n as usize] = false;
                 }
                 if !waits.is_empty() {
-                    barriers.push(Barrier { before: node as u32, passed, waits });
+                    barriers.push(Barrier {
+                        before: node as u32,
+                        passed,
+                        waits,
+                    });
                 }
             }
             is_open[node] = true;
@@ -294,20 +320,32 @@ impl Planner {
                 replaced = Some((barrier.passed, first));
             }
             let mut once = replaced;
-            skeleton.reads.push(self.base.reads.get(node).iter().map(|&tensor| match once {
-                Some((old, new)) if old == tensor => {
-                    once = None;
-                    new
-                }
-                _ => tensor,
-            }));
-            skeleton.writes.push(self.base.writes.get(node).iter().copied());
-            skeleton.shares.push(self.base.shares.get(node).iter().map(|&share| match replaced {
-                Some((old, new)) if old == share.read => Share { read: new, ..share },
-                _ => share,
-            }));
+            skeleton
+                .reads
+                .push(self.base.reads.get(node).iter().map(|&tensor| match once {
+                    Some((old, new)) if old == tensor => {
+                        once = None;
+                        new
+                    }
+                    _ => tensor,
+                }));
+            skeleton
+                .writes
+                .push(self.base.writes.get(node).iter().copied());
+            skeleton.shares.push(
+                self.base
+                    .shares
+                    .get(node)
+                    .iter()
+                    .map(|&share| match replaced {
+                        Some((old, new)) if old == share.read => Share { read: new, ..share },
+                        _ => share,
+                    }),
+            );
             skeleton.workspace.push(self.base.workspace[node]);
-            skeleton.reads_only_shape.push(self.base.reads_only_shape[node]);
+            skeleton
+                .reads_only_shape
+                .push(self.base.reads_only_shape[node]);
             position.push(node as u32);
         }
         (skeleton, position)
@@ -331,7 +369,11 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
                 .map(|&input| {
                     let of = graph.tensor(input).clone();
                     let name = graph.free_tensor_name(&format!("{}/barrier_{number}", of.name));
-                    graph.add_tensor(Tensor { name, kind: TensorKind::Value, ..of })
+                    graph.add_tensor(Tensor {
+                        name,
+                        kind: TensorKind::Value,
+                        ..of
+                    })
                 })
                 .collect();
             let name = format!("ckpt-opt/barrier_{number}");

@@ -52,7 +52,11 @@ impl Pass for InsertMirrors<'_> {
                 order.push(id);
             }
         }
-        let changed = if order == before { Changed::No } else { Changed::Yes };
+        let changed = if order == before {
+            Changed::No
+        } else {
+            Changed::Yes
+        };
         graph.set_order(order);
         Ok(changed)
     }
@@ -101,7 +105,9 @@ impl InsertMirrors<'_> {
             *input = latest[input.index()];
         }
         for position in 0..original.outputs.len() {
-            let Some(tensor) = original.outputs[position] else { continue };
+            let Some(tensor) = original.outputs[position] else {
+                continue;
+            };
             if position >= node.outputs.len() {
                 continue;
             }
@@ -112,7 +118,11 @@ impl InsertMirrors<'_> {
             }
             let of = graph.tensor(tensor).clone();
             let name = graph.free_tensor_name(&mirror_name(&of.name, number));
-            let new = graph.add_tensor(Tensor { name, kind: TensorKind::Value, ..of });
+            let new = graph.add_tensor(Tensor {
+                name,
+                kind: TensorKind::Value,
+                ..of
+            });
             node.outputs[position] = Some(new);
             if self.recomputation.supplies(id, position, tensor) {
                 latest[tensor.index()] = new;
@@ -137,13 +147,22 @@ fn dropout_from_mask(original: &Node) -> Node {
     while inputs.last().is_some_and(Option::is_none) {
         inputs.pop();
     }
-    Node::new("", "com.microsoft", "DropoutGrad", inputs, vec![original.output(0)])
+    Node::new(
+        "",
+        "com.microsoft",
+        "DropoutGrad",
+        inputs,
+        vec![original.output(0)],
+    )
 }
 
 fn readable_name(graph: &Graph, node: &Node) -> String {
     if !node.name.is_empty() {
         return node.name.clone();
     }
-    let output = node.writes().next().map_or("", |tensor| &graph.tensor(tensor).name);
+    let output = node
+        .writes()
+        .next()
+        .map_or("", |tensor| &graph.tensor(tensor).name);
     format!("{}:{output}", node.op_type)
 }

@@ -1,0 +1,154 @@
+//! Putting off what runs at the peak: a large weight gradient, its transposition and its
+//! accumulation can wait until the activations are gone, at the price of what they read.
+//!
+//! The node at the peak, with what only feeds it and what already waits for it, forms a *block*.
+//! Blocks are moved to later places, by exact simulation, as long as the peak falls.
+
+use crate::analysis::liveness;
+use crate::analysis::skeleton::Skeleton;
+
+/// How many visits of nodes the simulations may take: about a second.
+const WORK: usize = 20_000_000;
+
+/// How many later places are tried for one block.
+const PLACES: usize = 12;
+
+/// How far upstream of the node at the peak a block may reach.
+const UPSTREAM: usize = 4;
+
+/// An order whose peak is at most that of `order`.
+pub(crate) fn postpone(skeleton: &Skeleton, mut order: Vec<u32>) -> Vec<u32> {
+    let links = Links::of(skeleton);
+    let mut profile = liveness::profile_of(skeleton, &order);
+    let mut work = 0;
+    loop {
+        let Some((step, &peak)) = profile
+            .iter()
+            .enumerate()
+            .max_by_key(|&(i, &need)| (need, std::cmp::Reverse(i)))
+        else {
+            return order;
+        };
+        let mut best: Option<(u64, Vec<u32>, Vec<u64>)> = None;
+        for block in links.blocks(order[step]) {
+            for moved in later_places(&links, &order, &profile, &block) {
+                work += order.len();
+                if work > WORK {
+                    return order;
+                }
+                let profile = liveness::profile_of(skeleton, &moved);
+                let reached = profile.iter().copied().max().unwrap_or(0);
+                let least = best.as_ref().map_or(peak, |(least, ..)| *least);
+                if reached < least {
+                    best = Some((reached, moved, profile));
+                }
+            }
+        }
+        let Some((_, moved, new)) = best else {
+            return order;
+        };
+        (order, profile) = (moved, new);
+    }
+}
+
+/// Producers and consumers by node.
+struct Links {
+    producers: Vec<Vec<u32>>,
+    consumers: Vec<Vec<u32>>,
+}
+
+impl Links {
+    fn of(skeleton: &Skeleton) -> Links {
+        let mut producer = vec![None; skeleton.size.len()];
+        for node in 0..skeleton.len() {
+            for &tensor in skeleton.writes.get(node) {
+                producer[tensor as usize] = Some(node as u32);
+            }
+        }
+        let mut links = Links {
+            producers: vec![Vec::new(); skeleton.len()],
+            consumers: vec![Vec::new(); skeleton.len()],
+        };
+        for node in 0..skeleton.len() {
+            let before = &mut links.producers[node];
+            let reads = skeleton.reads.get(node).iter();
+            before.extend(reads.filter_map(|&tensor| producer[tensor as usize]));
+            before.sort_unstable();
+            before.dedup();
+            for &p in &links.producers[node] {
+                links.consumers[p as usize].push(node as u32);
+            }
+        }
+        links
+    }
+
+    /// The node alone, then with ever more of what only feeds the block.
+    fn blocks(&self, node: u32) -> Vec<Vec<u32>> {
+        let mut blocks = vec![vec![node]];
+        while blocks.len() <= UPSTREAM {
+            let last = &blocks[blocks.len() - 1];
+            let mut next = last.clone();
+            for &member in last {
+                for &producer in &self.producers[member as usize] {
+                    let only_here = self.consumers[producer as usize]
+                        .iter()
+                        .all(|c| last.contains(c));
+                    if only_here && !next.contains(&producer) {
+                        next.push(producer);
+                    }
+                }
+            }
+            if next.len() == last.len() {
+                break;
+            }
+            blocks.push(next);
+        }
+        blocks
+    }
+}
+
+/// The order with the block moved to each of some later places, with everything that depends on
+/// it and stood before that place.
+fn later_places(links: &Links, order: &[u32], profile: &[u64], block: &[u32]) -> Vec<Vec<u32>> {
+    let mut position = vec![0usize; order.len()];
+    for (i, &node) in order.iter().enumerate() {
+        position[node as usize] = i;
+    }
+    let Some(last) = block.iter().map(|&node| position[node as usize]).max() else {
+        return Vec::new();
+    };
+    // The places with the least need, one in each of some stretches of what follows, and the end.
+    let stretch = (order.len() - last).div_ceil(PLACES).max(1);
+    let mut places: Vec<usize> = (last + 1..order.len())
+        .step_by(stretch)
+        .filter_map(|from| {
+            (from..(from + stretch).min(order.len())).min_by_key(|&step| (profile[step], step))
+        })
+        .collect();
+    places.push(order.len() - 1);
+    places.dedup();
+    let move_behind = |&place: &usize| {
+        let mut moves = vec![false; order.len()];
+        for &node in block {
+            moves[node as usize] = true;
+        }
+        let mut waiting = Vec::new();
+        let mut new = Vec::with_capacity(order.len());
+        for (i, &node) in order.iter().enumerate() {
+            let depends = links.producers[node as usize]
+                .iter()
+                .any(|&p| moves[p as usize]);
+            if i <= place && (moves[node as usize] || depends) {
+                moves[node as usize] = true;
+                waiting.push(node);
+            } else {
+                new.push(node);
+            }
+            if i == place {
+                new.append(&mut waiting);
+            }
+        }
+        new
+    };
+    places.iter().map(move_behind).collect()
+}
