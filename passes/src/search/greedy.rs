@@ -58,6 +58,7 @@ pub(crate) fn greedy(
         excess: Excess::of(state),
         queue: BinaryHeap::new(),
         hints,
+        ceiling: f64::MAX,
         accepted: 0,
     };
     run.queue_all(state);
@@ -67,10 +68,12 @@ pub(crate) fn greedy(
             return Reached::Limit;
         }
         let Some(Reverse((_, copy, scored_at))) = run.queue.pop() else {
-            // Candidates that did not help once may help now.
-            if std::mem::replace(&mut retried, true) {
+            // Candidates that did not help once, or cost too much, may help now.
+            if retried && run.ceiling == f64::MAX {
                 return Reached::Stuck;
             }
+            run.ceiling = if retried { f64::MAX } else { run.ceiling };
+            retried = true;
             run.queue_all(state);
             continue;
         };
@@ -94,6 +97,7 @@ pub(crate) fn greedy(
         if still_best {
             state.apply(&toggles);
             run.accept(state, &toggles);
+            run.ceiling = fresh * CEILING;
             retried = false;
         } else {
             run.queue.push(Reverse((Score(fresh), copy, run.accepted)));
@@ -105,6 +109,9 @@ pub(crate) fn greedy(
 /// The last score of each candidate in earlier runs, for repairs of much the same schedule.
 pub(crate) type Hints = HashMap<Copy, f64>;
 
+/// The ceiling, as a multiple of what the last accepted move cost.
+const CEILING: f64 = 20.0;
+
 /// A candidate is queued this much better than its hint says.
 const OPTIMISM: f64 = 0.0;
 
@@ -112,6 +119,8 @@ struct Run<'h> {
     excess: Excess,
     queue: BinaryHeap<Entry>,
     hints: &'h mut Hints,
+    /// Ways that cost more per unit of Φ are not worth looking at yet.
+    ceiling: f64,
     accepted: u64,
 }
 
@@ -188,16 +197,32 @@ impl Run<'_> {
 
     /// The best way to compute `copy`, if it lowers Φ at all.
     fn best(&self, state: &mut State<'_>, copy: Copy) -> Option<(f64, Vec<Copy>)> {
+        let problem = state.problem;
         let mut best: Option<(f64, Vec<Copy>)> = None;
-        let extend = evict(state, &self.excess, copy, Supply::Extend);
-        consider(state, extend, &mut best);
-        let recompute = evict(state, &self.excess, copy, Supply::Recompute);
-        if recompute.len() > 1 {
-            let all = recompute.len();
-            consider(state, recompute, &mut best);
+        if let Some(extend) = evict(state, &self.excess, copy, Supply::Extend, f64::MAX) {
+            consider(state, extend, &mut best);
+        }
+        let written = problem.steps[copy.node as usize].writes.iter();
+        let size = written
+            .map(|&value| problem.values[value as usize].size)
+            .sum();
+        let groups = self.excess.between(copy.node, copy.before);
+        let gain = self.excess.largest_gain(state, size, groups);
+        // What costs more than this cannot be better.
+        let most = |best: &Option<(f64, Vec<Copy>)>| {
+            best.as_ref().map_or(self.ceiling, |(score, _)| *score) * gain
+        };
+        let all = evict(state, &self.excess, copy, Supply::Recompute, most(&best));
+        let all = all.filter(|toggles| toggles.len() > 1);
+        let copies = all.as_ref().map_or(0, Vec::len);
+        if let Some(all) = all {
+            consider(state, all, &mut best);
+        }
+        if copies != 1 {
             let price = best.as_ref().map_or(f64::MAX, |(score, _)| *score);
-            let mixed = evict(state, &self.excess, copy, Supply::Cheaper(price));
-            if mixed.len() > 1 && mixed.len() != all {
+            let supply = Supply::Cheaper(price);
+            let mixed = evict(state, &self.excess, copy, supply, most(&best));
+            if let Some(mixed) = mixed.filter(|mixed| mixed.len() > 1 && mixed.len() != copies) {
                 consider(state, mixed, &mut best);
             }
         }

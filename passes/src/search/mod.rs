@@ -2,6 +2,7 @@
 //!
 //! Everything here sees a [`problem::Problem`], never a graph, and decides; it edits nothing.
 
+mod bulk;
 mod first_order;
 mod greedy;
 mod moves;
@@ -101,6 +102,25 @@ impl Search {
         let mut evaluations = 0;
         for exponent in [Exponent::One, Exponent::Half, Exponent::Two] {
             let mut state = State::new(&self.problem, target, exponent);
+            let reached = greedy(
+                &mut state,
+                &mut None,
+                &mut Hints::new(),
+                self.effort.evaluations,
+            );
+            if reached == Reached::Budget {
+                prune(&mut state);
+                keep_cheaper(&mut best, Found::of(&state));
+            }
+            evaluations += state.evaluations;
+        }
+        for price in bulk::prices(&self.problem) {
+            let mut state = State::new(&self.problem, target, Exponent::One);
+            bulk::evict_below(&mut state, price);
+                "bulk {price} peak {} cost {}",
+                state.peak() / 1e6,
+                state.cost()
+            );
             let reached = greedy(
                 &mut state,
                 &mut None,

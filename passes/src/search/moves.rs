@@ -66,31 +66,38 @@ impl Excess {
     }
 }
 
-/// What has to be toggled so that `copy` is computed: itself first, then the copies that supply it.
-pub(crate) fn evict(state: &State<'_>, excess: &Excess, copy: Copy, supply: Supply) -> Vec<Copy> {
+/// What has to be toggled so that `copy` is computed: itself first, then the copies that supply
+/// it. `None` if that takes more than `most` nanoseconds.
+pub(crate) fn evict(
+    state: &State<'_>,
+    excess: &Excess,
+    copy: Copy,
+    supply: Supply,
+    most: f64,
+) -> Option<Vec<Copy>> {
     let problem = state.problem;
     let mut toggles = vec![copy];
     let mut next = 0;
+    let mut cost = 0.0;
     while next < toggles.len() && toggles.len() < LARGEST_CLOSURE {
         let reader = toggles[next];
         next += 1;
+        cost += problem.steps[reader.node as usize].copy_time as f64;
+        if cost > most {
+            return None;
+        }
         for &value in &problem.steps[reader.node as usize].copy_reads {
             let info = &problem.values[value as usize];
             let source = Copy {
                 node: info.producer,
                 before: reader.before,
             };
-            if !info.recomputed
-                || source.node >= source.before
-                || info.producer == reader.node
-                || state.has(source)
-                || toggles.contains(&source)
-            {
+            if !info.recomputed || source.node >= source.before || info.producer == reader.node {
                 continue;
             }
             let at = (reader.before, reader.node);
-            let (_, end) = state.lives_until(value, at);
-            if end >= at {
+            let end = state.lives_until(value, at);
+            if end > at || state.has(source) || toggles.contains(&source) {
                 continue;
             }
             let recompute = match supply {
@@ -107,7 +114,7 @@ pub(crate) fn evict(state: &State<'_>, excess: &Excess, copy: Copy, supply: Supp
             }
         }
     }
-    toggles
+    Some(toggles)
 }
 
 /// Does without `copy`: no longer computes it, nor any copy that nobody reads any more then.
@@ -162,7 +169,7 @@ pub(crate) fn may_merge(state: &State<'_>, copy: Copy) -> bool {
         if !value_info.recomputed {
             return true;
         }
-        let (_, last) = state.lives_until(value, (copy.before, copy.node));
+        let last = state.lives_until(value, (copy.before, copy.node));
         let room = state.budget() - value_info.size + released;
         state.largest_between(last.0, copy.before) <= room
     })

@@ -17,10 +17,8 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
     let start = state.evaluations;
     let mut hints: [Hints; 3] = Default::default();
     let mut round = 0u64;
-    let (mut improved, mut accepted, mut failed, mut total_removed) = (0, 0, 0, 0);
     while state.evaluations < limit && best.0 > 0 {
         let removed = destroy(state, &current.1, &mut random);
-        total_removed += removed;
         if removed == 0 {
             return;
         }
@@ -42,14 +40,9 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
         {
             current = (state.cost(), state.all_copies());
             if current.0 < best.0 {
-                improved += 1;
                 best = current.clone();
             }
-            accepted += 1;
         } else {
-            if reached != Reached::Budget {
-                failed += 1;
-            }
             restore(state, &current.1);
         }
         round += 1;
@@ -58,7 +51,6 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
             restore(state, &current.1);
         }
     }
-    eprintln!(
         "rounds {round} evals {} improved {improved} accepted {accepted} failed {failed} removed {total_removed}",
         state.evaluations - start
     );

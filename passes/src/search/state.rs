@@ -217,23 +217,12 @@ impl<'p> State<'p> {
         &self.copies[node as usize]
     }
 
-    /// The position of the last reader of the computation of `value` that a reader at position
-    /// `at` would read, and that computation's own position.
-    pub(crate) fn lives_until(
-        &self,
-        value: ValueId,
-        at: (Step, Step),
-    ) -> ((Step, Step), (Step, Step)) {
-        let info = &self.problem.values[value as usize];
-        let start = self.latest(value, at);
-        let next = self.next_start(value, start);
-        let last = self.last_use(value, start, next).unwrap_or(start);
-        let end = if info.kept && start == (info.producer, info.producer) {
-            (Step::MAX, Step::MAX)
-        } else {
-            last
-        };
-        (start, end)
+    /// Where the computation of `value` that a reader at position `at` reads stops living,
+    /// as an excluded end.
+    pub(crate) fn lives_until(&self, value: ValueId, at: (Step, Step)) -> (Step, Step) {
+        let lifetimes = &self.lifetimes[value as usize];
+        let next = lifetimes.partition_point(|lifetime| lifetime.start < at);
+        lifetimes[next.saturating_sub(1)].end
     }
 
     /// Toggles the copies, brings everything up to date, and says how to go back.
@@ -255,8 +244,15 @@ impl<'p> State<'p> {
                 self.cost -= info.copy_time;
             }
             self.touch_group(copy.before);
-            for &value in info.writes.iter().chain(&info.copy_reads) {
+            for &value in &info.writes {
                 self.touch_value(value);
+            }
+            for &value in &info.copy_reads {
+                // One reader more or less changes nothing before the last.
+                if (copy.before, copy.node + 1) >= self.lives_until(value, (copy.before, copy.node))
+                {
+                    self.touch_value(value);
+                }
             }
         }
         self.refresh(&mut undo);
@@ -513,7 +509,7 @@ impl<'p> State<'p> {
                 match self.last_use(value, start, next) {
                     Some(last) if info.overwriters.contains(&last.1) => last,
                     Some(last) => (last.0, last.1 + 1),
-                    None if i > 0 && info.optional => continue,
+                    None if i > 0 && info.optional => start,
                     None => (start.0, start.1 + 1),
                 }
             };
@@ -545,21 +541,6 @@ impl<'p> State<'p> {
                 .filter(|&use_| use_ > start)
         });
         copies.chain(original).max()
-    }
-
-    fn latest(&self, value: ValueId, at: (Step, Step)) -> (Step, Step) {
-        let info = &self.problem.values[value as usize];
-        let producer = info.producer;
-        if !info.recomputed {
-            return (producer, producer);
-        }
-        let copies = &self.copies[producer as usize];
-        let before = copies.partition_point(|&t| (t, producer) < at);
-        if before == 0 {
-            (producer, producer)
-        } else {
-            (copies[before - 1], producer)
-        }
     }
 
     fn next_start(&self, value: ValueId, start: (Step, Step)) -> (Step, Step) {

@@ -36,6 +36,10 @@ impl Pass for InsertMirrors<'_> {
         let plan = self.plan.without_unread_copies(graph, self.recomputation);
         let read = self.outputs_read(graph, &plan);
         let before = graph.order().to_vec();
+        // An original's inputs change when it is placed; its mirrors start from the first ones.
+        let inputs: Vec<Vec<Option<TensorId>>> = (0..graph.node_count() as u32)
+            .map(|id| graph.node(NodeId(id)).inputs.clone())
+            .collect();
         // By tensor: the tensor that holds its latest computation.
         let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
         let mut made: Vec<u32> = vec![0; graph.node_count()];
@@ -43,7 +47,11 @@ impl Pass for InsertMirrors<'_> {
         for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
             if copy {
                 made[id.index()] += 1;
-                order.push(self.mirror(graph, id, made[id.index()], read, &mut latest));
+                let original = Node {
+                    inputs: inputs[id.index()].clone(),
+                    ..graph.node(id).clone()
+                };
+                order.push(self.mirror(graph, id, original, made[id.index()], read, &mut latest));
             } else {
                 let node = graph.node_mut(id);
                 for input in node.inputs.iter_mut().flatten() {
@@ -84,11 +92,11 @@ impl InsertMirrors<'_> {
         &self,
         graph: &mut Graph,
         id: NodeId,
+        original: Node,
         number: u32,
         read: &[bool],
         latest: &mut [TensorId],
     ) -> NodeId {
-        let original = graph.node(id).clone();
         let rule = self.recomputation.rule(id);
         let mut node = match rule {
             Recompute::DropoutFromMask => dropout_from_mask(&original),
