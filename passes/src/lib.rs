@@ -6,6 +6,7 @@ pub mod analysis;
 pub mod bytes;
 pub mod graph;
 pub mod operators;
+pub mod optimize;
 pub mod pass;
 pub mod plan;
 pub mod search;

@@ -1,6 +1,6 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
 use crate::analysis::liveness::{Holder, Liveness};
@@ -12,7 +12,7 @@ use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::{Effort, Search, first_order};
 use crate::transform::enforce_order::EnforceOrder;
-use crate::transform::infer_shapes::{InferShapes, ShapeError};
+use crate::transform::infer_shapes::{InferShapes, InferShapesError};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::verify::{self, Violation};
 
@@ -91,7 +91,11 @@ pub struct Summary {
 impl Summary {
     /// Added time divided by the time of the unmodified step.
     pub fn overhead(&self) -> f64 {
-        if self.time_before == 0 { 0.0 } else { self.time_added as f64 / self.time_before as f64 }
+        if self.time_before == 0 {
+            0.0
+        } else {
+            self.time_added as f64 / self.time_before as f64
+        }
     }
 }
 
@@ -130,7 +134,7 @@ pub enum OptimizeError {
     },
     /// A shape is unknown or contradictory.
     #[error(transparent)]
-    Shape(#[from] ShapeError),
+    Shape(#[from] InferShapesError),
     /// The graph is broken.
     #[error("the input graph is not valid: {0}")]
     Input(#[source] Violation),
@@ -147,6 +151,28 @@ pub enum OptimizeError {
     Verification(#[source] Violation),
 }
 
+/// Proves that `written`, read back from the file, is what was to be written: it computes what
+/// `original` computes, and its peak is within the budget that `summary` states.
+pub fn verify_written(
+    original: &Graph,
+    written: &Graph,
+    options: &Options,
+    summary: &Summary,
+) -> Result<(), OptimizeError> {
+    let infer = InferShapes {
+        bindings: options.bindings.clone(),
+    };
+    let (mut original, mut written) = (original.clone(), written.clone());
+    infer.run(&mut original)?;
+    infer.run(&mut written)?;
+    verify_rewritten(
+        &original,
+        &written,
+        options,
+        summary.budget - options.reserve,
+    )
+}
+
 /// How often the search aims lower because the runtime's order needs more than the plan's.
 const CORRECTIONS: usize = 4;
 
@@ -158,11 +184,53 @@ const CORRECTIONS: usize = 4;
 pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
     verify::structure(input).map_err(OptimizeError::Input)?;
     if !is_training_graph(input) {
-        return Err(OptimizeError::NotTraining { nodes: input.order().len() });
+        return Err(OptimizeError::NotTraining {
+            nodes: input.order().len(),
+        });
     }
     let mut graph = input.clone();
-    InferShapes { bindings: options.bindings.clone() }.run(&mut graph)?;
+    InferShapes {
+        bindings: options.bindings.clone(),
+    }
+    .run(&mut graph)?;
     Pipeline::new(graph, options).run()
+}
+
+/// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh
+/// in both execution orders, is within the budget. Both graphs must have concrete shapes.
+fn verify_rewritten(
+    original: &Graph,
+    rewritten: &Graph,
+    options: &Options,
+    budget: Bytes,
+) -> Result<(), OptimizeError> {
+    let failed = OptimizeError::Verification;
+    let permitted: BTreeSet<String> = options
+        .overrides
+        .iter()
+        .filter(|(_, said)| said.recomputable == Some(true))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let correspondence = verify::equivalence(original, rewritten, &permitted).map_err(failed)?;
+    let provider = options.device.provider;
+    let simulate = |graph: &Graph, order| {
+        let costs = costs(graph, &options.device, &options.overrides);
+        Liveness::simulate(graph, order, provider, &costs)
+    };
+    let before = simulate(original, ExecutionOrder::Default);
+    for order in ExecutionOrder::ALL {
+        let after = simulate(rewritten, order);
+        verify::updates(
+            original,
+            &before.order,
+            rewritten,
+            &after.order,
+            &correspondence,
+        )
+        .map_err(failed)?;
+        verify::budget(budget, [(order.name(), after.peak)]).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Does any node compute a gradient or accumulate one?
@@ -199,7 +267,14 @@ impl<'o> Pipeline<'o> {
         let effort = options.effort;
         let search = Search::new(&graph, &order, provider, &costs, &recomputation, effort);
         let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
-        Pipeline { options, graph, costs, recomputation, search, before }
+        Pipeline {
+            options,
+            graph,
+            costs,
+            recomputation,
+            search,
+            before,
+        }
     }
 
     fn run(mut self) -> Result<Optimized, OptimizeError> {
@@ -228,10 +303,12 @@ impl<'o> Pipeline<'o> {
                 smallest: Box::new(smallest),
             });
         };
-        verify::structure(&candidate.graph).map_err(OptimizeError::Verification)?;
-        verify::equivalence(&self.graph, &candidate.graph).map_err(OptimizeError::Verification)?;
+        verify_rewritten(&self.graph, &candidate.graph, self.options, budget)?;
         let summary = self.summary(&candidate, budget, smallest.worst.peak, stop_reason);
-        Ok(Optimized { graph: candidate.graph, summary })
+        Ok(Optimized {
+            graph: candidate.graph,
+            summary,
+        })
     }
 
     /// The budget without the reserve, which the graph does not see.
@@ -252,7 +329,11 @@ impl<'o> Pipeline<'o> {
         let plan = self.search.smallest();
         let (mut graph, costs) = self.apply(&plan);
         let provider = self.options.device.provider;
-        let open = EnforceOrder { budget: Bytes::ZERO, provider, costs: &costs };
+        let open = EnforceOrder {
+            budget: Bytes::ZERO,
+            provider,
+            costs: &costs,
+        };
         let budget = open.smallest_peak(&graph);
         // It fits by construction; if not, the simulation below tells.
         let _ = EnforceOrder { budget, ..open }.run(&mut graph);
@@ -266,7 +347,13 @@ impl<'o> Pipeline<'o> {
         for _ in 0..CORRECTIONS {
             let plan = self.search.within(target)?;
             let (mut graph, costs) = self.apply(&plan);
-            match (EnforceOrder { budget, provider, costs: &costs }).run(&mut graph) {
+            match (EnforceOrder {
+                budget,
+                provider,
+                costs: &costs,
+            })
+            .run(&mut graph)
+            {
                 Ok(_) => return Some(self.candidate(graph)),
                 Err(missed) => target = target - (missed.reached - budget) - Bytes(1),
             }
@@ -276,7 +363,10 @@ impl<'o> Pipeline<'o> {
 
     fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
         let mut graph = self.graph.clone();
-        let insert = InsertMirrors { plan, recomputation: &self.recomputation };
+        let insert = InsertMirrors {
+            plan,
+            recomputation: &self.recomputation,
+        };
         let Ok(_) = insert.run(&mut graph);
         let costs = costs(&graph, &self.options.device, &self.options.overrides);
         (graph, costs)
@@ -284,14 +374,22 @@ impl<'o> Pipeline<'o> {
 
     fn candidate(&self, graph: Graph) -> Candidate {
         let costs = costs(&graph, &self.options.device, &self.options.overrides);
-        Candidate { worst: self.worst(&graph, &costs), graph, costs }
+        Candidate {
+            worst: self.worst(&graph, &costs),
+            graph,
+            costs,
+        }
     }
 
     fn worst(&self, graph: &Graph, costs: &[Cost]) -> Liveness {
         let provider = self.options.device.provider;
-        let [default, priority] = ExecutionOrder::ALL
-            .map(|order| Liveness::simulate(graph, order, provider, costs));
-        if priority.peak > default.peak { priority } else { default }
+        let [default, priority] =
+            ExecutionOrder::ALL.map(|order| Liveness::simulate(graph, order, provider, costs));
+        if priority.peak > default.peak {
+            priority
+        } else {
+            default
+        }
     }
 
     fn summary(
@@ -310,10 +408,14 @@ impl<'o> Pipeline<'o> {
             id.index() >= self.graph.node_count()
                 && candidate.graph.node(id).is("com.microsoft", "PassThrough")
         };
-        let is_mirror =
-            |id: NodeId| id.index() >= self.graph.node_count() && !is_barrier(id);
+        let is_mirror = |id: NodeId| id.index() >= self.graph.node_count() && !is_barrier(id);
         let count = |only: &dyn Fn(NodeId) -> bool| {
-            candidate.graph.order().iter().filter(|&&id| only(id)).count()
+            candidate
+                .graph
+                .order()
+                .iter()
+                .filter(|&&id| only(id))
+                .count()
         };
         Summary {
             budget: budget + reserve,
@@ -340,7 +442,9 @@ fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Peak {
     Peak {
         bytes: liveness.peak + reserve,
         step: liveness.step,
-        node: liveness.peak_node().map_or_else(String::new, |id| graph.node(id).name.clone()),
+        node: liveness
+            .peak_node()
+            .map_or_else(String::new, |id| graph.node(id).name.clone()),
         holders: liveness.holders.iter().map(named).collect(),
     }
 }

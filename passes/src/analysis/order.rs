@@ -20,6 +20,14 @@ pub enum ExecutionOrder {
 impl ExecutionOrder {
     /// Both.
     pub const ALL: [ExecutionOrder; 2] = [ExecutionOrder::Default, ExecutionOrder::PriorityBased];
+
+    /// What ONNX Runtime calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExecutionOrder::Default => "DEFAULT",
+            ExecutionOrder::PriorityBased => "PRIORITY_BASED",
+        }
+    }
 }
 
 /// The nodes in the order in which they are executed, as positions in the file's order.

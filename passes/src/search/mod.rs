@@ -7,6 +7,7 @@ mod first_order;
 mod greedy;
 mod moves;
 mod neighbourhood;
+mod parallel;
 mod postpone;
 mod problem;
 mod prune;
@@ -61,6 +62,20 @@ impl Found {
     }
 }
 
+/// Where a search begins.
+#[derive(Clone, Debug)]
+enum Start {
+    /// Without copies.
+    Greedy(Exponent),
+    /// With everything up to that price computed again.
+    Plenty(f64),
+    /// With these copies.
+    From(Vec<Copy>),
+}
+
+/// Independent neighbourhood searches, whatever the number of processors.
+const CHAINS: u64 = 2;
+
 /// Halvings of the range in which the smallest peak is looked for.
 const HALVINGS: usize = 6;
 
@@ -98,52 +113,45 @@ impl Search {
     /// included; `None` if none is found. Whatever [`Search::smallest`] reaches is found.
     pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
         let target = (budget - self.problem.fixed).0 as f64;
-        let mut best: Option<Found> = None;
-        let mut evaluations = 0;
-        for exponent in [Exponent::One, Exponent::Half, Exponent::Two] {
-            let mut state = State::new(&self.problem, target, exponent);
-            let reached = greedy(
-                &mut state,
-                &mut None,
-                &mut Hints::new(),
-                self.effort.evaluations,
-            );
-            if reached == Reached::Budget {
-                prune(&mut state);
-                keep_cheaper(&mut best, Found::of(&state));
-            }
-            evaluations += state.evaluations;
-        }
-        for price in bulk::prices(&self.problem) {
-            let mut state = State::new(&self.problem, target, Exponent::One);
-            bulk::evict_below(&mut state, price);
-                "bulk {price} peak {} cost {}",
-                state.peak() / 1e6,
-                state.cost()
-            );
-            let reached = greedy(
-                &mut state,
-                &mut None,
-                &mut Hints::new(),
-                self.effort.evaluations,
-            );
-            if reached == Reached::Budget {
-                prune(&mut state);
-                keep_cheaper(&mut best, Found::of(&state));
-            }
-            evaluations += state.evaluations;
-        }
         let smallest = self.find_smallest().clone();
-        let mut state = State::new(&self.problem, target, Exponent::One);
+        let mut starts: Vec<Start> = [Exponent::One, Exponent::Half, Exponent::Two]
+            .map(Start::Greedy)
+            .to_vec();
+        starts.extend(bulk::prices(&self.problem).into_iter().map(Start::Plenty));
         if smallest.peak <= target {
-            neighbourhood::restore(&mut state, &smallest.copies);
-            prune(&mut state);
-            keep_cheaper(&mut best, Found::of(&state));
+            starts.push(Start::From(smallest.copies));
         }
-        neighbourhood::restore(&mut state, &best?.copies);
-        state.evaluations = evaluations;
-        neighbourhood::improve(&mut state, self.effort.seed, self.effort.evaluations);
-        Some(self.plan(&state.all_copies()))
+        let found = parallel::map(&starts, |start| self.start(start, target));
+        let best = found.into_iter().flatten().min_by_key(|found| found.cost)?;
+        let chains: Vec<u64> = (0..CHAINS).collect();
+        let improved = parallel::map(&chains, |chain| {
+            let mut state = State::new(&self.problem, target, Exponent::One);
+            neighbourhood::restore(&mut state, &best.copies);
+            let seed = self.effort.seed.wrapping_mul(CHAINS).wrapping_add(*chain);
+            neighbourhood::improve(&mut state, seed, self.effort.evaluations);
+            Found::of(&state)
+        });
+        let best = improved.into_iter().min_by_key(|found| found.cost)?;
+        Some(self.plan(&best.copies))
+    }
+
+    fn start(&self, start: &Start, target: f64) -> Option<Found> {
+        let exponent = match start {
+            Start::Greedy(exponent) => *exponent,
+            Start::Plenty(_) | Start::From(_) => Exponent::One,
+        };
+        let mut state = State::new(&self.problem, target, exponent);
+        match start {
+            Start::Greedy(_) => {}
+            Start::Plenty(price) => bulk::evict_below(&mut state, *price),
+            Start::From(copies) => neighbourhood::restore(&mut state, copies),
+        }
+        let limit = self.effort.evaluations;
+        if greedy(&mut state, &mut None, &mut Hints::new(), limit) != Reached::Budget {
+            return None;
+        }
+        prune(&mut state);
+        Some(Found::of(&state))
     }
 
     fn find_smallest(&mut self) -> &Found {
@@ -163,22 +171,17 @@ impl Search {
             if best.peak <= bound {
                 break;
             }
-            let mut fits = false;
-            for exponent in [Exponent::Two, Exponent::One] {
+            let reached = parallel::map(&[Exponent::Two, Exponent::One], |&exponent| {
                 let mut state = State::new(&self.problem, target, exponent);
-                let reached = greedy(
-                    &mut state,
-                    &mut None,
-                    &mut Hints::new(),
-                    self.effort.evaluations,
-                );
-                let found = Found::of(&state);
+                let limit = self.effort.evaluations;
+                let reached = greedy(&mut state, &mut None, &mut Hints::new(), limit);
+                (reached, Found::of(&state))
+            });
+            let mut fits = false;
+            for (reached, found) in reached {
+                fits |= reached == Reached::Budget;
                 if found.peak < best.peak {
                     best = found;
-                }
-                if reached == Reached::Budget {
-                    fits = true;
-                    break;
                 }
             }
             if !fits {
@@ -214,11 +217,5 @@ impl Search {
             sequence,
             predicted_peak: self.problem.fixed + Bytes(state.peak() as u64),
         }
-    }
-}
-
-fn keep_cheaper(best: &mut Option<Found>, found: Found) {
-    if best.as_ref().is_none_or(|best| found.cost < best.cost) {
-        *best = Some(found);
     }
 }

@@ -51,9 +51,6 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
             restore(state, &current.1);
         }
     }
-        "rounds {round} evals {} improved {improved} accepted {accepted} failed {failed} removed {total_removed}",
-        state.evaluations - start
-    );
     restore(state, &best.1);
 }
 

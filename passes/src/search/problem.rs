@@ -62,8 +62,6 @@ pub(crate) struct Problem {
     pub values: Vec<Value>,
     /// Which steps only make an alias of a value (of its producer's, by step).
     pub aliases_of: Vec<Vec<Step>>,
-    /// Time of the unmodified step in nanoseconds.
-    pub total_time: u64,
     /// What the caller owns.
     pub fixed: Bytes,
 }
@@ -150,9 +148,6 @@ impl<'g> Builder<'g> {
             steps: self.steps,
             values: self.values,
             aliases_of: self.aliases_of,
-            total_time: costs
-                .iter()
-                .fold(0, |sum, cost| sum.saturating_add(cost.time.0)),
             fixed: crate::analysis::liveness::fixed_bytes(self.graph),
         }
     }
