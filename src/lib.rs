@@ -1,3 +1,10 @@
 //! The shell around [`ckpt_passes`]: command line, ONNX files, reports.
+//!
+//! Start at [`run::rewrite`]: from the file that is read to the file that is written.
 
+#![deny(unsafe_code)]
+
+pub mod cli;
 pub mod onnx;
+pub mod report;
+pub mod run;

@@ -1,3 +1,7 @@
 //! The command `ckpt-opt`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ckpt_opt::cli::main()
+}

@@ -16,7 +16,7 @@ use super::import::canonical_domain;
 use super::import_error::ImportError;
 use super::model::Model;
 use super::node::{self, InGraph, NodeProblem};
-use super::pending::Pending;
+use super::pending::{Destination, Pending};
 use super::schema::{
     DimensionProto, OperatorSetIdProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
     graph as graph_field, model as model_field, value_info as value_info_field,
@@ -81,15 +81,7 @@ pub enum ExportError {
 ///
 /// A graph in which nothing changed gives the same bytes. Weights are not copied in memory.
 pub fn export(model: &Model, graph: &Graph, out: &Path) -> Result<Pending, ExportError> {
-    let destination = super::pending::Destination::of(out)?;
-    if let Some(source) = &model.source {
-        if destination.is(&source.identity) {
-            return Err(ExportError::OntoInput {
-                path: out.to_owned(),
-            });
-        }
-    }
-    external_data::check(model, out, &destination)?;
+    let destination = destination(model, out)?;
     let spliced = Exporter {
         model,
         original: &model.graph()?,
@@ -102,6 +94,25 @@ pub fn export(model: &Model, graph: &Graph, out: &Path) -> Result<Pending, Expor
         });
     }
     Pending::write(destination, |file| spliced.write(&model.bytes, file))
+}
+
+/// Can a graph made from `model` be written to `out`? [`export`] says so too, but a search may
+/// lie before it.
+pub fn check_destination(model: &Model, out: &Path) -> Result<(), ExportError> {
+    destination(model, out).map(drop)
+}
+
+fn destination(model: &Model, out: &Path) -> Result<Destination, ExportError> {
+    let destination = Destination::of(out)?;
+    if let Some(source) = &model.source {
+        if destination.is(&source.identity) {
+            return Err(ExportError::OntoInput {
+                path: out.to_owned(),
+            });
+        }
+    }
+    external_data::check(model, out, &destination)?;
+    Ok(destination)
 }
 
 struct Exporter<'a> {

@@ -19,10 +19,11 @@ mod subgraph;
 mod tensor;
 mod wire;
 
-pub use export::{ExportError, export};
+pub use export::{ExportError, check_destination, export};
 pub use external_data::{ExternalFile, Unresolved};
 pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;
 pub use node::NodeProblem;
 pub use pending::Pending;
+pub(crate) use pending::Destination;
 pub use wire::WireError;

@@ -94,6 +94,7 @@ impl Model {
             return Err(in_file(ImportProblem::NotAFile { what }));
         }
         let file = File::open(path).map_err(cannot_open)?;
+        #[allow(unsafe_code)]
         // SAFETY: the mapping is read-only and private, and is handed out as `&[u8]` only. That
         // no other process truncates or rewrites the file meanwhile is the documented condition
         // of this function; our own writer renames new files into place and refuses this one.

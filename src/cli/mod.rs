@@ -1,0 +1,286 @@
+//! The command line: from arguments to what [`crate::run`] is asked to do, and from what it
+//! says to an exit status.
+
+mod costs;
+mod device;
+mod messages;
+mod size;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::optimize::BudgetRequest;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use costs::{CostsError, read as read_costs, unknown_nodes};
+pub use device::{DeviceError, find as find_device};
+pub use messages::Messages;
+
+use crate::report;
+use crate::run::{self, Failure};
+
+/// What stands behind the options in the help.
+const AFTER_HELP: &str = "\
+The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, one \
+training step of the written graph stays within the budget and computes the same results, bit for \
+bit, if the session's enable_mem_reuse and enable_mem_pattern are off. With their defaults (on), \
+which onnxruntime.training.api.Module uses, a step needs more.
+
+Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget.";
+
+/// Rewrites an ONNX Runtime training graph so that one training step fits a memory budget:
+/// nodes are reordered, some run a second time instead of keeping their results, and nothing
+/// else changes.
+#[derive(Debug, Parser)]
+#[command(name = "ckpt-opt", version, after_help = AFTER_HELP)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    rewrite: Option<Rewrite>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows what one training step of a graph needs, and which tensors hold its peak.
+    Inspect(Inspect),
+    /// Checks that OUT computes what IN computes, and shows what both need.
+    Verify(Verify),
+}
+
+/// `ckpt-opt IN OUT --budget SIZE`.
+#[derive(Clone, Debug, Args)]
+// By its presence clap knows that this, and no subcommand, is meant: nested groups hide the rest.
+#[group(arg = "input")]
+pub struct Rewrite {
+    /// The training graph, forward and backward in one ONNX file.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The file to write; with --dry-run it may be left out.
+    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
+    /// 123456789 (bytes); 60% (of the peak of the unmodified graph); fixed+50% (what the caller
+    /// owns and half of the rest); or min (the smallest peak that is found).
+    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    pub budget: Requested,
+    /// How to search.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Strategy::Auto)]
+    pub strategy: Strategy,
+    /// The seed of the search. The same input, options and seed give the same file.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub setting: Setting,
+    /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Plan and verify, but do not write OUT.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// No progress on standard error; warnings and errors still appear.
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// What a graph runs with and on.
+#[derive(Clone, Debug, Args)]
+pub struct Setting {
+    /// A value for a symbolic dimension, such as batch=8; once for each.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    pub dimensions: Vec<(String, u64)>,
+    /// Memory that the graph does not show: optimizer state, CUDA context.
+    #[arg(long, value_name = "SIZE", value_parser = size::size, default_value = "0")]
+    #[arg(allow_hyphen_values = true)]
+    pub reserve: Bytes,
+    /// What the graph runs on: a preset, or a JSON file that describes a device.
+    #[arg(long, value_name = "NAME|FILE", default_value = "cpu")]
+    pub device: String,
+    /// Measured costs by node, as JSON: {"nodes": {"NAME": {"time_us": 12.5,
+    /// "workspace_bytes": 0, "recomputable": true}}}.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+    /// The runtime settings that the peak is for. lean: enable_mem_reuse and enable_mem_pattern
+    /// off.
+    #[arg(long, value_name = "NAME", value_parser = parse_runtime_settings)]
+    #[arg(default_value = "lean")]
+    pub runtime_settings: RuntimeSettings,
+}
+
+/// `ckpt-opt inspect IN`.
+#[derive(Clone, Debug, Args)]
+pub struct Inspect {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub setting: Setting,
+}
+
+/// `ckpt-opt verify IN OUT`.
+#[derive(Clone, Debug, Args)]
+pub struct Verify {
+    /// The unmodified training graph.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// What ckpt-opt made of it.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub setting: Setting,
+}
+
+/// A budget, and how it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Requested {
+    /// What it means.
+    pub budget: BudgetRequest,
+    /// As the user wrote it.
+    pub text: String,
+}
+
+/// How to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strategy {
+    /// The best that is known.
+    Auto,
+}
+
+impl Strategy {
+    /// As `--strategy` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Auto => "auto",
+        }
+    }
+}
+
+/// The settings of ONNX Runtime that a peak is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeSettings {
+    /// `enable_mem_reuse` and `enable_mem_pattern` off.
+    Lean,
+}
+
+impl RuntimeSettings {
+    /// As `--runtime-settings` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RuntimeSettings::Lean => "lean",
+        }
+    }
+}
+
+impl Setting {
+    /// The dimensions by name; an error if one has two values.
+    pub fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        let mut bindings = BTreeMap::new();
+        for (name, value) in &self.dimensions {
+            let before = bindings.insert(name.clone(), *value);
+            if let Some(before) = before.filter(|before| before != value) {
+                return Err(Failure::Usage(format!(
+                    "--dim gives {name:?} two values, {before} and {value}"
+                )));
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+/// Does what the command line says; the exit status says how it went.
+pub fn main() -> ExitCode {
+    let started = Instant::now();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(refused) => {
+            // Whoever closed the stream does not want to read it.
+            let _ = refused.print();
+            return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
+        }
+    };
+    let quiet = arguments.rewrite.as_ref().is_none_or(|rewrite| rewrite.quiet);
+    let messages = Messages::new(quiet);
+    let result = match (arguments.command, arguments.rewrite) {
+        (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
+        (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages),
+        (None, Some(rewrite)) => run::rewrite(&rewrite, started, &messages),
+        (None, None) => Err(Failure::Usage("expected IN and OUT; see --help".to_owned())),
+    };
+    match result.and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            messages.error(&report::failure(&failure));
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        // Whoever closed the pipe has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(Failure::Print),
+    }
+}
+
+fn parse_budget(text: &str) -> Result<Requested, size::SizeProblem> {
+    Ok(Requested {
+        budget: size::budget(text)?,
+        text: text.trim().to_owned(),
+    })
+}
+
+fn parse_dimension(text: &str) -> Result<(String, u64), &'static str> {
+    const EXPECTED: &str =
+        "expected NAME=N with a whole number N of at least 1, for example batch=8";
+    let (name, value) = text.rsplit_once('=').ok_or(EXPECTED)?;
+    match value.trim().parse() {
+        Ok(value) if value > 0 && !name.trim().is_empty() => Ok((name.trim().to_owned(), value)),
+        _ => Err(EXPECTED),
+    }
+}
+
+fn parse_runtime_settings(text: &str) -> Result<RuntimeSettings, &'static str> {
+    match text {
+        "lean" => Ok(RuntimeSettings::Lean),
+        "default" => Err(
+            "what ONNX Runtime's memory planner adds in the default settings is not modelled \
+             yet; use lean, and run the graph with enable_mem_reuse and enable_mem_pattern off",
+        ),
+        _ => Err("expected lean"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn options_are_declared_without_conflict() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn dimensions_are_names_with_numbers() {
+        assert_eq!(parse_dimension("batch=8"), Ok(("batch".to_owned(), 8)));
+        assert_eq!(parse_dimension("a=b=8"), Ok(("a=b".to_owned(), 8)));
+        for text in ["batch", "batch=", "=8", "batch=0", "batch=-1", "batch=8.5", "batch=x"] {
+            assert!(parse_dimension(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The result for programs.
+
+use ckpt_passes::graph::NodeId;
+use ckpt_passes::optimize::Peak;
+use ckpt_passes::transform::insert_mirrors::MARKER;
+use serde::Serialize;
+
+use super::{Outcome, stop_reason};
+
+/// What `--json` prints. Other people's scripts rely on the names.
+#[derive(Serialize)]
+struct Figures<'a> {
+    budget_bytes: u64,
+    fixed_bytes: u64,
+    peak_before_bytes: u64,
+    peak_after_bytes: u64,
+    smallest_peak_bytes: u64,
+    /// Added time / time of the unmodified step.
+    overhead: f64,
+    lower_bound_overhead: Option<f64>,
+    recomputed_nodes: usize,
+    barriers: usize,
+    nodes_before: usize,
+    nodes_after: usize,
+    strategy: &'static str,
+    stop_reason: &'static str,
+    search_seconds: f64,
+    total_seconds: f64,
+    runtime_settings: &'static str,
+    device: &'a str,
+}
+
+/// What `--report` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    figures: Figures<'a>,
+    /// The names of the added copies, in file order.
+    recomputed: Vec<&'a str>,
+    before: PeakReport<'a>,
+    after: PeakReport<'a>,
+}
+
+#[derive(Serialize)]
+struct PeakReport<'a> {
+    step: usize,
+    node: &'a str,
+    /// What is live besides what the caller owns, largest first.
+    holders: Vec<HolderReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct HolderReport<'a> {
+    name: &'a str,
+    bytes: u64,
+}
+
+pub(super) fn json(outcome: &Outcome<'_>) -> String {
+    line(&figures(outcome))
+}
+
+pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
+    let graph = &outcome.optimized.graph;
+    let originals = outcome.original.node_count();
+    let is_mirror =
+        |&id: &NodeId| id.index() >= originals && graph.node(id).attribute(MARKER).is_some();
+    let order = graph.order().iter().copied();
+    line(&Report {
+        figures: figures(outcome),
+        recomputed: order
+            .filter(is_mirror)
+            .map(|id| graph.node(id).name.as_str())
+            .collect(),
+        before: peak(&outcome.optimized.summary.before),
+        after: peak(&outcome.optimized.summary.after),
+    })
+}
+
+fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
+    let summary = &outcome.optimized.summary;
+    Figures {
+        budget_bytes: summary.budget.0,
+        fixed_bytes: summary.fixed.0,
+        peak_before_bytes: summary.before.bytes.0,
+        peak_after_bytes: summary.after.bytes.0,
+        smallest_peak_bytes: summary.smallest_peak.0,
+        overhead: summary.overhead(),
+        lower_bound_overhead: None,
+        recomputed_nodes: summary.recomputed_nodes,
+        barriers: summary.barriers,
+        nodes_before: summary.nodes_before,
+        nodes_after: summary.nodes_after,
+        strategy: outcome.arguments.strategy.name(),
+        stop_reason: stop_reason(summary.stop_reason),
+        search_seconds: outcome.search_time.as_secs_f64(),
+        total_seconds: outcome.total_time.as_secs_f64(),
+        runtime_settings: outcome.arguments.setting.runtime_settings.name(),
+        device: outcome.device,
+    }
+}
+
+fn peak(peak: &Peak) -> PeakReport<'_> {
+    let holders = peak.holders.iter().map(|(name, size)| HolderReport {
+        name,
+        bytes: size.0,
+    });
+    PeakReport {
+        step: peak.step,
+        node: &peak.node,
+        holders: holders.collect(),
+    }
+}
+
+fn line(object: &impl Serialize) -> String {
+    // Fails for maps with keys that are not strings, of which there are none.
+    let mut text = serde_json::to_string(object).unwrap_or_default();
+    text.push('\n');
+    text
+}

@@ -1,0 +1,163 @@
+//! What was done, for people and for programs.
+
+mod file;
+mod json;
+mod table;
+
+use std::fmt::{self, Display, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::graph::Graph;
+use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason};
+
+pub use file::ReportFile;
+
+use crate::cli::Rewrite;
+use crate::run::Failure;
+
+/// A graph that was rewritten, and what is known about it.
+pub struct Outcome<'a> {
+    /// What was asked for.
+    pub arguments: &'a Rewrite,
+    /// What was written; nothing in a dry run.
+    pub output: Option<&'a Path>,
+    /// The device's name.
+    pub device: &'a str,
+    /// The graph that was read.
+    pub original: &'a Graph,
+    /// The graph that was made of it, and its figures.
+    pub optimized: &'a Optimized,
+    /// What planning and rewriting took.
+    pub search_time: Duration,
+    /// What everything took.
+    pub total_time: Duration,
+}
+
+impl Outcome<'_> {
+    /// The result for people: before and after, and what holds the peaks.
+    pub fn table(&self) -> String {
+        table::table(self)
+    }
+
+    /// The result as one JSON object on one line.
+    pub fn json(&self) -> String {
+        json::json(self)
+    }
+
+    /// The same object, with the recomputed nodes and what holds the peaks.
+    pub fn full_json(&self) -> String {
+        json::full_json(self)
+    }
+}
+
+/// The result of `inspect`.
+pub fn inspection(graph: &Graph, measured: &Measured) -> String {
+    let mut text = format!(
+        "{} nodes; the caller owns {}\n",
+        graph.order().len(),
+        measured.fixed
+    );
+    for (order, peak) in [
+        ("DEFAULT", &measured.default),
+        ("PRIORITY_BASED", &measured.priority),
+    ] {
+        let _ = write!(text, "\n{order} order: {}", peak_and_holders(peak));
+    }
+    text
+}
+
+/// The result of `verify`.
+pub fn verification(before: &Measured, after: &Measured) -> String {
+    let mut text = "equivalent: every tensor of the first graph is computed by the same operators \
+                    from the same inputs\n\n"
+        .to_owned();
+    let _ = writeln!(text, "{:<24}{:>12}{:>12}", "peak", "before", "after");
+    for (order, before, after) in [
+        ("DEFAULT order", &before.default, &after.default),
+        ("PRIORITY_BASED order", &before.priority, &after.priority),
+    ] {
+        let (before, after) = (before.bytes.to_string(), after.bytes.to_string());
+        let _ = writeln!(text, "{order:<24}{before:>12}{after:>12}");
+    }
+    text
+}
+
+/// Why nothing was done, for people.
+pub fn failure(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    if let Failure::Optimize {
+        error: OptimizeError::Infeasible { smallest, .. },
+        ..
+    } = failure
+    {
+        let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
+        let _ = write!(
+            text,
+            "\n{} of it is owned by the caller; the rest is held",
+            smallest.bytes - held
+        );
+        let _ = write!(text, "{}", holders(smallest));
+        text.push_str("nothing was written");
+    }
+    text
+}
+
+/// The first few of `names`, and how many more there are.
+pub fn some_of<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("{:?}", name.as_ref()))
+        .collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn peak_and_holders(peak: &Peak) -> String {
+    format!("peak {}{}", peak.bytes, holders(peak))
+}
+
+/// Where a peak is, and what holds it besides what the caller owns: one line each.
+fn holders(peak: &Peak) -> String {
+    const SHOWN: usize = 5;
+    let mut text = format!(" at step {} (node {})\n", peak.step, Name(&peak.node));
+    for (name, size) in peak.holders.iter().take(SHOWN) {
+        let _ = writeln!(text, "{:>12}  {}", size.to_string(), Name(name));
+    }
+    let more = peak.holders.iter().skip(SHOWN);
+    let count = more.clone().count();
+    if count > 0 {
+        let size: Bytes = more.map(|&(_, size)| size).sum();
+        let _ = writeln!(text, "{:>12}  in {count} more", size.to_string());
+    }
+    text
+}
+
+/// As scripts read it.
+fn stop_reason(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::NothingToAdd => "nothing_to_add",
+        StopReason::Evaluations => "evaluations",
+        StopReason::Stopped => "stopped",
+    }
+}
+
+/// A name from a file, on one line whatever is in it.
+struct Name<'a>(&'a str);
+
+impl Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                c if c.is_control() => write!(f, "{}", c.escape_default())?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}

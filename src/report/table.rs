@@ -1,0 +1,119 @@
+//! The result for people.
+
+use std::fmt::Write;
+
+use ckpt_passes::bytes::Bytes;
+
+use super::{Outcome, peak_and_holders};
+
+/// Label, before, after, remark.
+type Row = (&'static str, String, String, String);
+
+pub(super) fn table(outcome: &Outcome<'_>) -> String {
+    let summary = &outcome.optimized.summary;
+    let mut text = match outcome.output {
+        Some(path) => format!("wrote {}\n\n", path.display()),
+        None => "dry run, nothing was written\n\n".to_owned(),
+    };
+    for (label, before, after, remark) in rows(outcome) {
+        let line = format!("{label:<24}{before:>12}{after:>12}  {remark}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text.push('\n');
+    for (label, value) in [
+        (
+            "budget",
+            format!("{} ({})", summary.budget, outcome.arguments.budget.text),
+        ),
+        ("smallest peak found", summary.smallest_peak.to_string()),
+        (
+            "planned in",
+            format!("{:.2} s", outcome.search_time.as_secs_f64()),
+        ),
+    ] {
+        let _ = writeln!(text, "{label:<24}{value}");
+    }
+    let _ = write!(text, "\nbefore: {}", peak_and_holders(&summary.before));
+    let _ = write!(text, "\nafter: {}", peak_and_holders(&summary.after));
+    text
+}
+
+fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
+    let summary = &outcome.optimized.summary;
+    let (before, after, fixed) = (summary.before.bytes, summary.after.bytes, summary.fixed);
+    let memory = |label, before: Bytes, after: Bytes| -> Row {
+        let remark = match before {
+            Bytes::ZERO => String::new(),
+            before => format!("{:.1} %", 100.0 * after.0 as f64 / before.0 as f64),
+        };
+        (label, before.to_string(), after.to_string(), remark)
+    };
+    let time_after = summary.time_before.saturating_add(summary.time_added);
+    let count = |label, count: usize| (label, String::new(), count.to_string(), String::new());
+    vec![
+        ("", "before".to_owned(), "after".to_owned(), String::new()),
+        memory("peak of a step", before, after),
+        (
+            "  owned by the caller",
+            fixed.to_string(),
+            fixed.to_string(),
+            String::new(),
+        ),
+        memory("  the rest", before - fixed, after - fixed),
+        (
+            "time of a step",
+            duration(summary.time_before),
+            duration(time_after),
+            format!(
+                "+{:.2} %, estimated for {}",
+                100.0 * summary.overhead(),
+                outcome.device
+            ),
+        ),
+        (
+            "nodes",
+            summary.nodes_before.to_string(),
+            summary.nodes_after.to_string(),
+            String::new(),
+        ),
+        count("  recomputed", summary.recomputed_nodes),
+        count("  barriers", summary.barriers),
+    ]
+}
+
+/// Nanoseconds with three significant digits.
+fn duration(nanos: u64) -> String {
+    const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
+    let mut value = nanos as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = match value {
+        _ if unit == 0 => 0,
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_have_three_digits() {
+        for (nanos, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.50 us"),
+            (99_940_000, "99.9 ms"),
+            (999_600_000, "1.00 s"),
+            (123_456_000_000, "123 s"),
+        ] {
+            assert_eq!(duration(nanos), text);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! From the file that is read to the file that is written.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::graph::{Dimension, Graph};
+use ckpt_passes::optimize::{
+    BudgetRequest, Measured, OptimizeError, Options, WrittenError, measure, optimize,
+    verify_written,
+};
+use ckpt_passes::search::Effort;
+use thiserror::Error;
+
+use crate::cli::{self, CostsError, DeviceError, Inspect, Messages, Rewrite, Setting, Verify};
+use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export};
+use crate::report::{self, Outcome, ReportFile};
+
+/// How many moves the search may evaluate.
+const EVALUATIONS: u64 = 200_000;
+
+/// Why a command did not do what it was asked to do.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Costs(#[from] CostsError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error("{}: {error}", file.display())]
+    Optimize { file: PathBuf, error: OptimizeError },
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error("the written file cannot be read back, which is a bug in ckpt-opt: {0}")]
+    Unreadable(#[source] ImportError),
+    #[error("the written file failed verification, which is a bug in ckpt-opt: {0}")]
+    Written(#[source] WrittenError),
+    #[error("{} does not stand for {}: {error}", output.display(), input.display())]
+    Different {
+        input: PathBuf,
+        output: PathBuf,
+        error: WrittenError,
+    },
+    #[error("{}: cannot write the report: {error}", path.display())]
+    Report { path: PathBuf, error: io::Error },
+    #[error("{}: the report would replace the model; write it to another file", path.display())]
+    ReportOntoModel { path: PathBuf },
+    #[error("cannot print the result: {0}")]
+    Print(io::Error),
+}
+
+impl Failure {
+    /// The exit status that tells a script what went wrong: 1 error, 2 usage, 3 no plan fits.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Failure::Usage(_) | Failure::Device(DeviceError::Unknown { .. }) => 2,
+            Failure::Optimize {
+                error: OptimizeError::Infeasible { .. },
+                ..
+            } => 3,
+            _ => 1,
+        }
+    }
+}
+
+/// Rewrites IN to OUT, and gives the text of the result.
+pub fn rewrite(
+    arguments: &Rewrite,
+    started: Instant,
+    messages: &Messages,
+) -> Result<String, Failure> {
+    let options = Options {
+        budget: arguments.budget.budget,
+        effort: Effort {
+            seed: arguments.seed,
+            evaluations: EVALUATIONS,
+        },
+        ..options(&arguments.setting)?
+    };
+    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    messages.progress(format_args!("reading {}", arguments.input.display()));
+    let model = Model::open(&arguments.input)?;
+    // Before the search, which may take long.
+    if let Some(output) = output {
+        check_destination(&model, output)?;
+    }
+    let report_file = match &arguments.report {
+        Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
+        None => None,
+    };
+    let original = model.graph()?;
+    warn(&model, &original, &options, messages);
+
+    let nodes = original.order().len();
+    messages.progress(format_args!(
+        "planning {nodes} nodes for a budget of {}",
+        arguments.budget.text
+    ));
+    let searching = Instant::now();
+    let optimized = optimize(&original, &options).map_err(|error| Failure::Optimize {
+        file: arguments.input.clone(),
+        error,
+    })?;
+    let search_time = searching.elapsed();
+
+    if let Some(output) = output {
+        messages.progress(format_args!("writing {}", output.display()));
+        let pending = export(&model, &optimized.graph, output)?;
+        verify_pending(&pending, &original, &options, optimized.summary.budget)?;
+        pending.commit()?;
+    }
+    let outcome = Outcome {
+        arguments,
+        output,
+        device: &options.device.name,
+        original: &original,
+        optimized: &optimized,
+        search_time,
+        total_time: started.elapsed(),
+    };
+    if let Some(file) = report_file {
+        file.write(&outcome.full_json())?;
+    }
+    Ok(match arguments.json {
+        true => outcome.json(),
+        false => outcome.table(),
+    })
+}
+
+/// Reads the file back, as it lies on the disk, and proves that it is what was promised.
+fn verify_pending(
+    pending: &Pending,
+    original: &Graph,
+    options: &Options,
+    budget: Bytes,
+) -> Result<(), Failure> {
+    let written = Model::open(pending.path())
+        .and_then(|model| model.graph())
+        .map_err(Failure::Unreadable)?;
+    verify_written(original, &written, options, budget).map_err(Failure::Written)?;
+    Ok(())
+}
+
+/// Shows what a step of IN needs.
+pub fn inspect(arguments: &Inspect, messages: &Messages) -> Result<String, Failure> {
+    let options = options(&arguments.setting)?;
+    let model = Model::open(&arguments.input)?;
+    let graph = model.graph()?;
+    warn(&model, &graph, &options, messages);
+    let measured = measured(&arguments.input, &graph, &options)?;
+    Ok(report::inspection(&graph, &measured))
+}
+
+/// Proves that OUT computes what IN computes, and shows what both need.
+pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure> {
+    let options = options(&arguments.setting)?;
+    let model = Model::open(&arguments.input)?;
+    let original = model.graph()?;
+    warn(&model, &original, &options, messages);
+    let written = Model::open(&arguments.output)?.graph()?;
+    let before = measured(&arguments.input, &original, &options)?;
+    let unlimited = Bytes(u64::MAX);
+    let after = verify_written(&original, &written, &options, unlimited).map_err(|error| {
+        Failure::Different {
+            input: arguments.input.clone(),
+            output: arguments.output.clone(),
+            error,
+        }
+    })?;
+    Ok(report::verification(&before, &after))
+}
+
+fn measured(file: &Path, graph: &Graph, options: &Options) -> Result<Measured, Failure> {
+    measure(graph, options).map_err(|error| Failure::Optimize {
+        file: file.to_owned(),
+        error,
+    })
+}
+
+/// What the arguments and the files that they name say; the budget is for the caller to set.
+fn options(setting: &Setting) -> Result<Options, Failure> {
+    Ok(Options {
+        bindings: setting.bindings()?,
+        budget: BudgetRequest::Smallest,
+        reserve: setting.reserve,
+        device: cli::find_device(&setting.device)?,
+        overrides: match &setting.costs {
+            Some(path) => cli::read_costs(path)?,
+            None => Overrides::new(),
+        },
+        effort: Effort {
+            seed: 0,
+            evaluations: EVALUATIONS,
+        },
+    })
+}
+
+/// Says what in the model and the options does not go together.
+fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
+    for file in model.external_data().iter().filter(|file| file.is_missing()) {
+        messages.warning(format_args!(
+            "the model keeps {:?} in {:?}, which is missing: it cannot run without",
+            file.tensor, file.location
+        ));
+    }
+    let symbols = symbols(graph);
+    for name in options.bindings.keys().filter(|name| !symbols.contains(name)) {
+        messages.warning(format_args!(
+            "--dim {name}: no dimension has this name; {}",
+            match symbols.as_slice() {
+                [] => "none has a name".to_owned(),
+                symbols => format!("names are {}", report::some_of(symbols)),
+            }
+        ));
+    }
+    let unknown = cli::unknown_nodes(&options.overrides, graph);
+    if !unknown.is_empty() {
+        messages.warning(format_args!(
+            "the cost table has {} of {} entries for nodes that the graph does not have: {}",
+            unknown.len(),
+            options.overrides.len(),
+            report::some_of(&unknown)
+        ));
+    }
+}
+
+/// The symbolic dimensions of inputs, then those of other tensors.
+fn symbols(graph: &Graph) -> Vec<&String> {
+    let inputs = graph.inputs.iter().copied();
+    let mut seen = HashSet::new();
+    let mut symbols: Vec<&String> = Vec::new();
+    for id in inputs.chain(graph.tensor_ids()) {
+        for dimension in graph.tensor(id).declared.iter().flatten() {
+            if let Dimension::Symbol(name) = dimension
+                && seen.insert(name)
+            {
+                symbols.push(name);
+            }
+        }
+    }
+    symbols
+}
