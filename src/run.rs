@@ -1,16 +1,14 @@
 //! From the file that is read to the file that is written.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::graph::{Dimension, Graph};
+use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{
-    BudgetRequest, Measured, OptimizeError, Options, WrittenError, measure, optimize,
-    verify_written,
+    BudgetRequest, Measured, OptimizeError, Options, measure, optimize, verify_written,
 };
 use ckpt_passes::search::Effort;
 use thiserror::Error;
@@ -40,13 +38,13 @@ pub enum Failure {
     Export(#[from] ExportError),
     #[error("the written file cannot be read back, which is a bug in ckpt-opt: {0}")]
     Unreadable(#[source] ImportError),
-    #[error("the written file failed verification, which is a bug in ckpt-opt: {0}")]
-    Written(#[source] WrittenError),
-    #[error("{} does not stand for {}: {error}", output.display(), input.display())]
+    #[error("the written file failed verification, which is a bug in ckpt-opt: {}", cause(.0))]
+    Written(#[source] OptimizeError),
+    #[error("{} does not stand for {}: {}", output.display(), input.display(), cause(error))]
     Different {
         input: PathBuf,
         output: PathBuf,
-        error: WrittenError,
+        error: OptimizeError,
     },
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
@@ -67,6 +65,14 @@ impl Failure {
             } => 3,
             _ => 1,
         }
+    }
+}
+
+/// What verification found, without whose fault it is.
+fn cause(error: &OptimizeError) -> String {
+    match error {
+        OptimizeError::Verification(violation) => violation.to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -144,8 +150,7 @@ fn verify_pending(
     let written = Model::open(pending.path())
         .and_then(|model| model.graph())
         .map_err(Failure::Unreadable)?;
-    verify_written(original, &written, options, budget).map_err(Failure::Written)?;
-    Ok(())
+    verify_written(original, &written, options, budget).map_err(Failure::Written)
 }
 
 /// Shows what a step of IN needs.
@@ -166,8 +171,9 @@ pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure
     warn(&model, &original, &options, messages);
     let written = Model::open(&arguments.output)?.graph()?;
     let before = measured(&arguments.input, &original, &options)?;
+    let after = measured(&arguments.output, &written, &options)?;
     let unlimited = Bytes(u64::MAX);
-    let after = verify_written(&original, &written, &options, unlimited).map_err(|error| {
+    verify_written(&original, &written, &options, unlimited).map_err(|error| {
         Failure::Different {
             input: arguments.input.clone(),
             output: arguments.output.clone(),
@@ -204,20 +210,14 @@ fn options(setting: &Setting) -> Result<Options, Failure> {
 
 /// Says what in the model and the options does not go together.
 fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
-    for file in model.external_data().iter().filter(|file| file.is_missing()) {
+    for file in model
+        .external_data()
+        .iter()
+        .filter(|file| file.is_missing())
+    {
         messages.warning(format_args!(
             "the model keeps {:?} in {:?}, which is missing: it cannot run without",
             file.tensor, file.location
-        ));
-    }
-    let symbols = symbols(graph);
-    for name in options.bindings.keys().filter(|name| !symbols.contains(name)) {
-        messages.warning(format_args!(
-            "--dim {name}: no dimension has this name; {}",
-            match symbols.as_slice() {
-                [] => "none has a name".to_owned(),
-                symbols => format!("names are {}", report::some_of(symbols)),
-            }
         ));
     }
     let unknown = cli::unknown_nodes(&options.overrides, graph);
@@ -229,21 +229,4 @@ fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
             report::some_of(&unknown)
         ));
     }
-}
-
-/// The symbolic dimensions of inputs, then those of other tensors.
-fn symbols(graph: &Graph) -> Vec<&String> {
-    let inputs = graph.inputs.iter().copied();
-    let mut seen = HashSet::new();
-    let mut symbols: Vec<&String> = Vec::new();
-    for id in inputs.chain(graph.tensor_ids()) {
-        for dimension in graph.tensor(id).declared.iter().flatten() {
-            if let Dimension::Symbol(name) = dimension
-                && seen.insert(name)
-            {
-                symbols.push(name);
-            }
-        }
-    }
-    symbols
 }

@@ -151,26 +151,49 @@ pub enum OptimizeError {
     Verification(#[source] Violation),
 }
 
+/// What one step of a graph needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// What the caller owns, and the reserve.
+    pub fixed: Bytes,
+    /// In DEFAULT order.
+    pub default: Peak,
+    /// In PRIORITY_BASED order.
+    pub priority: Peak,
+}
+
+/// What one step of `graph` needs as it is.
+pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
+    verify::structure(graph).map_err(OptimizeError::Input)?;
+    let graph = with_shapes(graph, options)?;
+    let costs = costs(&graph, &options.device, &options.overrides);
+    let [default, priority] = ExecutionOrder::ALL
+        .map(|order| Liveness::simulate(&graph, order, options.device.provider, &costs));
+    Ok(Measured {
+        fixed: default.fixed + options.reserve,
+        default: describe(&graph, &default, options.reserve),
+        priority: describe(&graph, &priority, options.reserve),
+    })
+}
+
 /// Proves that `written`, read back from the file, is what was to be written: it computes what
-/// `original` computes, and its peak is within the budget that `summary` states.
+/// `original` computes, and its peak in both execution orders is within `budget`.
 pub fn verify_written(
     original: &Graph,
     written: &Graph,
     options: &Options,
-    summary: &Summary,
+    budget: Bytes,
 ) -> Result<(), OptimizeError> {
-    let infer = InferShapes {
-        bindings: options.bindings.clone(),
-    };
-    let (mut original, mut written) = (original.clone(), written.clone());
-    infer.run(&mut original)?;
-    infer.run(&mut written)?;
-    verify_rewritten(
-        &original,
-        &written,
-        options,
-        summary.budget - options.reserve,
-    )
+    let original = with_shapes(original, options)?;
+    let written = with_shapes(written, options)?;
+    verify_rewritten(&original, &written, options, budget - options.reserve)
+}
+
+fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+    let mut graph = graph.clone();
+    let bindings = options.bindings.clone();
+    InferShapes { bindings }.run(&mut graph)?;
+    Ok(graph)
 }
 
 /// How often the search aims lower because the runtime's order needs more than the plan's.
@@ -188,12 +211,7 @@ pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeE
             nodes: input.order().len(),
         });
     }
-    let mut graph = input.clone();
-    InferShapes {
-        bindings: options.bindings.clone(),
-    }
-    .run(&mut graph)?;
-    Pipeline::new(graph, options).run()
+    Pipeline::new(with_shapes(input, options)?, options).run()
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh

@@ -1,7 +1,8 @@
 //! The device of `--device`: a preset, or a file that describes one.
 //!
 //! `{"provider": "cuda", "operations_per_second": 1.9e13, "bytes_per_second": 1.5e12,
-//! "launch_us": 4, "name": "my card"}`; the name may be left out.
+//! "launch_us": 4}`, with the rates of single precision; `half_operations_per_second` (else the
+//! same) and `name` (else the path) may be added.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -43,6 +44,7 @@ struct Description {
     name: Option<String>,
     provider: ProviderName,
     operations_per_second: f64,
+    half_operations_per_second: Option<f64>,
     bytes_per_second: f64,
     launch_us: f64,
 }
@@ -64,7 +66,7 @@ pub fn find(name_or_file: &str) -> Result<Device, DeviceError> {
         Ok(text) => parse(&text, path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(DeviceError::Unknown {
             name: name_or_file.to_owned(),
-            known: Device::names().join(", "),
+            known: Device::names().collect::<Vec<_>>().join(", "),
         }),
         Err(error) => Err(DeviceError::Read {
             path: path.to_owned(),
@@ -85,8 +87,12 @@ fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
         value,
         expected,
     };
+    let half = described
+        .half_operations_per_second
+        .unwrap_or(described.operations_per_second);
     for (field, value) in [
         ("operations_per_second", described.operations_per_second),
+        ("half_operations_per_second", half),
         ("bytes_per_second", described.bytes_per_second),
     ] {
         if value <= 0.0 {
@@ -97,14 +103,13 @@ fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
         return Err(wrong("launch_us", described.launch_us, "zero or more"));
     }
     Ok(Device {
-        name: described
-            .name
-            .unwrap_or_else(|| path.display().to_string()),
+        name: described.name.unwrap_or_else(|| path.display().to_string()),
         provider: match described.provider {
             ProviderName::Cpu => Provider::Cpu,
             ProviderName::Cuda => Provider::Cuda,
         },
         operations_per_second: described.operations_per_second,
+        half_operations_per_second: half,
         bytes_per_second: described.bytes_per_second,
         // Saturates.
         launch: Nanos((described.launch_us * 1000.0) as u64),
@@ -131,6 +136,7 @@ mod tests {
             name: "device.json".to_owned(),
             provider: Provider::Cuda,
             operations_per_second: 2e13,
+            half_operations_per_second: 2e13,
             bytes_per_second: 1e12,
             launch: Nanos(2500),
         };
@@ -140,14 +146,14 @@ mod tests {
     #[test]
     fn errors_say_what_is_expected() {
         let error = |text: &str| parsed(text).unwrap_err().to_string();
-        assert_snapshot!(error(r#"{"provider": "tpu"}"#), @"");
+        assert_snapshot!(error(r#"{"provider": "tpu"}"#), @r#"device.json: not a device: unknown variant `tpu`, expected `cpu` or `cuda` at line 1 column 18; expected {"provider": "cpu" or "cuda", "operations_per_second": 1.9e13, "bytes_per_second": 1.5e12, "launch_us": 4}"#);
         assert_snapshot!(
             error(r#"{"provider": "cpu", "operations_per_second": 0, "bytes_per_second": 1, "launch_us": 0}"#),
-            @""
+            @"device.json: operations_per_second is 0; it must be more than zero"
         );
         assert_snapshot!(
             error(r#"{"provider": "cpu", "operations_per_second": 1, "bytes_per_second": 1, "launch_us": -1}"#),
-            @""
+            @"device.json: launch_us is -1; it must be zero or more"
         );
     }
 }

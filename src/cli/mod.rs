@@ -209,7 +209,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
         }
     };
-    let quiet = arguments.rewrite.as_ref().is_none_or(|rewrite| rewrite.quiet);
+    let quiet = arguments
+        .rewrite
+        .as_ref()
+        .is_none_or(|rewrite| rewrite.quiet);
     let messages = Messages::new(quiet);
     let result = match (arguments.command, arguments.rewrite) {
         (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
@@ -279,7 +282,15 @@ mod tests {
     fn dimensions_are_names_with_numbers() {
         assert_eq!(parse_dimension("batch=8"), Ok(("batch".to_owned(), 8)));
         assert_eq!(parse_dimension("a=b=8"), Ok(("a=b".to_owned(), 8)));
-        for text in ["batch", "batch=", "=8", "batch=0", "batch=-1", "batch=8.5", "batch=x"] {
+        for text in [
+            "batch",
+            "batch=",
+            "=8",
+            "batch=0",
+            "batch=-1",
+            "batch=8.5",
+            "batch=x",
+        ] {
             assert!(parse_dimension(text).is_err(), "{text}");
         }
     }

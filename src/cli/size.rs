@@ -171,9 +171,32 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for text in [
-            "", "GiB", "-5", "-5GiB", "+5", "NaN", "inf", "1e9", "0x10", "1.2.3GB", ".", "1.5",
-            "8G", "8Gb/s", "8 Gi B", "１GiB", "%", "-10%", "NaN%", "1e3%", "fixed", "fixed+",
-            "fixed+8GiB", "fixed+-5%", "minimum", "60 % of it",
+            "",
+            "GiB",
+            "-5",
+            "-5GiB",
+            "+5",
+            "NaN",
+            "inf",
+            "1e9",
+            "0x10",
+            "1.2.3GB",
+            ".",
+            "1.5",
+            "8G",
+            "8Gb/s",
+            "8 Gi B",
+            "１GiB",
+            "%",
+            "-10%",
+            "NaN%",
+            "1e3%",
+            "fixed",
+            "fixed+",
+            "fixed+8GiB",
+            "fixed+-5%",
+            "minimum",
+            "60 % of it",
         ] {
             assert_eq!(budget(text), Err(SizeProblem::Form(BUDGETS)), "{text}");
         }

@@ -24,6 +24,6 @@ pub use external_data::{ExternalFile, Unresolved};
 pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;
 pub use node::NodeProblem;
-pub use pending::Pending;
 pub(crate) use pending::Destination;
+pub use pending::Pending;
 pub use wire::WireError;

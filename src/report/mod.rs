@@ -11,6 +11,7 @@ use std::time::Duration;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason};
+use ckpt_passes::transform::infer_shapes::InferShapesError;
 
 pub use file::ReportFile;
 
@@ -84,22 +85,27 @@ pub fn verification(before: &Measured, after: &Measured) -> String {
     text
 }
 
-/// Why nothing was done, for people.
+/// Why nothing was done, for people: what happened, and what to do about it.
 pub fn failure(failure: &Failure) -> String {
     let mut text = failure.to_string();
-    if let Failure::Optimize {
-        error: OptimizeError::Infeasible { smallest, .. },
-        ..
-    } = failure
-    {
-        let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
-        let _ = write!(
-            text,
-            "\n{} of it is owned by the caller; the rest is held",
-            smallest.bytes - held
-        );
-        let _ = write!(text, "{}", holders(smallest));
-        text.push_str("nothing was written");
+    let Failure::Optimize { error, .. } = failure else {
+        return text;
+    };
+    match error {
+        OptimizeError::Infeasible { smallest, .. } => {
+            let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
+            let _ = write!(
+                text,
+                "\nof that, the caller owns {}; the rest is held{}nothing was written",
+                smallest.bytes - held,
+                holders(smallest)
+            );
+        }
+        OptimizeError::Shape(InferShapesError::Unbound { names }) => {
+            let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
+            let _ = write!(text, "; add {}", dims.join(" "));
+        }
+        _ => {}
     }
     text
 }
