@@ -23,6 +23,8 @@ pub(super) struct Forward {
     /// Nodes that may still be added, those of the backward part included.
     left: isize,
     pub(super) weighty: bool,
+    /// Scale, shift, running mean and variance of every batch normalization.
+    norms: Vec<[TensorId; 4]>,
 }
 
 /// Below this size there are no weights.
@@ -49,6 +51,7 @@ impl Forward {
             bounded: BTreeSet::new(),
             left: isize::try_from(size).unwrap_or(isize::MAX),
             weighty: size >= SMALL,
+            norms: Vec::new(),
         };
         if forward.weighty {
             // The heads: a loss, its gradient, and a few sums.
@@ -252,10 +255,23 @@ impl Forward {
     fn batch_norm(&mut self, builder: &mut Builder, x: TensorId) {
         let shape = builder.shape(x);
         let channels = [shape[1]];
-        let scale = self.weight(builder, "scale", &channels);
-        let shift = self.weight(builder, "shift", &channels);
-        let mean = builder.floats("running_mean", &channels, vec![0.0; shape[1] as usize]);
-        let var = builder.floats("running_var", &channels, vec![1.0; shape[1] as usize]);
+        let same = |shared: &[TensorId; 4]| builder.shape(shared[0]) == channels;
+        let shared = self.norms.iter().copied().rfind(same);
+        // Sharing branches update the same running statistics one after the other.
+        let norm = shared
+            .filter(|_| builder.random.one_in(3))
+            .unwrap_or_else(|| {
+                let count = shape[1] as usize;
+                let norm = [
+                    self.weight(builder, "scale", &channels),
+                    self.weight(builder, "shift", &channels),
+                    builder.floats("running_mean", &channels, vec![0.0; count]),
+                    builder.floats("running_var", &channels, vec![1.0; count]),
+                ];
+                self.norms.push(norm);
+                norm
+            });
+        let [scale, shift, mean, var] = norm;
         let vector = Some((ElementType::Float, channels.to_vec()));
         let outputs = [
             Some((ElementType::Float, shape)),

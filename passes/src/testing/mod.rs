@@ -7,6 +7,8 @@ mod graphs;
 mod heads;
 mod layers;
 mod peak;
+#[cfg(test)]
+mod pipeline;
 mod random;
 mod unroll;
 

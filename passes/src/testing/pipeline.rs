@@ -1,0 +1,135 @@
+//! Search, transforms and verification together, on random graphs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{brute_force, naive_peak, random_training_graph};
+use crate::analysis::cost::{Cost, Nanos};
+use crate::analysis::liveness::Liveness;
+use crate::analysis::order::ExecutionOrder;
+use crate::analysis::recompute::Recomputation;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId};
+use crate::operators::Provider;
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::search::{Effort, Search, first_order};
+use crate::transform::enforce_order::EnforceOrder;
+use crate::transform::insert_mirrors::InsertMirrors;
+use crate::verify;
+
+const CPU: Provider = Provider::Cpu;
+
+/// Times from 1 to 9; products and convolutions work with as much memory as they write.
+fn costs(graph: &Graph) -> Vec<Cost> {
+    let cost = |id: u32| {
+        let node = graph.node(NodeId(id));
+        let heavy = ["Conv", "ConvGrad", "MatMul", "FusedMatMul"].contains(&node.op_type.as_str());
+        let written = node
+            .writes()
+            .next()
+            .and_then(|tensor| graph.tensor(tensor).bytes());
+        Cost {
+            time: Nanos(1 + u64::from(id) * 5 % 9),
+            workspace: written.filter(|_| heavy).unwrap_or(Bytes::ZERO),
+        }
+    };
+    (0..graph.node_count() as u32).map(cost).collect()
+}
+
+fn search(graph: &Graph, order: &[NodeId], rules: &Recomputation) -> Search {
+    let effort = Effort {
+        seed: 1,
+        evaluations: 50,
+    };
+    Search::new(graph, order, CPU, &costs(graph), rules, effort)
+}
+
+/// Budgets from the smallest peak that is found to the peak without copies.
+fn budgets(search: &mut Search, count: u64) -> impl Iterator<Item = Bytes> + use<> {
+    let least = search.smallest().predicted_peak;
+    let room = (search.without_copies().predicted_peak - least).0;
+    (0..=count).map(move |part| least + Bytes(room * part / count))
+}
+
+/// Applies the plan and checks all that is promised of the result; false if no barriers keep the
+/// runtime to it.
+fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget: Bytes) -> bool {
+    let mut graph = original.clone();
+    InsertMirrors {
+        plan,
+        recomputation: rules,
+    }
+    .run(&mut graph)
+    .unwrap();
+    let enforce = EnforceOrder {
+        budget,
+        provider: CPU,
+        costs: &costs(&graph),
+    };
+    if enforce.run(&mut graph).is_err() {
+        return false;
+    }
+    let simulate = |graph: &Graph, order| Liveness::simulate(graph, order, CPU, &costs(graph));
+    let reference = simulate(original, ExecutionOrder::Default).order;
+    let found = verify::equivalence(original, &graph, &BTreeSet::new()).unwrap();
+    for order in ExecutionOrder::ALL {
+        let run = simulate(&graph, order);
+        assert_eq!(
+            naive_peak(&graph, &run.order, CPU, &costs(&graph)),
+            run.peak
+        );
+        verify::budget(budget, [("this", run.peak)]).unwrap();
+        verify::updates(original, &reference, &graph, &run.order, &found).unwrap();
+    }
+    true
+}
+
+#[test]
+fn plans_applied_to_random_graphs_pass_verification() {
+    let (mut applied, mut enforced) = (0, 0);
+    for seed in 0..24 {
+        let original = random_training_graph(seed, 10 + seed as usize % 50);
+        let rules = Recomputation::of(&original, &BTreeMap::new());
+        let order = first_order(&original, CPU, &costs(&original));
+        let mut search = search(&original, &order, &rules);
+        for budget in budgets(&mut search, 3) {
+            if let Some(plan) = search.within(budget) {
+                applied += 1;
+                enforced += usize::from(apply_and_verify(&original, &plan, &rules, budget));
+            }
+        }
+    }
+    assert!(enforced * 10 > applied * 9, "{enforced} of {applied}");
+}
+
+#[test]
+fn plans_for_tiny_graphs_are_rarely_dearer_than_the_cheapest() {
+    let (mut needed, mut optimal) = (0, 0);
+    for seed in 0..200 {
+        let mut original = random_training_graph(seed, 4 + seed as usize % 5);
+        if original.node_count() > 8 {
+            continue;
+        }
+        let costs = costs(&original);
+        let rules = Recomputation::of(&original, &BTreeMap::new());
+        let order = first_order(&original, CPU, &costs);
+        original.set_order(order.clone());
+        let mut search = search(&original, &order, &rules);
+        for budget in budgets(&mut search, 4) {
+            let Some(plan) = search.within(budget) else {
+                continue;
+            };
+            let time = |ids: &[NodeId]| ids.iter().map(|id| costs[id.index()].time.0).sum::<u64>();
+            let added = time(&plan.sequence) - time(&order);
+            let least = brute_force(&original, CPU, &costs, budget).unwrap().added.0;
+            assert!(added >= least, "seed {seed}, {budget}: {added} < {least}");
+            needed += usize::from(least > 0);
+            optimal += usize::from(least > 0 && added == least);
+        }
+    }
+    // The search is no exact method, but graphs this small leave little to miss.
+    assert!(
+        needed > 20 && optimal * 10 >= needed * 9,
+        "{optimal} of {needed}"
+    );
+}
