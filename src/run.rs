@@ -230,3 +230,55 @@ fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ckpt_passes::analysis::cost::Device;
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    /// What becomes of a file with `change` made to the graph, when it is verified within
+    /// `budget`.
+    fn refused(change: impl FnOnce(&mut Graph), budget: Bytes) -> String {
+        let file = "testdata/onnx/conv_bn_relu_train.onnx";
+        let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let original = model.graph().unwrap();
+        let mut changed = original.clone();
+        change(&mut changed);
+        let options = Options {
+            bindings: Default::default(),
+            budget: BudgetRequest::Smallest,
+            reserve: Bytes::ZERO,
+            device: Device::preset("cpu").unwrap(),
+            overrides: Overrides::new(),
+            effort: Effort {
+                seed: 0,
+                evaluations: 0,
+            },
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let pending = export(&model, &changed, &folder.path().join("out.onnx")).unwrap();
+        let failure = verify_pending(&pending, &original, &options, budget).unwrap_err();
+        drop(pending);
+        assert_eq!(failure.exit_status(), 1);
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "no file is left behind");
+        report::failure(&failure)
+    }
+
+    #[test]
+    fn a_file_that_computes_something_else_is_not_kept() {
+        let other_activation = |graph: &mut Graph| {
+            let relu = |&id: &_| graph.node(id).name == "relu1";
+            let id = *graph.order().iter().find(|id| relu(id)).unwrap();
+            graph.node_mut(id).op_type = "Sigmoid".to_owned();
+        };
+        assert_snapshot!(refused(other_activation, Bytes(u64::MAX)), @r#"the written file failed verification, which is a bug in ckpt-opt: Sigmoid "relu1" must keep its operator: expected Relu, found Sigmoid"#);
+    }
+
+    #[test]
+    fn a_file_that_needs_more_than_the_budget_is_not_kept() {
+        assert_snapshot!(refused(|_| (), Bytes(100_000)), @"the written file failed verification, which is a bug in ckpt-opt: the peak in DEFAULT order is 179 KiB, above the budget of 97.7 KiB");
+    }
+}

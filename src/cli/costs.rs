@@ -35,13 +35,13 @@ pub enum CostsError {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with the key nodes")]
 struct Table {
     nodes: BTreeMap<String, Entry>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object for a node")]
 struct Entry {
     time_us: Option<f64>,
     workspace_bytes: Option<u64>,

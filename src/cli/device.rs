@@ -39,7 +39,7 @@ pub enum DeviceError {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Description {
     name: Option<String>,
     provider: ProviderName,

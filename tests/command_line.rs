@@ -1,0 +1,693 @@
+//! The command line keeps its contract: what it prints, where, and its exit status.
+//!
+//! `testdata/onnx/conv_bn_relu_train.onnx` is made from `testdata/text` by
+//! `tools/fixtures/text_to_onnx.py`.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What every rewriting run says: a small graph that fits after one recomputation.
+const SMALL: [&str; 4] = ["in.onnx", "out.onnx", "--budget", "fixed+90%"];
+
+/// A folder with a small training graph, `in.onnx`, in which commands run.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a temporary folder"));
+        folder.add("testdata/onnx/conv_bn_relu_train.onnx", "in.onnx");
+        folder
+    }
+
+    /// Copies a file of the project.
+    fn add(&self, file: &str, name: &str) {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        fs::copy(&from, self.path(name)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    fn write(&self, name: &str, contents: &str) {
+        fs::write(self.path(name), contents).expect("the folder can be written to");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
+        command.args(arguments).current_dir(self.0.path());
+        command
+    }
+
+    fn output<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Output {
+        self.command(arguments).output().expect("ckpt-opt starts")
+    }
+
+    /// Runs a command, and shows all that can be seen of it.
+    fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
+        shown(&self.output(arguments))
+    }
+
+    /// The names of its files.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).expect("the folder can be read");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<String> = entries
+            .map(|entry| name(entry).to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn shown(output: &Output) -> String {
+    let status = output.status.code().expect("it ends by itself");
+    let mut text = format!("exit status {status}\n");
+    for (name, stream) in [("output", &output.stdout), ("errors", &output.stderr)] {
+        if !stream.is_empty() {
+            text += &format!(
+                "--- {name}\n{}",
+                without_times(&String::from_utf8_lossy(stream))
+            );
+        }
+    }
+    text
+}
+
+/// Times differ from run to run.
+fn without_times(text: &str) -> String {
+    let time = |line: &str| match line.starts_with("planned in") {
+        true => "planned in              TIME\n".to_owned(),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(time).collect()
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", shown(output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn the_result_compares_before_and_after() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.run(SMALL), @r"
+    exit status 0
+    --- output
+    wrote out.onnx
+
+                                  before       after
+    peak of a step               179 KiB     149 KiB  83.5 %
+      owned by the caller       18.9 KiB    18.9 KiB
+      the rest                   160 KiB     131 KiB  81.6 %
+    time of a step                211 us      217 us  +3.14 %, estimated for cpu
+    nodes                             33          35
+      recomputed                                   1
+      barriers                                     1
+
+    budget                  163 KiB (fixed+90%)
+    smallest peak found     147 KiB
+    planned in              TIME
+
+    before: peak 179 KiB at step 4 (node conv2)
+        64.0 KiB  workspace of conv2
+        32.0 KiB  c1
+        32.0 KiB  n1
+        16.0 KiB  p1_mask
+        8.00 KiB  p1
+        8.06 KiB  in 3 more
+
+    after: peak 149 KiB at step 25 (node conv1/recompute_1)
+        64.0 KiB  workspace of conv1/recompute_1
+        32.0 KiB  n1_grad
+        32.0 KiB  c1/recompute_1
+        2.25 KiB  w2_grad
+           160 B  fc_grad
+           132 B  in 5 more
+    --- errors
+    reading in.onnx
+    planning 33 nodes for a budget of fixed+90%
+    writing out.onnx
+    ");
+    assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
+}
+
+#[test]
+fn json_has_the_promised_keys() {
+    let folder = Folder::new();
+    let mut figures = json(&folder.output(SMALL.into_iter().chain(["--json"])));
+    for seconds in ["search_seconds", "total_seconds"] {
+        let took = figures[seconds].take().as_f64();
+        assert!(took.is_some_and(|took| took > 0.0), "{seconds}: {took:?}");
+    }
+    assert_snapshot!(serde_json::to_string_pretty(&figures).unwrap(), @r#"
+    {
+      "budget_bytes": 166882,
+      "fixed_bytes": 19369,
+      "peak_before_bytes": 183273,
+      "peak_after_bytes": 153037,
+      "smallest_peak_bytes": 150445,
+      "overhead": 0.03143090325886841,
+      "lower_bound_overhead": null,
+      "recomputed_nodes": 1,
+      "barriers": 1,
+      "nodes_before": 33,
+      "nodes_after": 35,
+      "strategy": "auto",
+      "stop_reason": "evaluations",
+      "search_seconds": null,
+      "total_seconds": null,
+      "runtime_settings": "lean",
+      "device": "cpu"
+    }
+    "#);
+}
+
+#[test]
+fn quiet_runs_print_only_the_result() {
+    let folder = Folder::new();
+    let output = folder.output(SMALL.into_iter().chain(["--json", "--quiet"]));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let lines = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert_eq!(lines, 1);
+}
+
+#[test]
+fn same_input_and_options_give_the_same_bytes() {
+    let folder = Folder::new();
+    let written = |name: &str| {
+        json(&folder.output(["in.onnx", name, "--budget", "min", "--seed", "7", "--json"]));
+        fs::read(folder.path(name)).unwrap()
+    };
+    assert!(written("first.onnx") == written("second.onnx"));
+}
+
+#[test]
+fn dry_runs_write_nothing_and_need_no_output() {
+    let folder = Folder::new();
+    let dry = folder.output(["in.onnx", "--budget", "fixed+90%", "--dry-run", "--json"]);
+    let wet = folder.output(SMALL.into_iter().chain(["--json", "--dry-run"]));
+    assert_eq!(folder.files(), ["in.onnx"]);
+    assert_eq!(
+        json(&dry)["peak_after_bytes"],
+        json(&wet)["peak_after_bytes"]
+    );
+}
+
+#[test]
+fn reports_add_what_was_recomputed_and_what_holds_the_peak() {
+    let folder = Folder::new();
+    folder.write("report.json", "an older report");
+    let output = folder.output(
+        SMALL
+            .into_iter()
+            .chain(["--json", "--report", "report.json"]),
+    );
+    let report: Value =
+        serde_json::from_slice(&fs::read(folder.path("report.json")).unwrap()).unwrap();
+    for (key, value) in json(&output).as_object().unwrap() {
+        assert_eq!(&report[key], value, "{key}");
+    }
+    assert_snapshot!(report["recomputed"], @r#"["conv1/recompute_1"]"#);
+    assert_snapshot!(report["before"], @r#"{"step":4,"node":"conv2","holders":[{"name":"workspace of conv2","bytes":65536},{"name":"c1","bytes":32768},{"name":"n1","bytes":32768},{"name":"p1_mask","bytes":16384},{"name":"p1","bytes":8192},{"name":"c2","bytes":8192},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32}]}"#);
+    assert_snapshot!(report["after"], @r#"{"step":25,"node":"conv1/recompute_1","holders":[{"name":"workspace of conv1/recompute_1","bytes":65536},{"name":"n1_grad","bytes":32768},{"name":"c1/recompute_1","bytes":32768},{"name":"w2_grad","bytes":2304},{"name":"fc_grad","bytes":160},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32},{"name":"scale2_grad","bytes":32},{"name":"shift2_grad","bytes":32},{"name":"loss","bytes":4}]}"#);
+}
+
+#[cfg(unix)]
+#[test]
+fn reports_go_to_pipes_too() {
+    let folder = Folder::new();
+    let arguments = ["--dry-run", "--report", "/dev/stdout", "--json", "--quiet"];
+    let output = folder.output(SMALL.into_iter().chain(arguments));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let objects: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 2, "{text}");
+}
+
+#[test]
+fn reports_do_not_replace_the_model() {
+    let folder = Folder::new();
+    for name in ["in.onnx", "./out.onnx"] {
+        let output = folder.output(SMALL.into_iter().chain(["--report", name]));
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("the report would replace the model"),
+            "{said}"
+        );
+    }
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
+fn reserved_memory_counts_as_owned_by_the_caller() {
+    let folder = Folder::new();
+    let figures = |reserve| {
+        let arguments = [
+            "in.onnx",
+            "--dry-run",
+            "--json",
+            "--budget",
+            "fixed+90%",
+            "--reserve",
+        ];
+        json(&folder.output(arguments.into_iter().chain([reserve])))
+    };
+    let (without, with) = (figures("0"), figures("1MB"));
+    let bytes = |figures: &Value, key: &str| figures[key].as_u64().unwrap();
+    for key in [
+        "budget_bytes",
+        "fixed_bytes",
+        "peak_before_bytes",
+        "peak_after_bytes",
+    ] {
+        assert_eq!(bytes(&with, key), bytes(&without, key) + 1_000_000, "{key}");
+    }
+}
+
+#[test]
+fn a_budget_that_nothing_fits_is_explained() {
+    let folder = Folder::new();
+    folder.write("out.onnx", "an older file");
+    assert_snapshot!(folder.run(["in.onnx", "out.onnx", "--budget", "100KiB"]), @r"
+    exit status 3
+    --- errors
+    reading in.onnx
+    planning 33 nodes for a budget of 100KiB
+    error: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 147 KiB
+    of that, the caller owns 18.9 KiB; the rest is held at step 30 (node conv1/recompute_2)
+        64.0 KiB  workspace of conv1/recompute_2
+        32.0 KiB  n1_grad
+        32.0 KiB  c1/recompute_2
+             4 B  loss
+    nothing was written
+    ");
+    assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
+    assert_eq!(
+        fs::read_to_string(folder.path("out.onnx")).unwrap(),
+        "an older file"
+    );
+}
+
+#[test]
+fn budgets_that_are_no_sizes_are_usage_errors() {
+    let folder = Folder::new();
+    for budget in [
+        "0",
+        "-5GiB",
+        "-1",
+        "NaN",
+        "8G",
+        "0%",
+        "-5%",
+        "fixed+",
+        "99999999999TiB",
+        "",
+    ] {
+        let output = folder.output(["in.onnx", "out.onnx", "--budget", budget]);
+        assert_eq!(output.status.code(), Some(2), "{budget}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains(&format!("'{budget}'")) || budget.is_empty(),
+            "{said}"
+        );
+        assert!(
+            said.contains("expected bytes (8GiB, 800MB, 1.5GB, 123456789)"),
+            "{said}"
+        );
+    }
+    assert_snapshot!(folder.run(["in.onnx", "out.onnx", "--budget", "0"]), @r"
+    exit status 2
+    --- errors
+    error: invalid value '0' for '--budget <SIZE>': it must be more than zero; expected bytes (8GiB, 800MB, 1.5GB, 123456789), a part of the peak of the unmodified graph (60%), what the caller owns and a part of the rest (fixed+50%), or min
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(folder.run(["in.onnx", "out.onnx"]), @r"
+    exit status 2
+    --- errors
+    error: the following required arguments were not provided:
+      --budget <SIZE>
+
+    Usage: ckpt-opt --budget <SIZE> <IN> <OUT>
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(folder.run(["in.onnx", "--budget", "8GiB"]), @r"
+    exit status 2
+    --- errors
+    error: the following required arguments were not provided:
+      <OUT>
+
+    Usage: ckpt-opt --budget <SIZE> <IN> <OUT>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn options_that_do_not_exist_are_usage_errors() {
+    let folder = Folder::new();
+    let run = |option: [&'static str; 2]| folder.run(SMALL.into_iter().chain(option));
+    assert_snapshot!(run(["--strategy", "best"]), @r"
+    exit status 2
+    --- errors
+    error: invalid value 'best' for '--strategy <NAME>'
+      [possible values: auto]
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(run(["--runtime-settings", "default"]), @r"
+    exit status 2
+    --- errors
+    error: invalid value 'default' for '--runtime-settings <NAME>': what ONNX Runtime's memory planner adds in the default settings is not modelled yet; use lean, and run the graph with enable_mem_reuse and enable_mem_pattern off
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(run(["--reserve", "10%"]), @r"
+    exit status 2
+    --- errors
+    error: invalid value '10%' for '--reserve <SIZE>': expected bytes: 8GiB, 800MB, 1.5GB or 123456789
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(run(["--device", "abacus"]), @r#"
+    exit status 2
+    --- errors
+    error: no device is called "abacus", and there is no such file; known are cpu, v100, a100, h100, h200
+    "#);
+    assert_snapshot!(run(["--dim", "batch"]), @r"
+    exit status 2
+    --- errors
+    error: invalid value 'batch' for '--dim <NAME=N>': expected NAME=N with a whole number N of at least 1, for example batch=8
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn unbound_dimensions_are_all_listed() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "in.onnx");
+    assert_snapshot!(folder.run(["in.onnx", "out.onnx", "--budget", "min"]), @r"
+    exit status 1
+    --- errors
+    reading in.onnx
+    planning 304 nodes for a budget of min
+    error: in.onnx: the size of 1 dimension is not given: batch; add --dim batch=N
+    ");
+    let dims = ["--dim", "batch=2", "--dim", "bach=2"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
+    exit status 1
+    --- errors
+    reading in.onnx
+    planning 304 nodes for a budget of fixed+90%
+    error: in.onnx: there is no dimension "bach"; the graph has batch
+    "#);
+    let dims = ["--dim", "batch=2", "--dim", "batch=3"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
+    exit status 2
+    --- errors
+    error: --dim gives "batch" two values, 2 and 3
+    "#);
+}
+
+#[test]
+fn forward_graphs_are_refused_with_advice() {
+    let folder = Folder::new();
+    folder.add("testdata/onnx/control_flow.onnx", "in.onnx");
+    assert_snapshot!(folder.run(SMALL), @r"
+    exit status 1
+    --- errors
+    reading in.onnx
+    planning 4 nodes for a budget of fixed+90%
+    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt
+    ");
+}
+
+#[test]
+fn what_is_no_model_is_named() {
+    let folder = Folder::new();
+    let run = |input: &str| folder.run([input, "out.onnx", "--budget", "min", "--quiet"]);
+    assert_snapshot!(run("missing.onnx"), @r"
+    exit status 1
+    --- errors
+    error: missing.onnx: cannot open it: No such file or directory (os error 2)
+    ");
+    assert_snapshot!(run("."), @r"
+    exit status 1
+    --- errors
+    error: .: expected an ONNX model, but this is a folder
+    ");
+    folder.write("notes.onnx", "These are only words.\n");
+    assert_snapshot!(run("notes.onnx"), @r"
+    exit status 1
+    --- errors
+    error: notes.onnx: expected an ONNX model, but this is text
+    ");
+    let model = fs::read(folder.path("in.onnx")).unwrap();
+    fs::write(folder.path("cut.onnx"), &model[..model.len() / 2]).unwrap();
+    assert_snapshot!(run("cut.onnx"), @r"
+    exit status 1
+    --- errors
+    error: cut.onnx: damaged, or not an ONNX model: field 7 at byte 5 claims 5340 bytes where only 2680 are left: the file is truncated or damaged
+    ");
+}
+
+#[test]
+fn the_input_is_never_overwritten() {
+    let folder = Folder::new();
+    let before = fs::read(folder.path("in.onnx")).unwrap();
+    let mut outputs = vec!["in.onnx", "./in.onnx"];
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("in.onnx", folder.path("symbolic.onnx")).unwrap();
+        outputs.push("symbolic.onnx");
+    }
+    fs::hard_link(folder.path("in.onnx"), folder.path("hard.onnx")).unwrap();
+    outputs.push("hard.onnx");
+    for output in outputs {
+        let run = folder.output(["in.onnx", output, "--budget", "min"]);
+        assert_eq!(run.status.code(), Some(1), "{output}");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(
+            said.contains("the output would replace the input"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("planning"),
+            "known before the search: {said}"
+        );
+    }
+    assert!(before == fs::read(folder.path("in.onnx")).unwrap());
+}
+
+#[test]
+fn places_that_cannot_be_written_to_are_known_before_the_search() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("folder")).unwrap();
+    let run = |output: &str| folder.run(["in.onnx", output, "--budget", "min"]);
+    assert_snapshot!(run("folder"), @r"
+    exit status 1
+    --- errors
+    reading in.onnx
+    error: folder: cannot write there: it is a folder
+    ");
+    assert_snapshot!(run("nowhere/out.onnx"), @r"
+    exit status 1
+    --- errors
+    reading in.onnx
+    error: nowhere/out.onnx: cannot write there: the folder nowhere does not exist
+    ");
+    let report = ["--report", "nowhere/report.json"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(report)), @r"
+    exit status 1
+    --- errors
+    reading in.onnx
+    error: nowhere/report.json: cannot write there: the folder nowhere does not exist
+    ");
+}
+
+#[test]
+fn cost_tables_override_the_model_node_by_node() {
+    let folder = Folder::new();
+    let figures = |costs: &str| {
+        folder.write("costs.json", costs);
+        json(&folder.output(SMALL.into_iter().chain(["--json", "--costs", "costs.json"])))
+    };
+    // The only node that is recomputed otherwise; again it would add a second to little more.
+    let cheap = figures(r#"{"nodes": {}}"#)["overhead"].as_f64().unwrap();
+    let costly = figures(r#"{"nodes": {"conv1": {"time_us": 1e6}}}"#);
+    let costly = costly["overhead"].as_f64().unwrap();
+    assert!(costly < 0.1 * cheap, "{costly} after, {cheap} before");
+}
+
+#[test]
+fn cost_tables_that_do_not_fit_are_noticed() {
+    let folder = Folder::new();
+    let run = |costs: &str| {
+        folder.write("costs.json", costs);
+        let arguments = [
+            "in.onnx",
+            "out.onnx",
+            "--budget",
+            "1KiB",
+            "--costs",
+            "costs.json",
+        ];
+        folder.run(arguments)
+    };
+    assert_snapshot!(run("{\"nodes\": {\n\"conv1\": 5}}"), @r#"
+    exit status 1
+    --- errors
+    error: costs.json: not a cost table: invalid type: integer `5`, expected an object for a node at line 2 column 10; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}
+    "#);
+    let warned = run(r#"{"nodes": {"a": {}, "b": {}, "c": {}, "d": {}, "conv1": {}}}"#);
+    let warning = warned.lines().find(|line| line.starts_with("warning"));
+    assert_snapshot!(warning.unwrap_or_default(), @r#"warning: the cost table has 4 of 5 entries for nodes that the graph does not have: "a", "b", "c" and 1 more"#);
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(["--costs", "missing.json"])), @r"
+    exit status 1
+    --- errors
+    error: missing.json: cannot read the cost table: No such file or directory (os error 2)
+    ");
+}
+
+#[test]
+fn a_file_can_describe_the_device() {
+    let folder = Folder::new();
+    folder.write(
+        "device.json",
+        r#"{"provider": "cuda", "operations_per_second": 1e13, "bytes_per_second": 1e12,
+            "launch_us": 5, "name": "my card"}"#,
+    );
+    let arguments = SMALL
+        .into_iter()
+        .chain(["--json", "--device", "device.json"]);
+    assert_eq!(json(&folder.output(arguments))["device"], "my card");
+}
+
+#[test]
+fn written_files_can_be_verified_again() {
+    let folder = Folder::new();
+    json(&folder.output(SMALL.into_iter().chain(["--json"])));
+    assert_snapshot!(folder.run(["verify", "in.onnx", "out.onnx"]), @r"
+    exit status 0
+    --- output
+    equivalent: every tensor of the first graph is computed by the same operators from the same inputs
+
+    peak                          before       after
+    DEFAULT order                179 KiB     147 KiB
+    PRIORITY_BASED order         179 KiB     149 KiB
+    ");
+    folder.add("testdata/models/vgg16.onnx", "other.onnx");
+    let other = ["verify", "in.onnx", "other.onnx", "--dim", "batch=1"];
+    assert_eq!(folder.output(other).status.code(), Some(1));
+    // The copy is no part of what was read first.
+    assert_snapshot!(folder.run(["verify", "out.onnx", "in.onnx"]), @r#"
+    exit status 1
+    --- errors
+    error: in.onnx does not stand for out.onnx: Conv "conv1/recompute_1" of the original is missing
+    "#);
+}
+
+#[test]
+fn inspection_shows_what_holds_the_peak() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.run(["inspect", "in.onnx"]), @r"
+    exit status 0
+    --- output
+    33 nodes; the caller owns 18.9 KiB
+
+    DEFAULT order: peak 179 KiB at step 4 (node conv2)
+        64.0 KiB  workspace of conv2
+        32.0 KiB  c1
+        32.0 KiB  n1
+        16.0 KiB  p1_mask
+        8.00 KiB  p1
+        8.06 KiB  in 3 more
+
+    PRIORITY_BASED order: peak 179 KiB at step 4 (node conv2)
+        64.0 KiB  workspace of conv2
+        32.0 KiB  c1
+        32.0 KiB  n1
+        16.0 KiB  p1_mask
+        8.00 KiB  p1
+        8.06 KiB  in 3 more
+    ");
+}
+
+#[test]
+fn readers_may_leave_early() {
+    let folder = Folder::new();
+    for arguments in [&["--help"][..], &["inspect", "in.onnx"], &SMALL] {
+        let mut child = folder
+            .command(arguments.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("ckpt-opt starts");
+        drop(child.stdout.take());
+        let mut said = String::new();
+        let mut errors = child.stderr.take().expect("a pipe");
+        errors.read_to_string(&mut said).expect("text");
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(0), "{arguments:?}: {said}");
+        assert!(!said.contains("error"), "{arguments:?}: {said}");
+    }
+    assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
+}
+
+#[test]
+fn nobody_has_to_read_the_messages() {
+    let folder = Folder::new();
+    let mut child = folder
+        .command(SMALL)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ckpt-opt starts");
+    drop(child.stderr.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout.starts_with(b"wrote out.onnx"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error() {
+    let folder = Folder::new();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut command = folder.command(["inspect", "in.onnx"]);
+    let output = command.stdout(full).output().expect("ckpt-opt starts");
+    assert_snapshot!(shown(&output), @r"
+    exit status 1
+    --- errors
+    error: cannot print the result: No space left on device (os error 28)
+    ");
+}
+
+#[test]
+fn help_states_the_promise_and_the_exit_statuses() {
+    let folder = Folder::new();
+    let help = String::from_utf8(folder.output(["--help"]).stdout).unwrap();
+    let text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for promise in [
+        "if the session's enable_mem_reuse and enable_mem_pattern are off",
+        "onnxruntime.training.api.Module uses, a step needs more",
+        "0 written; 1 error; 2 usage; 3 no plan fits the budget",
+    ] {
+        assert!(text.contains(promise), "{help}");
+    }
+}
