@@ -6,9 +6,9 @@
 //! What a move may have made cheaper is queued anew.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
-use super::moves::{Excess, Supply, evict};
+use super::moves::{Excess, Supply, evict, hoist};
 use super::problem::Step;
 use super::state::{Copy, State};
 
@@ -47,24 +47,18 @@ pub(crate) enum Reached {
     Limit,
 }
 
-/// Evicts until everything fits, nothing helps, or `state.evaluations` passes `limit`.
-pub(crate) fn greedy(
-    state: &mut State<'_>,
-    noise: &mut Option<Noise>,
-    hints: &mut Hints,
-    limit: u64,
-) -> Reached {
+/// Evicts until everything fits, nothing helps, or its work passes `limit`.
+pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
     let mut run = Run {
         excess: Excess::of(state),
         queue: BinaryHeap::new(),
-        hints,
         ceiling: f64::MAX,
         accepted: 0,
     };
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
-        if state.evaluations > limit {
+        if state.evaluations() > limit {
             return Reached::Limit;
         }
         let Some(Reverse((_, copy, scored_at))) = run.queue.pop() else {
@@ -81,10 +75,8 @@ pub(crate) fn greedy(
             continue;
         }
         let Some((mut fresh, toggles)) = run.best(state, copy) else {
-            run.hints.remove(&copy);
             continue;
         };
-        run.hints.insert(copy, fresh);
         if let Some(noise) = noise {
             fresh *= 1.0 + noise.amount * noise.random.unit();
         }
@@ -106,25 +98,18 @@ pub(crate) fn greedy(
     Reached::Budget
 }
 
-/// The last score of each candidate in earlier runs, for repairs of much the same schedule.
-pub(crate) type Hints = HashMap<Copy, f64>;
-
 /// The ceiling, as a multiple of what the last accepted move cost.
 const CEILING: f64 = 20.0;
 
-/// A candidate is queued this much better than its hint says.
-const OPTIMISM: f64 = 0.0;
-
-struct Run<'h> {
+struct Run {
     excess: Excess,
     queue: BinaryHeap<Entry>,
-    hints: &'h mut Hints,
     /// Ways that cost more per unit of Φ are not worth looking at yet.
     ceiling: f64,
     accepted: u64,
 }
 
-impl Run<'_> {
+impl Run {
     fn queue_all(&mut self, state: &State<'_>) {
         for node in 0..state.problem.steps.len() as Step {
             self.queue_node(state, node);
@@ -161,15 +146,13 @@ impl Run<'_> {
         for before in uses {
             let copy = Copy { node, before };
             let groups = self.excess.between(previous, before);
-            previous = before;
+            let before_it = std::mem::replace(&mut previous, before);
             if groups == 0 || state.has(copy) {
                 continue;
             }
-            let gain = self.excess.largest_gain(state, size, groups);
+            let gain = self.excess.largest_gain(state, size, before_it, before);
             let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
-            let hint = self.hints.get(&copy).map_or(0.0, |score| score * OPTIMISM);
-            self.queue
-                .push(Reverse((Score(bound.max(hint)), copy, NEVER)));
+            self.queue.push(Reverse((Score(bound), copy, NEVER)));
         }
     }
 
@@ -206,8 +189,9 @@ impl Run<'_> {
         let size = written
             .map(|&value| problem.values[value as usize].size)
             .sum();
-        let groups = self.excess.between(copy.node, copy.before);
-        let gain = self.excess.largest_gain(state, size, groups);
+        let gain = self
+            .excess
+            .largest_gain(state, size, copy.node, copy.before);
         // What costs more than this cannot be better.
         let most = |best: &Option<(f64, Vec<Copy>)>| {
             best.as_ref().map_or(self.ceiling, |(score, _)| *score) * gain
@@ -226,6 +210,11 @@ impl Run<'_> {
                 consider(state, mixed, &mut best);
             }
         }
+        if let Some((score, toggles)) = &best
+            && let Some(hoisted) = hoist(state, &self.excess, toggles, *score)
+        {
+            consider(state, hoisted, &mut best);
+        }
         best
     }
 }
@@ -234,7 +223,7 @@ impl Run<'_> {
 fn consider(state: &mut State<'_>, toggles: Vec<Copy>, best: &mut Option<(f64, Vec<Copy>)>) {
     let (phi, cost) = (state.phi(), state.cost());
     let undo = state.apply(&toggles);
-    let (gain, added) = (phi - state.phi(), state.cost() - cost);
+    let (gain, added) = (phi - state.phi(), state.cost().saturating_sub(cost));
     state.undo(undo);
     // Φ is a sum of roundings; less than this is none.
     if gain <= phi * 1e-12 {

@@ -23,7 +23,7 @@ use crate::plan::Plan;
 
 pub use first_order::first_order;
 
-use greedy::{Hints, Reached, greedy};
+use greedy::{Reached, greedy};
 use problem::{Problem, Step};
 use prune::prune;
 use state::{Copy, Exponent, State};
@@ -147,7 +147,7 @@ impl Search {
             Start::From(copies) => neighbourhood::restore(&mut state, copies),
         }
         let limit = self.effort.evaluations;
-        if greedy(&mut state, &mut None, &mut Hints::new(), limit) != Reached::Budget {
+        if greedy(&mut state, &mut None, limit) != Reached::Budget {
             return None;
         }
         prune(&mut state);
@@ -174,7 +174,7 @@ impl Search {
             let reached = parallel::map(&[Exponent::Two, Exponent::One], |&exponent| {
                 let mut state = State::new(&self.problem, target, exponent);
                 let limit = self.effort.evaluations;
-                let reached = greedy(&mut state, &mut None, &mut Hints::new(), limit);
+                let reached = greedy(&mut state, &mut None, limit);
                 (reached, Found::of(&state))
             });
             let mut fits = false;

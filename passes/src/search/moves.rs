@@ -20,41 +20,32 @@ const LARGEST_CLOSURE: usize = 200;
 /// Below this part of the budget a value is not worth computing again.
 const NEGLIGIBLE: f64 = 1e-4;
 
-/// For every step, how many earlier groups are above the budget.
+/// Sums over the groups before every step, of one state.
 pub(crate) struct Excess {
-    before: Vec<u32>,
-    /// By how much the worst group exceeds the budget.
-    worst: f64,
+    /// How many of them are above the budget.
+    groups: Vec<u32>,
+    /// Their Φ.
+    phi: Vec<f64>,
 }
 
 impl Excess {
     pub(crate) fn of(state: &State<'_>) -> Excess {
         let steps = state.problem.steps.len();
-        let mut before = Vec::with_capacity(steps + 1);
-        let mut count = 0;
-        let mut worst: f64 = 0.0;
-        for group in 0..steps {
-            let excess = state.memory(group as Step) - state.budget();
-            before.push(count);
-            count += u32::from(excess > 0.0);
-            worst = worst.max(excess);
+        let mut excess = Excess {
+            groups: Vec::with_capacity(steps + 1),
+            phi: Vec::with_capacity(steps + 1),
+        };
+        let (mut groups, mut phi) = (0, 0.0);
+        for group in 0..steps as Step {
+            excess.groups.push(groups);
+            excess.phi.push(phi);
+            let weight = state.weight(state.memory(group));
+            groups += u32::from(weight > 0.0);
+            phi += weight;
         }
-        before.push(count);
-        Excess { before, worst }
-    }
-
-    /// The most that Φ can fall when `size` bytes leave `groups` groups.
-    pub(crate) fn largest_gain(&self, state: &State<'_>, size: f64, groups: u32) -> f64 {
-        let scale = 1.0 / state.budget().max(1.0);
-        let size = size.min(self.worst) * scale;
-        f64::from(groups)
-            * match state.exponent() {
-                // √x - √(x - m) ≤ √m
-                Exponent::Half => size.sqrt(),
-                Exponent::One => size,
-                // x² - (x - m)² ≤ 2xm
-                Exponent::Two => 2.0 * self.worst * scale * size,
-            }
+        excess.groups.push(groups);
+        excess.phi.push(phi);
+        excess
     }
 
     /// How many groups strictly between `after` and `until` are above the budget.
@@ -62,7 +53,29 @@ impl Excess {
         if after + 1 >= until {
             return 0;
         }
-        self.before[until as usize] - self.before[after as usize + 1]
+        self.groups[until as usize] - self.groups[after as usize + 1]
+    }
+
+    /// The most that Φ can fall when `size` bytes leave the groups strictly between.
+    pub(crate) fn largest_gain(
+        &self,
+        state: &State<'_>,
+        size: f64,
+        after: Step,
+        until: Step,
+    ) -> f64 {
+        if after + 1 >= until {
+            return 0.0;
+        }
+        let all = self.phi[until as usize] - self.phi[after as usize + 1];
+        let size = size / state.budget().max(1.0);
+        let each = match state.exponent() {
+            // √x - √(x - m) ≤ √m
+            Exponent::Half => size.sqrt(),
+            Exponent::One => size,
+            Exponent::Two => return all,
+        };
+        all.min(each * f64::from(self.between(after, until)))
     }
 }
 
@@ -86,7 +99,9 @@ pub(crate) fn evict(
         if cost > most {
             return None;
         }
-        for &value in &problem.steps[reader.node as usize].copy_reads {
+        let reads = &problem.steps[reader.node as usize].copy_reads;
+        state.count(reads.len());
+        for &value in reads {
             let info = &problem.values[value as usize];
             let source = Copy {
                 node: info.producer,
@@ -115,6 +130,39 @@ pub(crate) fn evict(
         }
     }
     Some(toggles)
+}
+
+/// The same copies, each kept for the next one of its node instead of computing that again,
+/// wherever this is cheaper at `price` nanoseconds per unit of Φ. `None` if nowhere.
+pub(crate) fn hoist(
+    state: &State<'_>,
+    excess: &Excess,
+    toggles: &[Copy],
+    price: f64,
+) -> Option<Vec<Copy>> {
+    let problem = state.problem;
+    let mut hoisted = toggles.to_vec();
+    for copy in toggles {
+        let copies = state.copies_of(copy.node);
+        let Some(&next) = copies.get(copies.partition_point(|&t| t <= copy.before)) else {
+            continue;
+        };
+        let info = &problem.steps[copy.node as usize];
+        let size: f64 = info
+            .writes
+            .iter()
+            .map(|&value| problem.values[value as usize].size)
+            .sum();
+        let groups = f64::from(excess.between(copy.before, next));
+        let extension = size / state.budget().max(1.0) * groups * price;
+        if extension < info.copy_time as f64 {
+            hoisted.push(Copy {
+                node: copy.node,
+                before: next,
+            });
+        }
+    }
+    (hoisted.len() > toggles.len()).then_some(hoisted)
 }
 
 /// Does without `copy`: no longer computes it, nor any copy that nobody reads any more then.

@@ -1,40 +1,53 @@
 //! Large neighbourhood search (Shaw 1998): take some copies out, repair greedily with noise,
 //! prune, keep what is better.
 
-use super::greedy::{Hints, Noise, Reached, greedy};
+use super::greedy::{Noise, Reached, greedy};
 use super::moves::merge;
-use super::problem::Step;
 use super::prune::prune;
 use super::random::Random;
 use super::state::{Copy, Exponent, State};
 
-/// Improves a schedule that fits until `state.evaluations` passes `limit`.
+/// Scores are multiplied by up to 1 + this.
+const NOISE: f64 = 0.6;
+
+/// A schedule this much worse than the best is still accepted at first; none at the end.
+const SLACK: f64 = 0.02;
+
+/// After so many rounds the search returns to the best schedule.
+const PATIENCE: u64 = 64;
+
+/// The most neighbouring copies that one round takes out.
+const LARGEST_HOLE: usize = 100;
+
+/// The most copies that one round takes out at random.
+const SCATTERED: usize = 8;
+
+/// Improves a schedule that fits until its work passes `limit`.
 pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
     let mut random = Random::new(seed);
     let mut best = (state.cost(), state.all_copies());
     let mut current = best.clone();
     let budget = state.budget();
-    let start = state.evaluations;
-    let mut hints: [Hints; 3] = Default::default();
+    let start = state.evaluations();
     let mut round = 0u64;
-    while state.evaluations < limit && best.0 > 0 {
+    while state.evaluations() < limit && best.0 > 0 {
         let removed = destroy(state, &current.1, &mut random);
         if removed == 0 {
-            return;
+            break;
         }
         let exponent = [Exponent::Half, Exponent::One, Exponent::Two][random.below(3)];
         state.aim(budget, exponent);
         let mut noise = Some(Noise {
             random: Random::new(random.next()),
-            amount: 0.6 * random.unit(),
+            amount: NOISE * random.unit(),
         });
-        let reached = greedy(state, &mut noise, &mut hints[exponent as usize], limit);
+        let reached = greedy(state, &mut noise, limit);
         if reached == Reached::Budget {
             prune(state);
         }
         // Small worsenings are accepted early, none at the end.
-        let used = (state.evaluations - start) as f64 / (limit - start).max(1) as f64;
-        let slack = 1.0 + 0.02 * (1.0 - used).max(0.0);
+        let used = (state.evaluations() - start) as f64 / (limit - start).max(1) as f64;
+        let slack = 1.0 + SLACK * (1.0 - used).max(0.0);
         if reached == Reached::Budget
             && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64)
         {
@@ -46,7 +59,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
             restore(state, &current.1);
         }
         round += 1;
-        if round.is_multiple_of(64) && current.0 > best.0 {
+        if round.is_multiple_of(PATIENCE) && current.0 > best.0 {
             current = best.clone();
             restore(state, &current.1);
         }
@@ -62,23 +75,14 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
     let mut removed = 0;
     let chosen: Vec<Copy> = if random.unit() < 0.5 {
         let centre = copies[random.below(copies.len())];
-        let width = 1 + random.below(state.problem.steps.len().min(200) / 4 + 1) as Step;
-        let near = |at: Step, to: Step| at.abs_diff(to) <= width;
         let by_node = random.unit() < 0.5;
-        copies
-            .iter()
-            .copied()
-            .filter(|copy| {
-                if by_node {
-                    near(copy.node, centre.node)
-                } else {
-                    near(copy.before, centre.before)
-                }
-            })
-            .take(40)
-            .collect()
+        let key = |copy: &Copy| if by_node { copy.node } else { copy.before };
+        let mut near: Vec<Copy> = copies.to_vec();
+        near.sort_by_key(|copy| (key(copy).abs_diff(key(&centre)), *copy));
+        near.truncate(1 + random.below(LARGEST_HOLE));
+        near
     } else {
-        let count = 1 + random.below(8.min(copies.len()));
+        let count = 1 + random.below(SCATTERED.min(copies.len()));
         (0..count)
             .map(|_| copies[random.below(copies.len())])
             .collect()

@@ -11,6 +11,8 @@
 //! values that the toggled nodes write and read: O(their readers and copies), plus one pass over
 //! the groups between. [`State::undo`] restores the state to the bit.
 
+use std::cell::Cell;
+
 use super::problem::{Problem, Step, ValueId};
 
 /// A node computed again (or no longer) directly before a step.
@@ -81,8 +83,8 @@ pub(crate) struct State<'p> {
     over: i64,
     cost: u64,
     scratch: Scratch,
-    /// How many lifetimes were worked out: the measure of work.
-    pub(crate) evaluations: u64,
+    /// Lifetimes worked out and looked up: the measure of work.
+    evaluations: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -119,7 +121,7 @@ impl<'p> State<'p> {
                 group_seen: vec![0; n],
                 ..Scratch::default()
             },
-            evaluations: 0,
+            evaluations: Cell::new(0),
         };
         let mut undo = Undo::default();
         state.scratch.stamp = 1;
@@ -128,7 +130,7 @@ impl<'p> State<'p> {
         state.scratch.group_seen.fill(1);
         state.refresh(&mut undo);
         state.aim(budget, exponent);
-        state.evaluations = 0;
+        state.evaluations.set(0);
         state
     }
 
@@ -223,6 +225,16 @@ impl<'p> State<'p> {
         let lifetimes = &self.lifetimes[value as usize];
         let next = lifetimes.partition_point(|lifetime| lifetime.start < at);
         lifetimes[next.saturating_sub(1)].end
+    }
+
+    /// How much work was done.
+    pub(crate) fn evaluations(&self) -> u64 {
+        self.evaluations.get()
+    }
+
+    /// Counts work.
+    pub(crate) fn count(&self, work: usize) {
+        self.evaluations.set(self.evaluations.get() + work as u64);
     }
 
     /// Toggles the copies, brings everything up to date, and says how to go back.
@@ -346,7 +358,7 @@ impl<'p> State<'p> {
     /// Recomputes the lifetimes of touched values, then the profile.
     fn refresh(&mut self, undo: &mut Undo) {
         let values = std::mem::take(&mut self.scratch.values);
-        self.evaluations += values.len() as u64;
+        self.count(values.len());
         let mut shifts = std::mem::take(&mut self.scratch.shifts);
         shifts.clear();
         for &value in &values {
@@ -435,7 +447,8 @@ impl<'p> State<'p> {
         self.phi += change;
     }
 
-    fn weight(&self, memory: f64) -> f64 {
+    /// What a group that needs this much adds to Φ.
+    pub(crate) fn weight(&self, memory: f64) -> f64 {
         let excess = (memory - self.budget).max(0.0) * self.scale;
         match self.exponent {
             Exponent::Half => excess.sqrt(),
