@@ -44,6 +44,7 @@ pub fn unroll(graph: &Graph, sequence: &[NodeId]) -> Graph {
             node.set_attribute("momentum", AttributeValue::Float(1.0));
         }
         node.set_attribute("__recompute", AttributeValue::Int(step as i64));
+        node.name = format!("{}_again_{step}", graph.node(id).name);
         rebind(&mut node, &latest);
         for (position, output) in node.outputs.iter_mut().enumerate() {
             let Some(tensor) = *output else { continue };

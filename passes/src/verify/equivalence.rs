@@ -1,6 +1,6 @@
 //! Does the rewritten graph compute the same values?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::interface::{interface, match_originals};
 use super::structure::topological;
@@ -91,6 +91,7 @@ pub fn equivalence(
             None => check.new_node(id)?,
         };
     }
+    check.new_names_are_free()?;
     check.every_new_node_is_read()?;
     check.types()?;
     Ok(Correspondence { roles: check.roles })
@@ -325,6 +326,25 @@ impl Check<'_> {
         match alike {
             true => "no node of the original with this operator reads these values".to_owned(),
             false => "the original does not have this operator".to_owned(),
+        }
+    }
+
+    /// The runtime does not load a file in which two nodes have the same name.
+    fn new_names_are_free(&self) -> Result<(), Violation> {
+        let mut bearers: BTreeMap<&str, usize> = BTreeMap::new();
+        for &id in self.rewritten.order() {
+            *bearers.entry(&self.rewritten.node(id).name).or_default() += 1;
+        }
+        let clash = self.rewritten.order().iter().find(|id| {
+            let name = self.rewritten.node(**id).name.as_str();
+            let new = !matches!(self.roles[id.index()], Role::Original(_));
+            new && !name.is_empty() && bearers[name] > 1
+        });
+        match clash {
+            None => Ok(()),
+            Some(&id) => Err(Violation::NameTaken {
+                node: label(self.rewritten, id),
+            }),
         }
     }
 

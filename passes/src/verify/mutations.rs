@@ -177,6 +177,7 @@ fn a_copied_normalization_keeps_its_statistics_in_place() {
 fn useless_nodes_and_broken_barriers_are_rejected() {
     insta::assert_snapshot!(broken("[grad]", "[a3] a3 = Exp(x_late)\n   [grad]"), @r#"nobody reads a result of Exp "a3", which the original does not have"#);
     insta::assert_snapshot!(broken("[grad]", "[b3] x3 = com.microsoft.PassThrough(x_late)\n   [grad]"), @r#"nobody reads a result of PassThrough "b3", which the original does not have"#);
+    insta::assert_snapshot!(broken("[relu2]", "[exp2]"), @r#"Exp "exp2" is new, but another node has its name"#);
     insta::assert_snapshot!(broken("x_late, y_late = ", "x_late = "), @r#"barrier PassThrough "barrier" must forward each of its inputs under a new name"#);
     insta::assert_snapshot!(broken("x_late, y_late = ", "x_late, \"\" = "), @r#"barrier PassThrough "barrier" must forward each of its inputs under a new name"#);
 }
