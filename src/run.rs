@@ -33,18 +33,21 @@ pub enum Failure {
     #[error(transparent)]
     Import(#[from] ImportError),
     #[error("{}: {error}", file.display())]
-    Optimize { file: PathBuf, error: OptimizeError },
+    Optimize {
+        file: PathBuf,
+        error: Box<OptimizeError>,
+    },
     #[error(transparent)]
     Export(#[from] ExportError),
     #[error("the written file cannot be read back, which is a bug in ckpt-opt: {0}")]
     Unreadable(#[source] ImportError),
     #[error("the written file failed verification, which is a bug in ckpt-opt: {}", cause(.0))]
-    Written(#[source] OptimizeError),
+    Written(#[source] Box<OptimizeError>),
     #[error("{} does not stand for {}: {}", output.display(), input.display(), cause(error))]
     Different {
         input: PathBuf,
         output: PathBuf,
-        error: OptimizeError,
+        error: Box<OptimizeError>,
     },
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
@@ -59,10 +62,11 @@ impl Failure {
     pub fn exit_status(&self) -> u8 {
         match self {
             Failure::Usage(_) | Failure::Device(DeviceError::Unknown { .. }) => 2,
-            Failure::Optimize {
-                error: OptimizeError::Infeasible { .. },
-                ..
-            } => 3,
+            Failure::Optimize { error, .. }
+                if matches!(**error, OptimizeError::Infeasible { .. }) =>
+            {
+                3
+            }
             _ => 1,
         }
     }
@@ -112,7 +116,7 @@ pub fn rewrite(
     let searching = Instant::now();
     let optimized = optimize(&original, &options).map_err(|error| Failure::Optimize {
         file: arguments.input.clone(),
-        error,
+        error: error.into(),
     })?;
     let search_time = searching.elapsed();
 
@@ -150,7 +154,8 @@ fn verify_pending(
     let written = Model::open(pending.path())
         .and_then(|model| model.graph())
         .map_err(Failure::Unreadable)?;
-    verify_written(original, &written, options, budget).map_err(Failure::Written)
+    verify_written(original, &written, options, budget)
+        .map_err(|error| Failure::Written(error.into()))
 }
 
 /// Shows what a step of IN needs.
@@ -177,7 +182,7 @@ pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure
         Failure::Different {
             input: arguments.input.clone(),
             output: arguments.output.clone(),
-            error,
+            error: error.into(),
         }
     })?;
     Ok(report::verification(&before, &after))
@@ -186,7 +191,7 @@ pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure
 fn measured(file: &Path, graph: &Graph, options: &Options) -> Result<Measured, Failure> {
     measure(graph, options).map_err(|error| Failure::Optimize {
         file: file.to_owned(),
-        error,
+        error: error.into(),
     })
 }
 

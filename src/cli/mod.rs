@@ -223,7 +223,7 @@ pub fn main() -> ExitCode {
     match result.and_then(|text| print(&text)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            messages.error(&report::failure(&failure));
+            messages.error(report::failure(&failure));
             ExitCode::from(failure.exit_status())
         }
     }

@@ -104,12 +104,12 @@ pub fn check_destination(model: &Model, out: &Path) -> Result<(), ExportError> {
 
 fn destination(model: &Model, out: &Path) -> Result<Destination, ExportError> {
     let destination = Destination::of(out)?;
-    if let Some(source) = &model.source {
-        if destination.is(&source.identity) {
-            return Err(ExportError::OntoInput {
-                path: out.to_owned(),
-            });
-        }
+    if let Some(source) = &model.source
+        && destination.is(&source.identity)
+    {
+        return Err(ExportError::OntoInput {
+            path: out.to_owned(),
+        });
     }
     external_data::check(model, out, &destination)?;
     Ok(destination)

@@ -1,7 +1,7 @@
 //! ONNX files in and out, losing nothing.
 //!
 //! A file is mapped, not decoded: [`Model`] knows where its graph and nodes lie, and
-//! [`Model::graph`] reads what the passes need. [`export`] splices: what a changed graph left
+//! [`Model::graph`] reads what the passes need. [`export()`] splices: what a changed graph left
 //! alone is copied byte for byte, whether this program understands it or not, and only new and
 //! changed nodes and declarations are encoded. Protobuf is known in this module only.
 

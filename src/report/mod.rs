@@ -91,7 +91,7 @@ pub fn failure(failure: &Failure) -> String {
     let Failure::Optimize { error, .. } = failure else {
         return text;
     };
-    match error {
+    match &**error {
         OptimizeError::Infeasible { smallest, .. } => {
             let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
             let _ = write!(
