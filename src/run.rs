@@ -225,6 +225,12 @@ fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
             file.tensor, file.location
         ));
     }
+    if has_yield(graph) {
+        messages.warning(
+            "the graph has a YieldOp, as ORTModule's graphs do: ONNX Runtime runs its two halves \
+             apart, which is planned as one step here, so its peak can differ",
+        );
+    }
     let unknown = cli::unknown_nodes(&options.overrides, graph);
     if !unknown.is_empty() {
         messages.warning(format_args!(
@@ -234,6 +240,14 @@ fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
             report::some_of(&unknown)
         ));
     }
+}
+
+/// Does the graph hand over to PyTorch in the middle?
+fn has_yield(graph: &Graph) -> bool {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    nodes
+        .into_iter()
+        .any(|node| node.is("com.microsoft", "YieldOp"))
 }
 
 #[cfg(test)]

@@ -49,6 +49,10 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
         (label, before.to_string(), after.to_string(), remark)
     };
     let time_after = summary.time_before.saturating_add(summary.time_added);
+    let estimate = match &outcome.arguments.setting.costs {
+        None => format!("estimated for {}", outcome.device),
+        Some(costs) => format!("by {}, the rest for {}", costs.display(), outcome.device),
+    };
     let count = |label, count: usize| (label, String::new(), count.to_string(), String::new());
     vec![
         ("", "before".to_owned(), "after".to_owned(), String::new()),
@@ -64,11 +68,7 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
             "time of a step",
             duration(summary.time_before),
             duration(time_after),
-            format!(
-                "+{:.2} %, estimated for {}",
-                100.0 * summary.overhead(),
-                outcome.device
-            ),
+            format!("+{:.2} %, {estimate}", 100.0 * summary.overhead()),
         ),
         (
             "nodes",
