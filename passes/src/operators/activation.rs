@@ -19,18 +19,17 @@ pub(super) const OPERATORS: &[Operator] = &[
     smooth("Celu"),
     smooth("Softplus"),
     smooth("Softsign"),
-    // HardSwish, Mish and Gelu are functions on the CPU: the runtime expands them into pieces,
-    // at worst two of which stand beside the output.
+    // Functions on the CPU: the runtime runs their pieces, one of which stands beside the output.
     onnx("HardSwish", Family::Elementwise, like_first).workspace(one_more_output),
     onnx("Mish", Family::Transcendental, like_first)
         .operations(costly)
         .workspace(one_more_output),
-    onnx("Gelu", Family::Transcendental, like_first)
-        .operations(costly)
-        .workspace(one_more_output),
+    onnx("Gelu", Family::Transcendental, like_first).operations(costly),
     onnx("PRelu", Family::Elementwise, like_first),
     microsoft("Gelu", Family::Transcendental, like_first).operations(costly),
-    microsoft("FastGelu", Family::Transcendental, like_first).operations(costly),
+    microsoft("FastGelu", Family::Transcendental, like_first)
+        .operations(costly)
+        .workspace(biased),
     microsoft("QuickGelu", Family::Transcendental, like_first).operations(costly),
     microsoft("BiasGelu", Family::Transcendental, like_first)
         .operations(costly)
@@ -43,8 +42,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     costly_gradient("GeluGrad"),
     costly_gradient("FastGeluGrad"),
     costly_gradient("QuickGeluGrad"),
-    costly_gradient("BiasGeluGrad_dX"),
-    costly_gradient("BiasFastGeluGrad_dX"),
+    costly_gradient("BiasGeluGrad_dX").workspace(one_more_output),
+    costly_gradient("BiasFastGeluGrad_dX").workspace(one_more_output),
     microsoft("Scale", Family::Elementwise, like_first),
     microsoft("BatchScale", Family::Elementwise, each_like_first),
     microsoft("ScaledSum", Family::Elementwise, like_first),
@@ -83,6 +82,12 @@ pub(super) fn one_more_output(view: &View, provider: Provider) -> Option<Bytes> 
         Provider::Cpu => Some(view.output(0)?.bytes()),
         Provider::Cuda => None,
     }
+}
+
+/// With a bias, the sum is kept.
+fn biased(view: &View, provider: Provider) -> Option<Bytes> {
+    view.node.input(1)?;
+    one_more_output(view, provider)
 }
 
 /// BiasSplitGelu: one half of the last axis gates the other.

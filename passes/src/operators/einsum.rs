@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::view::{Fault, Outputs, Shape, View, one};
-use super::{Family, Operator, onnx};
+use super::{Family, Operator, Provider, onnx};
+use crate::bytes::Bytes;
 
-pub(super) const OPERATORS: &[Operator] =
-    &[onnx("Einsum", Family::MatrixProduct, einsum).operations(operations)];
+pub(super) const OPERATORS: &[Operator] = &[onnx("Einsum", Family::MatrixProduct, einsum)
+    .operations(operations)
+    .workspace(workspace)];
 
 /// An axis of the equation: a letter, or one of the axes that `...` stands for, counted from
 /// the back.
@@ -31,6 +33,18 @@ fn einsum(view: &View) -> Result<Outputs, Fault> {
 fn operations(view: &View) -> Option<f64> {
     let (sizes, _) = solve(view).ok()?;
     Some(2.0 * sizes.values().map(|&d| d as f64).product::<f64>())
+}
+
+/// The CPU kernel transposes operands and result: with one operand, a tensor of the output's
+/// size stands beside it; with more, up to two (measured).
+fn workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    let bytes = view.output(0)?.bytes();
+    let both = if view.node.inputs.len() > 1 {
+        bytes
+    } else {
+        Bytes::ZERO
+    };
+    (provider == Provider::Cpu).then(|| bytes + both)
 }
 
 fn solve(view: &View) -> Result<Solved, Fault> {

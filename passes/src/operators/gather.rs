@@ -3,22 +3,28 @@
 use super::evaluate::{select, with_contents};
 use super::slice::shape_from;
 use super::view::{Fault, Input, Outputs, Shape, View, known, unknown};
-use super::{Family, Operator, Recompute, microsoft, onnx, output_twice};
+use super::{Family, Operator, Provider, Recompute, microsoft, onnx, output_twice};
+use crate::bytes::Bytes;
 use crate::graph::ElementType;
 
 pub(super) const OPERATORS: &[Operator] = &[
     reads_a_part("Gather", gather),
     reads_a_part("GatherElements", gather_elements),
     reads_a_part("GatherND", gather_nd),
-    onnx("ScatterElements", Family::Scatter, super::like_first).in_place(),
-    onnx("Scatter", Family::Scatter, super::like_first).in_place(),
+    onnx("ScatterElements", Family::Scatter, super::like_first)
+        .in_place()
+        .workspace(|view, provider| checked_indices(view, provider, 1)),
+    onnx("Scatter", Family::Scatter, super::like_first)
+        .in_place()
+        .workspace(|view, provider| checked_indices(view, provider, 1)),
     onnx("ScatterND", Family::Scatter, super::like_first),
     reads_a_part("OneHot", one_hot),
     reads_a_part("Compress", |_| unknown()),
     onnx("NonZero", Family::Gather, non_zero),
     onnx("Unique", Family::Gather, |_| unknown()),
     sums_up("GatherGrad", |view| shape_from(view, 0, 2)),
-    sums_up("GatherElementsGrad", |view| shape_from(view, 1, 0)),
+    sums_up("GatherElementsGrad", |view| shape_from(view, 1, 0))
+        .workspace(|view, provider| checked_indices(view, provider, 2)),
     sums_up("GatherNDGrad", |view| shape_from(view, 0, 2)),
     microsoft("ShrunkenGather", Family::Gather, gather).traffic(output_twice),
     microsoft("PadAndUnflatten", Family::Gather, pad_and_unflatten),
@@ -35,6 +41,12 @@ const fn reads_a_part(name: &'static str, rule: super::ShapeRule) -> Operator {
 const fn sums_up(name: &'static str, rule: super::ShapeRule) -> Operator {
     microsoft(name, Family::Scatter, rule)
         .recompute(|_| Recompute::Never("adds up in an order that varies from run to run"))
+}
+
+/// The CPU kernel copies the indices as 64-bit numbers, negative ones resolved (measured).
+fn checked_indices(view: &View, provider: Provider, position: usize) -> Option<Bytes> {
+    let indices = view.input(position).ok()?;
+    (provider == Provider::Cpu).then(|| Bytes(indices.count().saturating_mul(8)))
 }
 
 fn gather(view: &View) -> Result<Outputs, Fault> {

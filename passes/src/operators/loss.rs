@@ -1,6 +1,6 @@
 //! Softmax, cross-entropy and their gradients.
 
-use super::view::{Fault, Outputs, Shape, View, known, resolve_axis};
+use super::view::{Fault, Outputs, Shape, View, known, product, resolve_axis};
 use super::{
     Family, Operator, Provider, like_first, microsoft, onnx, per_input_element, per_output_element,
 };
@@ -142,7 +142,17 @@ fn softmax_workspace(view: &View, provider: Provider) -> Option<Bytes> {
 }
 
 fn softmax_gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
-    let bytes = view.input(0).ok()?.bytes();
+    let y = view.input(0).ok()?;
+    let bytes = y.bytes();
+    if provider == Provider::Cpu && view.node.op_type == "SoftmaxGrad" {
+        // a row of ones and a sum per row of the tensor seen as a matrix
+        let axis = view.axis("axis", 1, y.rank()).ok()?;
+        let (rows, columns) = (
+            product(&y.shape[..axis]).ok()?,
+            product(&y.shape[axis..]).ok()?,
+        );
+        return Some(y.element.bytes(rows.saturating_add(columns)));
+    }
     (provider == Provider::Cpu && transposes(view)).then(|| bytes + bytes + bytes)
 }
 

@@ -1,12 +1,17 @@
 //! Matrix products.
 
 use super::view::{Fault, Input, Outputs, Shape, View, broadcast, known, one};
-use super::{Family, Operator, microsoft, onnx};
+use super::{Family, Operator, Provider, microsoft, onnx};
+use crate::bytes::Bytes;
 use crate::graph::ElementType;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    onnx("MatMul", Family::MatrixProduct, product).operations(product_operations),
-    microsoft("FusedMatMul", Family::MatrixProduct, product).operations(product_operations),
+    onnx("MatMul", Family::MatrixProduct, product)
+        .operations(product_operations)
+        .workspace(rows_workspace),
+    microsoft("FusedMatMul", Family::MatrixProduct, product)
+        .operations(product_operations)
+        .workspace(rows_workspace),
     microsoft("TransposeMatMul", Family::MatrixProduct, product).operations(product_operations),
     onnx("MatMulInteger", Family::MatrixProduct, integers).operations(product_operations),
     onnx("Gemm", Family::MatrixProduct, gemm).operations(gemm_operations),
@@ -109,6 +114,14 @@ fn integers(view: &View) -> Result<Outputs, Fault> {
 fn product_operations(view: &View) -> Option<f64> {
     let (_, left, _) = operands(view).ok()?;
     Some(2.0 * view.output(0)?.count() as f64 * left.columns as f64)
+}
+
+/// Times a vector, the CPU kernel takes every row for a product of its own, and describes each in
+/// 88 bytes (measured: 1,441,792 bytes for `[64, 256, 512]` times `[512]`).
+fn rows_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    let (a, b) = (view.input(0).ok()?, view.input(1).ok()?);
+    let rows = a.count() / b.shape.first()?.max(&1);
+    (b.rank() == 1 && provider == Provider::Cpu).then(|| Bytes(rows.saturating_mul(88)))
 }
 
 /// Gemm(A, B, C): A' `[M, K]`, B' `[K, N]` -> `[M, N]`

@@ -2,7 +2,7 @@
 //! recomputed. Operator facts live here alone: adding an operator changes no pass.
 //!
 //! One file per family holds a table `OPERATORS` with one [`Operator`] per operator. Facts about
-//! ONNX Runtime are those of 1.19.2: measured on the CPU (`tools/measure_workspace.py` repeats
+//! ONNX Runtime are those of 1.19.2: measured on the CPU (`tools/measure_operators.py` repeats
 //! it), read in its code for CUDA.
 
 mod activation;

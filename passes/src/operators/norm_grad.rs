@@ -19,7 +19,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     gradient("SimplifiedLayerNormalizationGrad", |view| {
         data_and_parameters(view, 1, Some(2))
     })
-    .workspace(|view, provider| copies(view, provider, 3)),
+    .workspace(|view, provider| copies(view, provider, 4)),
     // (dY, Y, scale, B, 1 / std) -> (dX, dScale, dB)
     gradient("InvertibleLayerNormalizationGrad", |view| {
         data_and_parameters(view, 1, Some(2))
@@ -44,7 +44,7 @@ fn data_and_parameters(view: &View, data: usize, scale: Option<usize>) -> Result
 }
 
 /// The CPU kernels of layer normalization keep several intermediate tensors of the data's size
-/// (LayerNormalizationGrad measured: four, and three of the scale's).
+/// (measured: four, and three of the scale's).
 fn copies(view: &View, provider: Provider, count: u64) -> Option<Bytes> {
     if provider == Provider::Cuda {
         return None;

@@ -2,8 +2,9 @@
 
 use super::view::{Fault, Input, Outputs, View, known};
 use super::{
-    Aliases, Family, Operator, Recompute, like_first, microsoft, onnx, per_output_element,
+    Aliases, Family, Operator, Provider, Recompute, like_first, microsoft, onnx, per_output_element,
 };
+use crate::bytes::Bytes;
 use crate::graph::{ElementType, Node};
 
 pub(super) const OPERATORS: &[Operator] = &[
@@ -52,7 +53,8 @@ pub(super) const OPERATORS: &[Operator] = &[
         "GroupNormalization",
         Family::RowNormalization,
         like_first,
-    )),
+    ))
+    .workspace(super::activation::one_more_output),
     norm(microsoft("GroupNorm", Family::RowNormalization, like_first)),
     norm(onnx(
         "LpNormalization",
@@ -63,9 +65,31 @@ pub(super) const OPERATORS: &[Operator] = &[
         "MeanVarianceNormalization",
         Family::Normalization,
         like_first,
-    )),
-    norm(onnx("LRN", Family::Normalization, like_first)),
+    ))
+    .workspace(three_more_outputs),
+    norm(onnx("LRN", Family::Normalization, like_first)).workspace(local_response_workspace),
 ];
+
+/// The CPU runs the pieces of this function one by one; three tensors stand beside the last
+/// (measured).
+fn three_more_outputs(view: &View, provider: Provider) -> Option<Bytes> {
+    let one = super::activation::one_more_output(view, provider)?;
+    Some(one + one + one)
+}
+
+/// The squares of one image with padded channels, and a scale for each element.
+fn local_response_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    let scales = super::activation::one_more_output(view, provider)?;
+    let x = view.input(0).ok()?;
+    let padding = view.natural("size", 1).ok()?.saturating_sub(1);
+    let area = x
+        .shape
+        .iter()
+        .skip(2)
+        .fold(1u64, |n, &d| n.saturating_mul(d));
+    let channels = x.shape.get(1)?.saturating_add(padding);
+    Some(scales + x.element.bytes(channels.saturating_mul(area)))
+}
 
 const fn norm(operator: Operator) -> Operator {
     operator.operations(|view| per_output_element(view, 8.0))

@@ -6,27 +6,28 @@ use super::{Family, Operator, Provider, microsoft, onnx};
 use crate::bytes::Bytes;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    layer(onnx("RNN", Family::Recurrent, |view| forward(view, 1)))
-        .operations(|view| operations(view, 1)),
-    layer(onnx("GRU", Family::Recurrent, |view| forward(view, 3)))
-        .operations(|view| operations(view, 3)),
-    layer(onnx("LSTM", Family::Recurrent, |view| forward(view, 4)))
-        .operations(|view| operations(view, 4)),
+    onnx("RNN", Family::Recurrent, |view| forward(view, 1))
+        .operations(|view| operations(view, 1))
+        .workspace(|view, provider| gate_workspace(view, provider, 1)),
+    onnx("GRU", Family::Recurrent, |view| forward(view, 3))
+        .operations(|view| operations(view, 3))
+        .workspace(|view, provider| gate_workspace(view, provider, 3)),
+    onnx("LSTM", Family::Recurrent, |view| forward(view, 4))
+        .operations(|view| operations(view, 4))
+        .workspace(|view, provider| gate_workspace(view, provider, 4)),
     microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
         .operations(|view| operations(view, 3)),
     microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
         .operations(|view| operations(view, 4)),
     // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
     microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
-        .operations(|view| Some(2.0 * operations(view, 3)?)),
-    // (X, W, R, B, lengths, H0, C0, P, ...) -> (dX, dW, dR, dB, dH0, dC0, dP)
+        .operations(|view| Some(2.0 * operations(view, 3)?))
+        .workspace(weights_workspace),
+    // (X, W, R, lengths, H0, C0, ...) -> (dX, dW, dR, dB, dH0, dC0, dP)
     microsoft("LSTMGrad", Family::Recurrent, |view| gradient(view, 4))
-        .operations(|view| Some(2.0 * operations(view, 4)?)),
+        .operations(|view| Some(2.0 * operations(view, 4)?))
+        .workspace(weights_workspace),
 ];
-
-const fn layer(operator: Operator) -> Operator {
-    operator.workspace(gate_workspace)
-}
 
 /// The sizes of a recurrent layer.
 struct Sizes<'a> {
@@ -139,20 +140,33 @@ fn operations(view: &View, gates: u64) -> Option<f64> {
     Some(2.0 * weights * sizes.sequence as f64 * sizes.batch as f64)
 }
 
-/// The gates of all steps of one direction, which the CPU kernel computes ahead of time.
-fn gate_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+/// The CPU kernel computes the gates of all steps ahead of time and keeps a few states, for each
+/// direction; for a second direction, it also turns the input and the result around.
+fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> {
     if provider == Provider::Cuda {
         return None;
     }
-    let (x, weights) = (view.input(0).ok()?, view.input(1).ok()?);
-    let &[first, second, _] = x.shape else {
-        return None;
-    };
-    let gates = weights.shape.get(1)?;
-    Some(
-        x.element
-            .bytes(first.checked_mul(second)?.checked_mul(*gates)?),
-    )
+    let sizes = sizes(view, gates).ok()?;
+    let samples = sizes.sequence.checked_mul(sizes.batch)?;
+    let ahead = samples.checked_mul(gates.checked_mul(sizes.hidden)?)?;
+    let states = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(gates)?;
+    // RNN's directions take turns.
+    let at_once = if gates == 1 { 1 } else { sizes.directions };
+    let mut elements = ahead.checked_add(states)?.checked_mul(at_once)?;
+    if at_once > 1 {
+        let reversed = sizes
+            .x
+            .count()
+            .checked_add(samples.checked_mul(sizes.hidden)?)?;
+        elements = elements.checked_add(reversed)?;
+    }
+    Some(sizes.x.element.bytes(elements))
+}
+
+/// The gradient kernels transpose the weights.
+fn weights_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    let (weights, recurrence) = (view.input(1).ok()?, view.input(2).ok()?);
+    (provider == Provider::Cpu).then(|| weights.bytes() + recurrence.bytes())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     random("RandomUniform", by_attribute),
     random("RandomNormalLike", typed_like),
     random("RandomUniformLike", typed_like),
-    random("Bernoulli", typed_like),
+    random("Bernoulli", typed_like).workspace(flags),
     random("Multinomial", multinomial),
     onnx("Dropout", Family::Random, dropout)
         .recompute(dropped)
@@ -56,6 +56,14 @@ fn dropped(node: &Node) -> Recompute {
 fn unnamed_mask(view: &View, provider: Provider) -> Option<Bytes> {
     let unnamed = view.node.output(1).is_none() && provider == Provider::Cpu;
     unnamed
+        .then(|| view.output(0))
+        .flatten()
+        .map(|y| Bytes(y.count()))
+}
+
+/// A function on the CPU: the comparison's result stands beside the output.
+fn flags(view: &View, provider: Provider) -> Option<Bytes> {
+    (provider == Provider::Cpu)
         .then(|| view.output(0))
         .flatten()
         .map(|y| Bytes(y.count()))

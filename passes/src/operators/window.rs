@@ -108,17 +108,14 @@ impl Window {
                 why: "the window is larger than the padded input",
             });
         };
-        if !ceiling {
-            return Ok(room / stride + 1);
-        }
-        let windows = room.div_ceil(stride) + 1;
-        // A window that would start in the back padding is dropped.
-        let last_start = (windows - 1).saturating_mul(stride);
-        Ok(if last_start >= size.saturating_add(begin) {
-            windows - 1
+        // ONNX since operator set 22 drops a last window that starts in the back padding;
+        // ONNX Runtime 1.19 keeps it (measured).
+        let steps = if ceiling {
+            room.div_ceil(stride)
         } else {
-            windows
-        })
+            room / stride
+        };
+        Ok(steps + 1)
     }
 }
 

@@ -1,0 +1,210 @@
+//! The rules about operators against what ONNX Runtime did with them, one operator at a time
+//! (`testdata/operators.json`, made by `tools/measure_operators.py`).
+
+use std::fs;
+
+use ckpt_passes::graph::{
+    Attribute, AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorId,
+    TensorKind,
+};
+use ckpt_passes::operators::{Provider, aliases, in_place, workspace};
+use ckpt_passes::pass::Pass as _;
+use ckpt_passes::transform::infer_shapes::InferShapes;
+use serde_json::Value;
+
+/// What the runtime allocates for its own bookkeeping while one node runs, at most.
+const BOOKKEEPING: u64 = 24 << 10;
+
+fn cases() -> Vec<Value> {
+    let text = fs::read_to_string("testdata/operators.json").expect("the measured cases");
+    serde_json::from_str(&text).expect("a list of cases")
+}
+
+fn texts<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().expect("a string")
+}
+
+fn integers<T: TryFrom<i64>>(value: &Value) -> Vec<T> {
+    let list = value.as_array().expect("a list").iter();
+    list.map(|v| T::try_from(integer(v)).ok().expect("a number in range"))
+        .collect()
+}
+
+fn integer(value: &Value) -> i64 {
+    value
+        .as_i64()
+        .unwrap_or_else(|| i64::from(value.as_bool().expect("an integer or boolean")))
+}
+
+fn attribute(value: &Value) -> AttributeValue {
+    match value {
+        Value::String(text) => AttributeValue::String(text.clone().into_bytes()),
+        Value::Array(_) => AttributeValue::Ints(integers(value)),
+        Value::Number(n) if n.is_f64() => {
+            AttributeValue::Float(n.as_f64().expect("a float") as f32)
+        }
+        _ => AttributeValue::Int(integer(value)),
+    }
+}
+
+fn element(value: &Value) -> ElementType {
+    ElementType::from_name(texts(value, "type")).expect("a type")
+}
+
+fn input(graph: &mut Graph, position: usize, value: &Value) -> Option<TensorId> {
+    if value.is_null() {
+        return None;
+    }
+    let shape: Vec<u64> = integers(&value["shape"]);
+    let mut tensor = Tensor::new(format!("in{position}"), TensorKind::Input);
+    tensor.element = Some(element(value));
+    tensor.declared = Some(shape.iter().map(|&d| Dimension::Known(d)).collect());
+    if let Some(values) = value["values"].as_array() {
+        tensor.kind = TensorKind::Initializer;
+        tensor.shape = Some(shape);
+        let floats = || {
+            values
+                .iter()
+                .map(|v| v.as_f64().expect("a number"))
+                .collect()
+        };
+        tensor.constant = Some(match element(value).is_float() {
+            true => Constant::Floats(floats()),
+            false => Constant::Ints(integers(&value["values"])),
+        });
+        return Some(graph.add_tensor(tensor));
+    }
+    let id = graph.add_tensor(tensor);
+    graph.inputs.push(id);
+    Some(id)
+}
+
+fn build(case: &Value) -> (Graph, Node) {
+    let mut graph = Graph::new("case");
+    graph.opsets.insert(String::new(), integer(&case["opset"]));
+    let list = |key: &str| case[key].as_array().expect("a list").clone();
+    let inputs = list("inputs")
+        .iter()
+        .enumerate()
+        .map(|(i, v)| input(&mut graph, i, v))
+        .collect();
+    let outputs = (0..).zip(list("outputs")).map(|(i, v): (usize, Value)| {
+        let there = !v.is_null();
+        there.then(|| graph.add_tensor(Tensor::new(format!("out{i}"), TensorKind::Value)))
+    });
+    let outputs = outputs.collect();
+    let mut node = Node::new(
+        "node",
+        texts(case, "domain"),
+        texts(case, "op"),
+        inputs,
+        outputs,
+    );
+    for (name, value) in case["attributes"].as_object().expect("an object") {
+        node.attributes.push(Attribute {
+            name: name.clone(),
+            value: attribute(value),
+        });
+    }
+    graph.add_node(node.clone());
+    (graph, node)
+}
+
+/// What went wrong with a case, and the case.
+fn complaint(case: &Value, what: String) -> String {
+    let mut short = case.clone();
+    short["inputs"] = case["inputs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|i| Value::String(format!("{}{}", i["type"], i["shape"])))
+        .collect();
+    format!("{what}: {short}")
+}
+
+fn check(faults: Vec<String>, cases: usize) {
+    assert!(cases > 400, "only {cases} cases");
+    assert!(
+        faults.is_empty(),
+        "{} of {cases}:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+}
+
+#[test]
+fn shapes_are_those_of_the_runtime() {
+    let cases = cases();
+    let mut faults = Vec::new();
+    for case in &cases {
+        let (mut graph, node) = build(case);
+        if let Err(error) = InferShapes::default().run(&mut graph) {
+            faults.push(complaint(case, error.to_string()));
+            continue;
+        }
+        let measured = case["outputs"].as_array().expect("a list");
+        for (id, measured) in node.outputs.iter().zip(measured) {
+            let Some(id) = id else { continue };
+            let tensor = graph.tensor(*id);
+            let expected = (
+                Some(element(measured)),
+                Some(integers::<u64>(&measured["shape"])),
+            );
+            if (tensor.element, tensor.shape.clone()) != expected {
+                let what = format!("{:?} {:?}", tensor.element, tensor.shape);
+                faults.push(complaint(case, what));
+            }
+        }
+    }
+    check(faults, cases.len());
+}
+
+#[test]
+fn workspaces_are_those_of_the_runtime() {
+    let cases = cases();
+    let mut faults = Vec::new();
+    for case in &cases {
+        let (mut graph, node) = build(case);
+        if InferShapes::default().run(&mut graph).is_err() {
+            continue;
+        }
+        let predicted = workspace(&graph, &node, Provider::Cpu).0;
+        let measured = u64::try_from(integer(&case["workspace"])).expect("a size");
+        // Too little would break promises; too much only costs a little time.
+        let missing = measured.saturating_sub(predicted);
+        let excess = predicted.saturating_sub(measured);
+        let spare = match texts(case, "op") {
+            // It may transpose operands and result, or not.
+            "Einsum" => measured,
+            _ => measured / 3,
+        };
+        if missing > BOOKKEEPING.max(measured / 50) || excess > BOOKKEEPING.max(spare) {
+            faults.push(complaint(
+                case,
+                format!("predicted {predicted}, measured {measured}"),
+            ));
+        }
+    }
+    check(faults, cases.len());
+}
+
+#[test]
+fn outputs_take_over_inputs_where_the_runtime_lets_them() {
+    let cases = cases();
+    let mut faults = Vec::new();
+    for case in &cases {
+        let Some(measured) = case["takes_over"].as_bool() else {
+            continue;
+        };
+        let (_, node) = build(case);
+        let predicted =
+            aliases(&node).contains(&(0, 0)) || in_place(&node, Provider::Cpu).contains(&(0, 0));
+        if predicted != measured {
+            faults.push(complaint(
+                case,
+                format!("predicted {predicted}, measured {measured}"),
+            ));
+        }
+    }
+    check(faults, cases.len());
+}
