@@ -153,8 +153,10 @@ fn nanos(seconds: f64) -> Nanos {
 /// CPU: fitted to the measured times of 5,745 nodes of nine graphs (ResNet-18, -50 and -152,
 /// GoogLeNet, MobileNetV2, U-Net, GPT-2, a triplet and a cross-modal network) in ONNX Runtime
 /// 1.19.2 on two cores; small numbers are kernels that run on one thread or element by element.
-/// The predicted time of whole graphs is within 20 % of the measured; of a node, the median
-/// error is 20 % for convolutions and their gradients and 9 % for matrix products.
+/// Of a node, the median error is 20 % for convolutions and their gradients and 9 % for matrix
+/// products. The predicted time of whole graphs is 0.7 to 1.2 times the measured, but for the
+/// triplet network, whose convolutions took twice as long as the same ones of the cross-modal
+/// network: 0.5.
 ///
 /// CUDA: typical parts of the peak, not measured.
 fn efficiency(provider: Provider, family: Family) -> (f64, f64) {

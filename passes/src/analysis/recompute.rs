@@ -23,7 +23,7 @@ impl Recomputation {
         for &id in graph.order() {
             let node = graph.node(id);
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
-            rules[id.index()] = match (operators::recompute(node), said) {
+            rules[id.index()] = match (operators::recompute_in(graph, node), said) {
                 (_, Some(false)) => Recompute::Never("the cost table says so"),
                 (Recompute::Never(_), Some(true)) if operators::is_unknown(node) => {
                     Recompute::Clone

@@ -5,8 +5,8 @@ use super::evaluate::{
     broadcast_positions, concatenate, positions, select, strides, with_contents,
 };
 use super::view::{
-    Fault, HIGHEST_RANK, Input, Outputs, Shape, View, broadcast, dimension, known, product,
-    resolve_axis, unknown,
+    Fault, HIGHEST_RANK, Input, LARGEST_CONSTANT, Outputs, Shape, View, broadcast, dimension,
+    known, product, resolve_axis, unknown,
 };
 use super::{Family, Operator, Provider, microsoft, onnx, output_twice};
 use crate::bytes::Bytes;
@@ -143,10 +143,13 @@ fn split(view: &View) -> Result<Outputs, Fault> {
     for &size in sizes.iter().take(view.node.outputs.len()) {
         let mut shape = x.shape.to_vec();
         shape[axis] = size;
-        let contents = x.constant.filter(|_| x.rank() == 1).and_then(|c| {
-            let range = start..start + size;
-            select(c, &range.map(|i| i as usize).collect::<Vec<usize>>())
-        });
+        let contents = x
+            .constant
+            .filter(|_| x.rank() == 1 && total <= LARGEST_CONSTANT)
+            .and_then(|c| {
+                let range = start..start + size;
+                select(c, &range.map(|i| i as usize).collect::<Vec<usize>>())
+            });
         start += size;
         outputs.push(with_contents(x.with_shape(shape), contents));
     }

@@ -31,6 +31,8 @@ mod window;
 mod workspace;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod testing;
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node, Uses};
+use crate::graph::{Constant, Graph, Node, Uses};
 
 /// Who executes the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +62,9 @@ pub enum Recompute {
     /// while the running statistics (outputs 1 and 2) stay as the original left them.
     BatchNorm,
     /// Dropout's output 0 from its input and the original's mask (output 1), by
-    /// `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's own inputs 0, 1 and 2:
-    /// exact whether or not `training_mode` is true.
+    /// `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's own inputs 0, 1 and 2.
+    /// Exact only if `training_mode` is true: the CPU kernel of DropoutGrad does not look at it
+    /// (measured).
     DropoutFromMask,
     /// Never, and why: random, stateful, side effects, or unknown.
     Never(&'static str),
@@ -194,7 +197,24 @@ fn present(node: &Node, pairs: &[Alias]) -> Vec<Alias> {
     pairs.iter().filter(there).copied().collect()
 }
 
-/// How `node` may be recomputed.
+/// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout from its mask only
+/// where its `training_mode` is known to be true.
+pub fn recompute_in(graph: &Graph, node: &Node) -> Recompute {
+    let rule = recompute(node);
+    if rule != Recompute::DropoutFromMask {
+        return rule;
+    }
+    let training = node
+        .input(2)
+        .and_then(|id| graph.tensor(id).constant.as_ref());
+    match training {
+        Some(Constant::Ints(flag)) if flag == &[0] => Recompute::Clone,
+        Some(Constant::Ints(flag)) if flag.len() == 1 => rule,
+        _ => Recompute::Never("random unless its training_mode says otherwise, which is not known"),
+    }
+}
+
+/// How `node` may be recomputed, as far as the node alone can tell.
 pub fn recompute(node: &Node) -> Recompute {
     if !node.captures.is_empty() {
         return Recompute::Never("control flow");
@@ -212,15 +232,15 @@ pub fn is_unknown(node: &Node) -> bool {
     of(node).is_none()
 }
 
-/// May a copy of `node` leave out the output at `position` when nobody reads it?
+/// May a copy of `node` leave out the output at `position` when nobody reads it? The runtime
+/// refuses graphs where other operators, such as LayerNormalizationGrad, do (measured).
 pub fn may_omit_output(node: &Node, position: usize) -> bool {
     matches!(
         (node.op_type.as_str(), position),
         (
             "MaxPool" | "LayerNormalization" | "SoftmaxCrossEntropyLoss",
             1..
-        ) | ("SoftmaxCrossEntropyLossInternal", 1..)
-            | ("ConvGrad", _)
+        ) | ("ConvGrad", _)
     )
 }
 
@@ -281,7 +301,7 @@ type ShapeRule = fn(&View) -> Result<Outputs, Fault>;
 type OperationsRule = fn(&View) -> Option<f64>;
 type WorkspaceRule = fn(&View, Provider) -> Option<Bytes>;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Aliases {
     These(&'static [Alias]),
     /// Output `i` is input `i`.
@@ -289,7 +309,7 @@ enum Aliases {
 }
 
 /// The facts about one operator.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Operator {
     domain: &'static str,
     name: &'static str,

@@ -23,7 +23,7 @@ const fn pooling(name: &'static str) -> Operator {
 }
 
 const fn global(name: &'static str) -> Operator {
-    onnx(name, Family::Pooling, over_everything).operations(|view| per_input_element(view, 1.0))
+    onnx(name, Family::Reduction, over_everything).operations(|view| per_input_element(view, 1.0))
 }
 
 /// One comparison or addition per element of each window.

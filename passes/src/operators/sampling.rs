@@ -117,8 +117,8 @@ fn multinomial(view: &View) -> Result<Outputs, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recompute;
     use super::super::testing::Case;
+    use super::super::{recompute, recompute_in};
     use super::*;
 
     #[test]
@@ -133,6 +133,18 @@ mod tests {
             training().outputs(2).shapes(),
             ["float[4, 8]", "bool[4, 8]"]
         );
+    }
+
+    #[test]
+    fn the_mask_is_enough_only_in_training() {
+        let dropout = || Case::onnx("Dropout").outputs(2).float(&[4, 8]).float(&[]);
+        let rule = |case: Case| {
+            let (graph, node) = case.inferred();
+            recompute_in(&graph, &node)
+        };
+        assert_eq!(rule(dropout().bools(&[], &[1])), Recompute::DropoutFromMask);
+        assert_eq!(rule(dropout().bools(&[], &[0])), Recompute::Clone);
+        assert!(matches!(rule(dropout().bool(&[])), Recompute::Never(_)));
     }
 
     #[test]

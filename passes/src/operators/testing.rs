@@ -181,6 +181,20 @@ impl Case {
         (graph, self.node.clone())
     }
 
+    /// The graph with whatever the rule says of the outputs, which may be nothing.
+    pub(crate) fn survives(&self) -> (Graph, Node) {
+        let mut graph = self.graph.clone();
+        let outputs = infer(&graph, &Uses::of(&graph), &self.node).expect("a rule");
+        for (id, known) in self.node.outputs.iter().zip(outputs.unwrap_or_default()) {
+            if let (Some(id), Some(known)) = (id, known) {
+                let tensor = graph.tensor_mut(*id);
+                tensor.element = Some(known.element);
+                tensor.shape = Some(known.shape);
+            }
+        }
+        (graph, self.node.clone())
+    }
+
     pub(crate) fn workspace(&self, provider: Provider) -> Bytes {
         let (graph, node) = self.inferred();
         super::workspace(&graph, &node, provider)
