@@ -106,7 +106,7 @@ fn the_result_compares_before_and_after() {
     peak of a step               179 KiB     149 KiB  83.5 %
       owned by the caller       18.9 KiB    18.9 KiB
       the rest                   160 KiB     131 KiB  81.6 %
-    time of a step                211 us      217 us  +3.14 %, estimated for cpu
+    time of a step                208 us      215 us  +3.18 %, estimated for cpu
     nodes                             33          35
       recomputed                                   1
       barriers                                     1
@@ -153,7 +153,7 @@ fn json_has_the_promised_keys() {
       "peak_before_bytes": 183273,
       "peak_after_bytes": 153037,
       "smallest_peak_bytes": 150445,
-      "overhead": 0.03143090325886841,
+      "overhead": 0.03179189364306112,
       "lower_bound_overhead": null,
       "recomputed_nodes": 1,
       "barriers": 1,
