@@ -61,6 +61,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     onnx("Where", Family::Elementwise, choose).workspace(two_selections),
     onnx("Cast", Family::Elementwise, convert).in_place(),
     onnx("CastLike", Family::Elementwise, convert_like).in_place(),
+    onnx("QuantizeLinear", Family::Elementwise, quantize),
+    onnx("DequantizeLinear", Family::Elementwise, dequantize),
     microsoft("DivGrad", Family::Elementwise, two_gradients),
 ];
 
@@ -198,6 +200,22 @@ fn convert_like(view: &View) -> Result<Outputs, Fault> {
     Ok(vec![with_contents(known(to, x.shape.to_vec()), contents)])
 }
 
+/// QuantizeLinear(X, scale, zero point): of the zero point's type.
+fn quantize(view: &View) -> Result<Outputs, Fault> {
+    let element = view
+        .optional(2)?
+        .map_or(ElementType::Uint8, |zero| zero.element);
+    Ok(vec![known(element, view.input(0)?.shape.to_vec())])
+}
+
+/// DequantizeLinear(X, scale, zero point): of the scale's type.
+fn dequantize(view: &View) -> Result<Outputs, Fault> {
+    Ok(vec![known(
+        view.input(1)?.element,
+        view.input(0)?.shape.to_vec(),
+    )])
+}
+
 /// DivGrad(dY, A, B) -> (dA, dB)
 fn two_gradients(view: &View) -> Result<Outputs, Fault> {
     Ok(vec![view.input(1)?.same(), view.input(2)?.same()])
@@ -240,6 +258,18 @@ mod tests {
             .ints(&[2], &[5, 5])
             .ints(&[], &[6]);
         assert_eq!(case.shapes(), ["int64[2] = [6, 9]"]);
+    }
+
+    #[test]
+    fn quantization_changes_the_type() {
+        let scale = || Case::onnx("QuantizeLinear").float(&[4]).float(&[]);
+        assert_eq!(scale().shapes(), ["uint8[4]"]);
+        let zero = scale().input(ElementType::Int8, &[], None);
+        assert_eq!(zero.shapes(), ["int8[4]"]);
+        let back = Case::onnx("DequantizeLinear")
+            .input(ElementType::Int8, &[4], None)
+            .float(&[]);
+        assert_eq!(back.shapes(), ["float[4]"]);
     }
 
     #[test]

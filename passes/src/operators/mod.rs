@@ -1,7 +1,7 @@
 //! What is known about each operator: shapes, work, workspace, aliasing, and how it is
 //! recomputed. Operator facts live here alone: adding an operator changes no pass.
 //!
-//! One file per family holds a table `OPERATORS` with one [`Operator`] per operator. Facts about
+//! One file per family holds a table `OPERATORS` with one entry per operator. Facts about
 //! ONNX Runtime are those of 1.19.2: measured on the CPU (`tools/measure_operators.py` repeats
 //! it), read in its code for CUDA.
 
@@ -10,6 +10,7 @@ mod arithmetic;
 mod aten;
 mod conv;
 mod einsum;
+mod entry;
 mod evaluate;
 mod gather;
 mod generate;
@@ -38,6 +39,10 @@ mod testing;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use entry::{
+    ATEN, Aliases, MICROSOFT, Operator, ShapeRule, everything, like_first, microsoft, onnx,
+    output_twice, per_input_element, per_output_element,
+};
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 
@@ -294,109 +299,6 @@ pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Ou
     of(node).map(|operator| (operator.shape)(&view))
 }
 
-pub(crate) const MICROSOFT: &str = "com.microsoft";
-pub(crate) const ATEN: &str = "org.pytorch.aten";
-
-type ShapeRule = fn(&View) -> Result<Outputs, Fault>;
-type OperationsRule = fn(&View) -> Option<f64>;
-type WorkspaceRule = fn(&View, Provider) -> Option<Bytes>;
-
-#[derive(Clone, Copy, Debug)]
-enum Aliases {
-    These(&'static [Alias]),
-    /// Output `i` is input `i`.
-    EachToEach,
-}
-
-/// The facts about one operator.
-#[derive(Clone, Copy, Debug)]
-struct Operator {
-    domain: &'static str,
-    name: &'static str,
-    family: Family,
-    shape: ShapeRule,
-    operations: OperationsRule,
-    traffic: OperationsRule,
-    workspace: WorkspaceRule,
-    aliases: Aliases,
-    in_place: &'static [Alias],
-    in_place_cuda: &'static [Alias],
-    recompute: fn(&Node) -> Recompute,
-}
-
-/// An operator of the standard: pure, reading and writing everything once, one operation per
-/// element of the output, unless said otherwise.
-const fn onnx(name: &'static str, family: Family, shape: ShapeRule) -> Operator {
-    Operator {
-        domain: "",
-        name,
-        family,
-        shape,
-        operations: |view| per_output_element(view, 1.0),
-        traffic: everything,
-        workspace: |_, _| None,
-        aliases: Aliases::These(&[]),
-        in_place: &[],
-        in_place_cuda: &[],
-        recompute: |_| Recompute::Clone,
-    }
-}
-
-/// An operator of ONNX Runtime's own domain, with the same defaults.
-const fn microsoft(name: &'static str, family: Family, shape: ShapeRule) -> Operator {
-    Operator {
-        domain: MICROSOFT,
-        ..onnx(name, family, shape)
-    }
-}
-
-impl Operator {
-    /// Output 0 is input 0.
-    const fn alias(mut self) -> Operator {
-        self.aliases = Aliases::These(&[(0, 0)]);
-        self.traffic = |_| Some(0.0);
-        self.operations = |_| None;
-        self
-    }
-
-    const fn aliasing(mut self, aliases: Aliases) -> Operator {
-        self.aliases = aliases;
-        self
-    }
-
-    /// Output 0 may take over input 0, on every provider.
-    const fn in_place(mut self) -> Operator {
-        self.in_place = &[(0, 0)];
-        self
-    }
-
-    /// Output 0 may take over input 0 on CUDA.
-    const fn in_place_on_cuda(mut self) -> Operator {
-        self.in_place_cuda = &[(0, 0)];
-        self
-    }
-
-    const fn operations(mut self, rule: OperationsRule) -> Operator {
-        self.operations = rule;
-        self
-    }
-
-    const fn traffic(mut self, rule: OperationsRule) -> Operator {
-        self.traffic = rule;
-        self
-    }
-
-    const fn workspace(mut self, rule: WorkspaceRule) -> Operator {
-        self.workspace = rule;
-        self
-    }
-
-    const fn recompute(mut self, rule: fn(&Node) -> Recompute) -> Operator {
-        self.recompute = rule;
-        self
-    }
-}
-
 fn of(node: &Node) -> Option<&'static Operator> {
     find(&node.domain, &node.op_type)
 }
@@ -432,34 +334,6 @@ static FAMILIES: [&[Operator]; 20] = [
     slice::OPERATORS,
     training::OPERATORS,
 ];
-
-/// Every input and every output, once each.
-fn everything(view: &View) -> Option<f64> {
-    let reads = view.node.reads();
-    let bytes = reads
-        .chain(view.node.writes())
-        .map(|id| view.graph.tensor(id).bytes());
-    Some(bytes.map(|b| b.map_or(0.0, |b| b.0 as f64)).sum())
-}
-
-/// The outputs, read and written once: operators that read only a part of their input.
-fn output_twice(view: &View) -> Option<f64> {
-    let bytes = view.node.writes().map(|id| view.graph.tensor(id).bytes());
-    Some(bytes.map(|b| b.map_or(0.0, |b| 2.0 * b.0 as f64)).sum())
-}
-
-fn per_output_element(view: &View, operations: f64) -> Option<f64> {
-    Some(view.output(0)?.count() as f64 * operations)
-}
-
-fn per_input_element(view: &View, operations: f64) -> Option<f64> {
-    Some(view.input(0).ok()?.count() as f64 * operations)
-}
-
-/// The rule of operators whose first output is like their first input.
-fn like_first(view: &View) -> Result<Outputs, Fault> {
-    Ok(vec![view.input(0)?.same()])
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use super::{Family, Operator, microsoft, onnx, per_output_element};
 pub(super) const OPERATORS: &[Operator] = &[
     onnx("Resize", Family::Other, resize).operations(|view| per_output_element(view, 8.0)),
     onnx("Upsample", Family::Other, upsample).operations(|view| per_output_element(view, 8.0)),
+    onnx("GridSample", Family::Other, sample).operations(|view| per_output_element(view, 8.0)),
     // ResizeGrad(dY, X, roi, scales, sizes) -> dX
     microsoft("ResizeGrad", Family::Other, |view| {
         Ok(vec![view.input(1)?.same()])
@@ -97,6 +98,17 @@ fn by_sizes(view: &View, x: Input, sizes: &[i64]) -> Result<Outputs, Fault> {
     Ok(vec![x.with_shape(shape)])
 }
 
+/// GridSample(X `[N, C, ...]`, grid `[N, size ..., axes]`) -> `[N, C, size ...]`
+fn sample(view: &View) -> Result<Outputs, Fault> {
+    let (x, grid) = (view.input(0)?, view.input(1)?);
+    if x.rank() < 3 || grid.rank() != x.rank() {
+        return Err(grid.wrong(1, "as many axes as the data, three or more"));
+    }
+    let mut shape = x.shape[..2].to_vec();
+    shape.extend(&grid.shape[1..grid.rank() - 1]);
+    Ok(vec![x.with_shape(shape)])
+}
+
 fn resized_axes(view: &View, rank: usize) -> Result<Vec<usize>, Fault> {
     match view.node.ints("axes") {
         None => Ok((0..rank).collect()),
@@ -144,6 +156,14 @@ mod tests {
             .list("axes", &[1, 2])
             .text("keep_aspect_ratio_policy", "not_larger");
         assert_eq!(case.shapes(), ["float[1, 8, 16]"]);
+    }
+
+    #[test]
+    fn grids_give_the_size() {
+        let case = Case::onnx("GridSample")
+            .float(&[2, 3, 8, 8])
+            .float(&[2, 5, 6, 2]);
+        assert_eq!(case.shapes(), ["float[2, 3, 5, 6]"]);
     }
 
     #[test]
