@@ -2,6 +2,7 @@
 //!
 //! Everything here sees a [`problem::Problem`], never a graph, and decides; it edits nothing.
 
+mod bound;
 mod bulk;
 mod first_order;
 mod greedy;
@@ -133,6 +134,17 @@ impl Search {
         });
         let best = improved.into_iter().min_by_key(|found| found.cost)?;
         Some(self.plan(&best.copies))
+    }
+
+    /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
+    /// computations; `known` is what one such schedule adds.
+    pub fn lower_bound(&self, budget: Bytes, known: u64) -> u64 {
+        let target = (budget - self.problem.fixed).0 as f64;
+        let state = State::new(&self.problem, target, Exponent::One);
+        let memory: Vec<f64> = (0..self.problem.steps.len() as Step)
+            .map(|step| state.memory(step))
+            .collect();
+        bound::lower_bound(&self.problem, &memory, target, known)
     }
 
     fn start(&self, start: &Start, target: f64) -> Option<Found> {

@@ -18,6 +18,8 @@ pub(crate) type ValueId = u32;
 /// A node at its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepInfo {
+    /// Nanoseconds that the node takes.
+    pub time: u64,
     /// Nanoseconds that one more computation takes, with the aliases it has to renew.
     pub copy_time: u64,
     /// Bytes that the kernel allocates besides its outputs.
@@ -186,6 +188,7 @@ impl<'g> Builder<'g> {
         }
         let info = &mut self.steps[step as usize];
         info.workspace = exact(cost.workspace);
+        info.time = cost.time.0;
         info.copy_time = info.copy_time.saturating_add(cost.time.0);
         let only_aliases = only_aliases(self.graph, id);
         info.recomputable = !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
