@@ -17,8 +17,8 @@ use crate::cli::{self, CostsError, DeviceError, Inspect, Messages, Rewrite, Sett
 use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export};
 use crate::report::{self, Outcome, ReportFile};
 
-/// How many moves the search may evaluate.
-const EVALUATIONS: u64 = 200_000;
+/// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
+const EVALUATIONS: u64 = 1_000_000;
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]

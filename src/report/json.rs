@@ -85,7 +85,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         peak_after_bytes: summary.after.bytes.0,
         smallest_peak_bytes: summary.smallest_peak.0,
         overhead: summary.overhead(),
-        lower_bound_overhead: None,
+        lower_bound_overhead: Some(summary.lower_bound_overhead()),
         recomputed_nodes: summary.recomputed_nodes,
         barriers: summary.barriers,
         nodes_before: summary.nodes_before,

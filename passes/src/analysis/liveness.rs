@@ -3,8 +3,9 @@
 //! The model is ONNX Runtime's allocation planner. Every tensor has a buffer: its own, or for an
 //! alias or an in-place result that of an input. A buffer's use count is the number of reads of
 //! all tensors in it (a graph output counts as one read that never comes). The buffer is
-//! allocated when its first tensor is written and freed right after the step in which its count
-//! reaches zero. What the caller owns is there from the beginning to the end.
+//! allocated when its first tensor is written and freed right after the read that takes its count
+//! to zero. A buffer that nobody reads is not freed before the end (measured: the mask of a MaxPool
+//! that nobody reads stays). What the caller owns is there from the beginning to the end.
 
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
@@ -197,7 +198,7 @@ fn buffers(skeleton: &Skeleton, order: &[u32]) -> Vec<Buffer> {
             let of = owner[tensor as usize] as usize;
             uses[of] = uses[of].saturating_sub(1);
         }
-        for &tensor in reads.iter().chain(writes) {
+        for &tensor in reads {
             let of = owner[tensor as usize] as usize;
             if uses[of] == 0 && buffer_of[of] != NONE {
                 let last = &mut buffers[buffer_of[of] as usize].last;

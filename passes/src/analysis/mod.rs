@@ -4,4 +4,5 @@ pub mod cost;
 pub mod liveness;
 pub mod order;
 pub mod recompute;
+pub mod sequences;
 pub(crate) mod skeleton;

@@ -93,6 +93,32 @@ impl Skeleton {
         skeleton
     }
 
+    /// The skeleton with a tensor of no size from the first to the second of each pair, which are
+    /// positions, so that every order keeps their sequence.
+    pub(crate) fn with_sequences(&self, pairs: &[(u32, u32)]) -> Skeleton {
+        let mut reads: Vec<Vec<u32>> = vec![Vec::new(); self.len()];
+        let mut writes = reads.clone();
+        let mut linked = self.clone();
+        for &(first, second) in pairs {
+            let tensor = linked.size.len() as u32;
+            linked.size.push(0);
+            linked.owned.push(false);
+            linked.output.push(false);
+            writes[first as usize].push(tensor);
+            reads[second as usize].push(tensor);
+        }
+        (linked.reads, linked.writes) = (Lists::default(), Lists::default());
+        for node in 0..self.len() {
+            linked
+                .reads
+                .push(self.reads.get(node).iter().chain(&reads[node]).copied());
+            linked
+                .writes
+                .push(self.writes.get(node).iter().chain(&writes[node]).copied());
+        }
+        linked
+    }
+
     /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.workspace.len()

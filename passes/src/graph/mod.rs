@@ -355,6 +355,15 @@ impl Graph {
         &self.order
     }
 
+    /// Each node's position in the order, by node id: its index in the runtime's sense.
+    pub fn positions(&self) -> Vec<u32> {
+        let mut positions = vec![0; self.nodes.len()];
+        for (position, id) in self.order.iter().enumerate() {
+            positions[id.index()] = position as u32;
+        }
+        positions
+    }
+
     /// Lists the nodes in another order. Panics unless `order` has every node once;
     /// whether it is topological is for [`crate::verify`] to say.
     pub fn set_order(&mut self, order: Vec<NodeId>) {

@@ -202,6 +202,16 @@ fn present(node: &Node, pairs: &[Alias]) -> Vec<Alias> {
     pairs.iter().filter(there).copied().collect()
 }
 
+/// Inputs whose memory the node updates: accumulation buffers, running statistics, weights.
+pub fn updated_inputs(node: &Node) -> Vec<usize> {
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        (MICROSOFT, "InPlaceAccumulator" | "InPlaceAccumulatorV2" | "ZeroGradient") => vec![0],
+        (MICROSOFT, "BatchNormInternal") => vec![3, 4],
+        (MICROSOFT, name) if name.contains("Optimizer") => (0..node.inputs.len()).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout from its mask only
 /// where its `training_mode` is known to be true.
 pub fn recompute_in(graph: &Graph, node: &Node) -> Recompute {

@@ -17,12 +17,32 @@ use super::postpone::postpone;
 /// A result this small may always be computed at once.
 const TINY: u64 = 4096;
 
-/// The topological order with the smallest peak among those tried; the file's own order if
-/// nothing is better. A permutation of the graph's order. O(orders · (nodes + edges)).
-pub fn first_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Vec<NodeId> {
-    let skeleton = Skeleton::of(graph, provider, costs);
+/// The topological order with the smallest peak among those tried, in which the first of each of
+/// the `sequences` runs before the second. A permutation of the graph's order.
+/// O(orders · (nodes + edges)).
+pub fn first_order(
+    graph: &Graph,
+    provider: Provider,
+    costs: &[Cost],
+    sequences: &[(NodeId, NodeId)],
+) -> Vec<NodeId> {
+    let positions = graph.positions();
+    let place = |id: NodeId| positions[id.index()];
+    let pairs: Vec<(u32, u32)> = sequences
+        .iter()
+        .map(|&(first, second)| (place(first), place(second)))
+        .collect();
+    let plain = Skeleton::of(graph, provider, costs);
+    let skeleton = if pairs.is_empty() {
+        plain
+    } else {
+        plain.with_sequences(&pairs)
+    };
     let shape = Dependences::of(&skeleton);
-    let mut bases = vec![(0..skeleton.len() as u32).collect::<Vec<u32>>()];
+    let mut bases: Vec<Vec<u32>> = Vec::new();
+    if pairs.iter().all(|(first, second)| first < second) {
+        bases.push((0..skeleton.len() as u32).collect());
+    }
     bases.extend(ExecutionOrder::ALL.map(|order| execution_order(&skeleton, order)));
     let mut best: Option<((u64, u128), Vec<u32>)> = None;
     for base in bases {

@@ -50,7 +50,7 @@ impl Excess {
 
     /// How many groups strictly between `after` and `until` are above the budget.
     pub(crate) fn between(&self, after: Step, until: Step) -> u32 {
-        if after + 1 >= until {
+        if after.saturating_add(1) >= until {
             return 0;
         }
         self.groups[until as usize] - self.groups[after as usize + 1]
@@ -64,7 +64,7 @@ impl Excess {
         after: Step,
         until: Step,
     ) -> f64 {
-        if after + 1 >= until {
+        if after.saturating_add(1) >= until {
             return 0.0;
         }
         let all = self.phi[until as usize] - self.phi[after as usize + 1];

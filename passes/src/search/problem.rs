@@ -8,6 +8,7 @@ use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
+use crate::transform::release_unread::RELEASED_FROM;
 
 /// A position in the order of first computations.
 pub(crate) type Step = u32;
@@ -43,6 +44,8 @@ pub(crate) struct Value {
     pub recomputed: bool,
     /// May a copy of its producer leave it out when nobody reads it?
     pub optional: bool,
+    /// If nobody reads it, is it freed at once?
+    pub released: bool,
     /// Is it a graph output, which lives to the end?
     pub kept: bool,
     /// Steps whose originals read it (aliasing steps included), ascending, each once.
@@ -179,6 +182,7 @@ impl<'g> Builder<'g> {
                 producer: step,
                 size: exact(self.graph.tensor(output).bytes().unwrap_or(Bytes::ZERO)),
                 recomputed: recomputation.supplies(id, position, output),
+                released: self.graph.tensor(output).bytes() >= Some(RELEASED_FROM),
                 optional: operators::may_omit_output(node, position),
                 kept,
                 readers: Vec::new(),

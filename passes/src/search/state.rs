@@ -175,7 +175,7 @@ impl<'p> State<'p> {
 
     /// The largest need strictly between two groups.
     pub(crate) fn largest_between(&self, after: Step, until: Step) -> f64 {
-        if after + 1 >= until {
+        if after.saturating_add(1) >= until {
             return 0.0;
         }
         self.memory[after as usize + 1..until as usize]
@@ -523,7 +523,8 @@ impl<'p> State<'p> {
                     Some(last) if info.overwriters.contains(&last.1) => last,
                     Some(last) => (last.0, last.1 + 1),
                     None if i > 0 && info.optional => start,
-                    None => (start.0, start.1 + 1),
+                    None if info.released => (start.0, start.1 + 1),
+                    None => (Step::MAX, Step::MAX),
                 }
             };
             lifetimes.push(Lifetime { start, end });

@@ -14,12 +14,12 @@ use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::skeleton::{Share, Skeleton};
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 
 /// **Does**: inserts as few PassThrough barriers as it can so that the peak stays within the
-/// budget in every execution order.
+/// budget, and the sequences are kept, in every execution order.
 /// **Needs**: nodes listed in a topological order that fits the budget itself; concrete shapes.
 /// **Keeps**: every node's computation; graph inputs, outputs, initializers; all names.
 pub struct EnforceOrder<'c> {
@@ -29,6 +29,8 @@ pub struct EnforceOrder<'c> {
     pub provider: Provider,
     /// By node id.
     pub costs: &'c [Cost],
+    /// Pairs of nodes of which the first has to run before the second in every order.
+    pub sequences: &'c [(NodeId, NodeId)],
 }
 
 /// No set of barriers keeps the peak within the budget.
@@ -53,7 +55,7 @@ impl Pass for EnforceOrder<'_> {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, NotEnforceable> {
         let fixed = liveness::fixed_bytes(graph);
-        let plan = Planner::new(graph, self.provider, self.costs, (self.budget - fixed).0);
+        let plan = Planner::new(graph, self, (self.budget - fixed).0);
         let chosen = match plan.choose() {
             Ok(chosen) => chosen,
             Err(reached) => {
@@ -78,7 +80,7 @@ impl EnforceOrder<'_> {
     /// The peak with a barrier before every node: what the file's order itself needs,
     /// as far as barriers can enforce it.
     pub fn smallest_peak(&self, graph: &Graph) -> Bytes {
-        let plan = Planner::new(graph, self.provider, self.costs, 0);
+        let plan = Planner::new(graph, self, 0);
         liveness::fixed_bytes(graph) + Bytes(plan.peak(&vec![true; graph.order().len()]))
     }
 }
@@ -102,6 +104,10 @@ struct Planner {
     passed: Vec<Option<u32>>,
     /// By node: the tensor by which others wait for it.
     signal: Vec<Option<u32>>,
+    /// By node: may others wait for it?
+    waitable: Vec<bool>,
+    /// Positions of which the first has to run before the second.
+    sequences: Vec<(u32, u32)>,
     budget: u64,
 }
 
@@ -109,8 +115,17 @@ struct Planner {
 type Chosen = Vec<bool>;
 
 impl Planner {
-    fn new(graph: &Graph, provider: Provider, costs: &[Cost], budget: u64) -> Planner {
-        let base = Skeleton::of(graph, provider, costs);
+    fn new(graph: &Graph, pass: &EnforceOrder<'_>, budget: u64) -> Planner {
+        let base = Skeleton::of(graph, pass.provider, pass.costs);
+        let positions = graph.positions();
+        let place = |id: NodeId| positions[id.index()];
+        let pairs = pass.sequences.iter();
+        let uses = Uses::of(graph);
+        let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
+        let waitable = graph.order().iter().enumerate();
+        let waitable = waitable
+            .map(|(i, &id)| !base.reads_only_shape[i] || read(id))
+            .collect();
         let mut producer = vec![None; base.size.len()];
         for node in 0..base.len() {
             for &tensor in base.writes.get(node) {
@@ -129,15 +144,21 @@ impl Planner {
             computed.or_else(|| inputs.next()).map(|tensor| tensor.0)
         };
         let signal = |node: usize| {
-            base.writes
-                .get(node)
-                .iter()
-                .copied()
-                .min_by_key(|&t| base.size[t as usize])
+            // What lies in the caller's memory is updated in place and not to be passed around.
+            let is_caller_s = |tensor: u32| {
+                let mut shares = base.shares.get(node).iter();
+                shares.any(|share| share.written == tensor && base.owned[share.read as usize])
+            };
+            let written = base.writes.get(node).iter().copied();
+            written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Planner {
             passed: graph.order().iter().map(passed).collect(),
             signal: (0..base.len()).map(signal).collect(),
+            sequences: pairs
+                .map(|&(first, second)| (place(first), place(second)))
+                .collect(),
+            waitable,
             producer,
             base,
             budget,
@@ -156,20 +177,42 @@ impl Planner {
             }
         }
         let chosen = vec![true; self.base.len()];
-        match self.peak(&chosen) {
-            peak if peak > self.budget => Err(peak),
-            _ => Ok(self.thin_out(chosen)),
+        if self.fits(&chosen) {
+            return Ok(self.thin_out(chosen));
         }
+        Err(self.peak(&chosen))
     }
 
     fn fits(&self, chosen: &Chosen) -> bool {
-        self.peak(chosen) <= self.budget
+        let (skeleton, position) = self.with_barriers(&self.barriers(chosen));
+        ExecutionOrder::ALL.into_iter().all(|order| {
+            let order = execution_order(&skeleton, order);
+            self.broken_sequence(&order, &position).is_none()
+                && liveness::peak(&skeleton, &order) <= self.budget
+        })
     }
 
     fn peak(&self, chosen: &Chosen) -> u64 {
         let skeleton = self.with_barriers(&self.barriers(chosen)).0;
         let peak = |order| liveness::peak(&skeleton, &execution_order(&skeleton, order));
         ExecutionOrder::ALL.into_iter().map(peak).max().unwrap_or(0)
+    }
+
+    /// The second node of a pair that runs in the wrong sequence.
+    fn broken_sequence(&self, order: &[u32], position: &[u32]) -> Option<u32> {
+        if self.sequences.is_empty() {
+            return None;
+        }
+        // A barrier has its reader's position, and runs before it.
+        let mut time = vec![0; self.base.len()];
+        for (step, &node) in order.iter().enumerate() {
+            time[position[node as usize] as usize] = step;
+        }
+        let broken = |&&(first, second): &&(u32, u32)| time[first as usize] > time[second as usize];
+        self.sequences
+            .iter()
+            .find(broken)
+            .map(|&(_, second)| second)
     }
 
     /// Adds barriers where the simulated DEFAULT order exceeds the budget: before the node that
@@ -179,6 +222,12 @@ impl Planner {
         let order = execution_order(&skeleton, ExecutionOrder::Default);
         let profile = liveness::profile_of(&skeleton, &order);
         let mut added = false;
+        for order in ExecutionOrder::ALL {
+            let order = execution_order(&skeleton, order);
+            if let Some(second) = self.broken_sequence(&order, &position) {
+                added |= !std::mem::replace(&mut chosen[second as usize], true);
+            }
+        }
         // From the end: the furthest wanted position that ran before each step is known then.
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
         for (step, _) in profile
@@ -277,8 +326,11 @@ impl Planner {
                     });
                 }
             }
-            is_open[node] = true;
-            open.push(node as u32);
+            // A Size that only releases its input runs directly behind the producer anyway.
+            if self.waitable[node] {
+                is_open[node] = true;
+                open.push(node as u32);
+            }
         }
         barriers
     }

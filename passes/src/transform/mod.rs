@@ -3,3 +3,4 @@
 pub mod enforce_order;
 pub mod infer_shapes;
 pub mod insert_mirrors;
+pub mod release_unread;

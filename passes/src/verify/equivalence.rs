@@ -18,6 +18,8 @@ pub enum Role {
     Copy(NodeId),
     /// It forwards its inputs.
     Barrier,
+    /// It reads a tensor that nobody else reads, so that the runtime frees it.
+    Release,
 }
 
 /// How a rewritten graph corresponds to its original: the result of [`equivalence`].
@@ -56,7 +58,7 @@ impl Correspondence {
 /// operator sets are the original's; every original node is there once, with its operator,
 /// attributes, outputs, captures, and with inputs that hold the values that it read; every other
 /// node forwards its inputs (PassThrough) or repeats a node that may be repeated, on the same
-/// values, and is read by somebody. `permitted` names the nodes of which the user says that they
+/// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of which the user says that they
 /// may be repeated; it counts for operators that nothing is known about.
 ///
 /// Left to others: when memory is read that is updated in place ([`super::updates`]), the
@@ -204,6 +206,9 @@ impl Check<'_> {
         if node.is("com.microsoft", "PassThrough") {
             return self.barrier(id);
         }
+        if node.is("", "Size") && node.attributes.is_empty() {
+            return self.release(id);
+        }
         let name = label(self.rewritten, id);
         let mut inputs = Vec::new();
         for &read in &node.inputs {
@@ -277,6 +282,25 @@ impl Check<'_> {
         Ok(Role::Barrier)
     }
 
+    /// Whatever a Size without a reader reads, it changes nothing.
+    fn release(&self, id: NodeId) -> Result<Role, Violation> {
+        let node = self.rewritten.node(id);
+        let harmless = node.captures.is_empty()
+            && node.inputs.len() == 1
+            && node.writes().all(|tensor| {
+                let read =
+                    |&other: &NodeId| self.rewritten.node(other).reads().any(|t| t == tensor);
+                !self.rewritten.outputs.contains(&tensor)
+                    && !self.rewritten.order().iter().any(read)
+            });
+        match harmless {
+            true => Ok(Role::Release),
+            false => Err(Violation::BrokenRelease {
+                node: label(self.rewritten, id),
+            }),
+        }
+    }
+
     /// A copy of BatchNormInternal writes back the statistics that it reads: they must be the
     /// original's themselves, not another tensor of the same value.
     fn statistics_stay(&self, id: NodeId, known: &Repeatable) -> Result<(), Violation> {
@@ -337,7 +361,7 @@ impl Check<'_> {
         }
         let clash = self.rewritten.order().iter().find(|id| {
             let name = self.rewritten.node(**id).name.as_str();
-            let new = !matches!(self.roles[id.index()], Role::Original(_));
+            let new = matches!(self.roles[id.index()], Role::Copy(_) | Role::Barrier);
             new && !name.is_empty() && bearers[name] > 1
         });
         match clash {
@@ -350,13 +374,14 @@ impl Check<'_> {
 
     fn every_new_node_is_read(&self) -> Result<(), Violation> {
         let mut read = vec![false; self.rewritten.tensor_count()];
-        for &id in self.rewritten.order() {
+        let is_release = |id: NodeId| self.roles[id.index()] == Role::Release;
+        for &id in self.rewritten.order().iter().filter(|&&id| !is_release(id)) {
             for tensor in self.rewritten.node(id).reads() {
                 read[tensor.index()] = true;
             }
         }
         let unused = self.rewritten.order().iter().find(|id| {
-            let new = !matches!(self.roles[id.index()], Role::Original(_));
+            let new = matches!(self.roles[id.index()], Role::Copy(_) | Role::Barrier);
             new && !self
                 .rewritten
                 .node(**id)

@@ -28,7 +28,7 @@ pub fn updates(
     let found = Accesses::of(rewritten, rewritten_order, |id| {
         match correspondence.role(id) {
             Role::Original(_) => Some(id),
-            Role::Copy(_) | Role::Barrier => None,
+            Role::Copy(_) | Role::Barrier | Role::Release => None,
         }
     });
     for (buffer, updaters) in &expected.updates {
@@ -58,7 +58,7 @@ pub fn updates(
     for read in &found.reads {
         let of = match correspondence.role(read.node) {
             Role::Original(of) | Role::Copy(of) => of,
-            Role::Barrier => continue,
+            Role::Barrier | Role::Release => continue,
         };
         let wanted = times.get(&(of, read.buffer.as_str())).copied().unwrap_or(0);
         if wanted != read.after {

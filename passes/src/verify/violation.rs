@@ -73,6 +73,8 @@ pub enum Violation {
     },
     #[error("barrier {node} must forward each of its inputs under a new name")]
     BrokenBarrier { node: String },
+    #[error("nobody may read the result of {node}, which reads one tensor so that it is freed")]
+    BrokenRelease { node: String },
     #[error("{node} is new, but another node has its name")]
     NameTaken { node: String },
     #[error("nobody reads a result of {node}, which the original does not have")]
