@@ -461,6 +461,8 @@ impl<'p> State<'p> {
     fn peak_inside(&mut self, group: Step) -> f64 {
         let inside = &self.groups[group as usize];
         let locals = &self.locals[group as usize];
+        // A part of a life is added up faster than a lifetime is worked out.
+        self.count((inside.len() + locals.len()) / 8);
         let steps = &self.problem.steps;
         if inside.is_empty() {
             let live: f64 = locals

@@ -9,8 +9,7 @@ use crate::operators::{self, Provider};
 /// caller owns included; `costs` are by node id.
 ///
 /// The runtime's rules: an output is allocated when its node starts and freed right after the
-/// last node that reads its buffer; one that nobody reads, right after its own node; a graph
-/// output never. An alias shares its input's buffer, unless it is a graph output. So does an
+/// last node that reads its buffer; one that nobody reads, and a graph output, never. An alias shares its input's buffer, unless it is a graph output. So does an
 /// in-place result if the node's read is the last of that buffer, the buffer belongs to neither
 /// the caller nor a graph output, and shape and element size agree.
 pub fn naive_peak(graph: &Graph, order: &[NodeId], provider: Provider, costs: &[Cost]) -> Bytes {
@@ -26,9 +25,9 @@ pub fn naive_peak(graph: &Graph, order: &[NodeId], provider: Provider, costs: &[
             };
             let held = |t: TensorId| match graph.outputs.contains(&t) {
                 true => Some(steps),
-                false => last_read(graph, order, t).max(written(graph, order, t)),
+                false => last_read(graph, order, t),
             };
-            let last = tensors().filter_map(held).max().unwrap_or(first);
+            let last = tensors().filter_map(held).max().unwrap_or(steps);
             let owned = graph.tensor(owner).kind != TensorKind::Value;
             if (first..=last).contains(&step) && !owned {
                 live += size(graph, owner);

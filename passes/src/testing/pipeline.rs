@@ -7,6 +7,7 @@ use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::recompute::Recomputation;
+use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
@@ -15,6 +16,7 @@ use crate::plan::Plan;
 use crate::search::{Effort, Search, first_order};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::InsertMirrors;
+use crate::transform::release_unread::ReleaseUnread;
 use crate::verify;
 
 const CPU: Provider = Provider::Cpu;
@@ -36,10 +38,16 @@ fn costs(graph: &Graph) -> Vec<Cost> {
     (0..graph.node_count() as u32).map(cost).collect()
 }
 
+/// What has to stay in sequence.
+fn in_sequence(graph: &Graph) -> Vec<(NodeId, NodeId)> {
+    let run = Liveness::simulate(graph, ExecutionOrder::Default, CPU, &costs(graph));
+    sequences(graph, &run.order)
+}
+
 fn search(graph: &Graph, order: &[NodeId], rules: &Recomputation) -> Search {
     let effort = Effort {
         seed: 1,
-        evaluations: 50,
+        evaluations: 5_000,
     };
     Search::new(graph, order, CPU, &costs(graph), rules, effort)
 }
@@ -61,10 +69,12 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
     }
     .run(&mut graph)
     .unwrap();
+    ReleaseUnread.run(&mut graph).unwrap();
     let enforce = EnforceOrder {
         budget,
         provider: CPU,
         costs: &costs(&graph),
+        sequences: &in_sequence(original),
     };
     if enforce.run(&mut graph).is_err() {
         return false;
@@ -90,7 +100,7 @@ fn plans_applied_to_random_graphs_pass_verification() {
     for seed in 0..24 {
         let original = random_training_graph(seed, 10 + seed as usize % 50);
         let rules = Recomputation::of(&original, &BTreeMap::new());
-        let order = first_order(&original, CPU, &costs(&original));
+        let order = first_order(&original, CPU, &costs(&original), &in_sequence(&original));
         let mut search = search(&original, &order, &rules);
         for budget in budgets(&mut search, 3) {
             if let Some(plan) = search.within(budget) {
@@ -112,7 +122,7 @@ fn plans_for_tiny_graphs_are_rarely_dearer_than_the_cheapest() {
         }
         let costs = costs(&original);
         let rules = Recomputation::of(&original, &BTreeMap::new());
-        let order = first_order(&original, CPU, &costs);
+        let order = first_order(&original, CPU, &costs, &in_sequence(&original));
         original.set_order(order.clone());
         let mut search = search(&original, &order, &rules);
         for budget in budgets(&mut search, 4) {
