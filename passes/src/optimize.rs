@@ -119,8 +119,6 @@ pub enum StopReason {
     NothingToAdd,
     /// The allowance of evaluated moves is used up.
     Evaluations,
-    /// The caller asked to stop.
-    Stopped,
 }
 
 /// A rewritten graph and its figures.

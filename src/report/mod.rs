@@ -149,7 +149,6 @@ fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
         StopReason::NothingToAdd => "nothing_to_add",
         StopReason::Evaluations => "evaluations",
-        StopReason::Stopped => "stopped",
     }
 }
 

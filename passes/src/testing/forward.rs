@@ -95,7 +95,7 @@ impl Forward {
             3 if image && room(3) => self.flatten(builder, x),
             4 => self.dropout(builder, x),
             5 if self.weighty && room(4) => self.noise(builder, x),
-            6 if room(6) && shape[1] % 2 == 0 && shape[1] > 2 => self.split(builder, x),
+            6 if room(6) && shape[1].is_multiple_of(2) && shape[1] > 2 => self.split(builder, x),
             7 if room(3) => self.concat(builder, x),
             8..=11 if room(3) => self.binary(builder, x),
             _ => self.unary(builder, x),

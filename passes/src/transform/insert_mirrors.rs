@@ -112,14 +112,13 @@ impl InsertMirrors<'_> {
         for input in node.inputs.iter_mut().flatten() {
             *input = latest[input.index()];
         }
-        for position in 0..original.outputs.len() {
-            let Some(tensor) = original.outputs[position] else {
+        // A mirror may be another operator with fewer outputs.
+        let places = original.outputs.iter().zip(read).enumerate();
+        for (position, (&tensor, &read)) in places.take(node.outputs.len()) {
+            let Some(tensor) = tensor else {
                 continue;
             };
-            if position >= node.outputs.len() {
-                continue;
-            }
-            let omitted = !read[position] && operators::may_omit_output(&original, position);
+            let omitted = !read && operators::may_omit_output(&original, position);
             if omitted {
                 node.outputs[position] = None;
                 continue;
