@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// What every rewriting run says: a small graph that fits after one recomputation.
-const SMALL: [&str; 4] = ["in.onnx", "out.onnx", "--budget", "fixed+90%"];
+const SMALL: [&str; 4] = ["in.onnx", "out.onnx", "--budget", "fixed+95%"];
 
 /// A folder with a small training graph, `in.onnx`, in which commands run.
 struct Folder(TempDir);
@@ -103,19 +103,20 @@ fn the_result_compares_before_and_after() {
     wrote out.onnx
 
                                   before       after
-    peak of a step               179 KiB     149 KiB  83.5 %
+    peak of a step               190 KiB     161 KiB  84.8 %
       owned by the caller       18.9 KiB    18.9 KiB
-      the rest                   160 KiB     131 KiB  81.6 %
-    time of a step                208 us      215 us  +3.18 %, estimated for cpu
+      the rest                   171 KiB     142 KiB  83.1 %
+    time of a step                208 us      219 us  +5.10 %, estimated for cpu
     nodes                             33          35
       recomputed                                   1
       barriers                                     1
 
-    budget                  163 KiB (fixed+90%)
-    smallest peak found     147 KiB
+    budget                  182 KiB (fixed+95%)
+    smallest peak found     161 KiB
+    lower bound             no plan that keeps the order adds less than 0.62 %
     planned in              TIME
 
-    before: peak 179 KiB at step 4 (node conv2)
+    before: peak 190 KiB at step 4 (node conv2)
         64.0 KiB  workspace of conv2
         32.0 KiB  c1
         32.0 KiB  n1
@@ -123,7 +124,7 @@ fn the_result_compares_before_and_after() {
         8.00 KiB  p1
         8.06 KiB  in 3 more
 
-    after: peak 149 KiB at step 25 (node conv1/recompute_1)
+    after: peak 161 KiB at step 25 (node conv1/recompute_1)
         64.0 KiB  workspace of conv1/recompute_1
         32.0 KiB  n1_grad
         32.0 KiB  c1/recompute_1
@@ -132,7 +133,7 @@ fn the_result_compares_before_and_after() {
            132 B  in 5 more
     --- errors
     reading in.onnx
-    planning 33 nodes for a budget of fixed+90%
+    planning 33 nodes for a budget of fixed+95%
     writing out.onnx
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
@@ -148,13 +149,13 @@ fn json_has_the_promised_keys() {
     }
     assert_snapshot!(serde_json::to_string_pretty(&figures).unwrap(), @r#"
     {
-      "budget_bytes": 166882,
+      "budget_bytes": 185869,
       "fixed_bytes": 19369,
-      "peak_before_bytes": 183273,
-      "peak_after_bytes": 153037,
-      "smallest_peak_bytes": 150445,
-      "overhead": 0.03179189364306112,
-      "lower_bound_overhead": null,
+      "peak_before_bytes": 194633,
+      "peak_after_bytes": 165037,
+      "smallest_peak_bytes": 165037,
+      "overhead": 0.05098989705070673,
+      "lower_bound_overhead": 0.0062969451177077584,
       "recomputed_nodes": 1,
       "barriers": 1,
       "nodes_before": 33,
@@ -283,12 +284,14 @@ fn a_budget_that_nothing_fits_is_explained() {
     --- errors
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
-    error: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 147 KiB
-    of that, the caller owns 18.9 KiB; the rest is held at step 30 (node conv1/recompute_2)
-        64.0 KiB  workspace of conv1/recompute_2
+    error: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 162 KiB
+    of that, the caller and the runtime itself own 31.1 KiB; the rest is held at step 27 (node conv1/recompute_1)
+        64.0 KiB  workspace of conv1/recompute_1
         32.0 KiB  n1_grad
-        32.0 KiB  c1/recompute_2
-             4 B  loss
+        32.0 KiB  c1/recompute_1
+        2.25 KiB  w2_grad
+           160 B  fc_grad
+           140 B  in 6 more
     nothing was written
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
@@ -410,7 +413,7 @@ fn unbound_dimensions_are_all_listed() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 304 nodes for a budget of fixed+90%
+    planning 304 nodes for a budget of fixed+95%
     error: in.onnx: there is no dimension "bach"; the graph has batch
     "#);
     let dims = ["--dim", "batch=2", "--dim", "batch=3"];
@@ -429,7 +432,7 @@ fn forward_graphs_are_refused_with_advice() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 4 nodes for a budget of fixed+90%
+    planning 4 nodes for a budget of fixed+95%
     error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt
     ");
 }
@@ -585,8 +588,8 @@ fn written_files_can_be_verified_again() {
     equivalent: every tensor of the first graph is computed by the same operators from the same inputs
 
     peak                          before       after
-    DEFAULT order                179 KiB     147 KiB
-    PRIORITY_BASED order         179 KiB     149 KiB
+    DEFAULT order                190 KiB     159 KiB
+    PRIORITY_BASED order         190 KiB     161 KiB
     ");
     folder.add("testdata/models/vgg16.onnx", "other.onnx");
     let other = ["verify", "in.onnx", "other.onnx", "--dim", "batch=1"];
@@ -607,7 +610,7 @@ fn inspection_shows_what_holds_the_peak() {
     --- output
     33 nodes; the caller owns 18.9 KiB
 
-    DEFAULT order: peak 179 KiB at step 4 (node conv2)
+    DEFAULT order: peak 190 KiB at step 4 (node conv2)
         64.0 KiB  workspace of conv2
         32.0 KiB  c1
         32.0 KiB  n1
@@ -615,7 +618,7 @@ fn inspection_shows_what_holds_the_peak() {
         8.00 KiB  p1
         8.06 KiB  in 3 more
 
-    PRIORITY_BASED order: peak 179 KiB at step 4 (node conv2)
+    PRIORITY_BASED order: peak 190 KiB at step 4 (node conv2)
         64.0 KiB  workspace of conv2
         32.0 KiB  c1
         32.0 KiB  n1

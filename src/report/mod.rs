@@ -93,10 +93,11 @@ pub fn failure(failure: &Failure) -> String {
     };
     match &**error {
         OptimizeError::Infeasible { smallest, .. } => {
+            // Besides, the runtime keeps an account of every tensor.
             let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
             let _ = write!(
                 text,
-                "\nof that, the caller owns {}; the rest is held{}nothing was written",
+                "\nof that, the caller and the runtime itself own {}; the rest is held{}nothing was written",
                 smallest.bytes - held,
                 holders(smallest)
             );

@@ -20,17 +20,24 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text.push('\n');
-    for (label, value) in [
+    let mut facts = vec![
         (
             "budget",
             format!("{} ({})", summary.budget, outcome.arguments.budget.text),
         ),
         ("smallest peak found", summary.smallest_peak.to_string()),
-        (
-            "planned in",
-            format!("{:.2} s", outcome.search_time.as_secs_f64()),
-        ),
-    ] {
+    ];
+    // Rounded down, and silent where nothing is left to say.
+    let bound = (1e4 * summary.lower_bound_overhead()).floor() / 100.0;
+    if bound > 0.0 {
+        let bound = format!("no plan that keeps the order adds less than {bound:.2} %");
+        facts.push(("lower bound", bound));
+    }
+    facts.push((
+        "planned in",
+        format!("{:.2} s", outcome.search_time.as_secs_f64()),
+    ));
+    for (label, value) in facts {
         let _ = writeln!(text, "{label:<24}{value}");
     }
     let _ = write!(text, "\nbefore: {}", peak_and_holders(&summary.before));

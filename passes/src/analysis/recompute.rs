@@ -1,7 +1,7 @@
 //! What may be computed twice in one particular graph.
 
 use super::cost::Overrides;
-use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Recompute};
 
 /// How each node is recomputed, and which tensors only their original may supply.
@@ -20,10 +20,11 @@ impl Recomputation {
         for output in &graph.outputs {
             pinned[output.index()] = true;
         }
+        let uses = Uses::of(graph);
         for &id in graph.order() {
             let node = graph.node(id);
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
-            rules[id.index()] = match (operators::recompute_in(graph, node), said) {
+            rules[id.index()] = match (operators::recompute_in(graph, &uses, node), said) {
                 (_, Some(false)) => Recompute::Never("the cost table says so"),
                 (Recompute::Never(_), Some(true)) if operators::is_unknown(node) => {
                     Recompute::Clone

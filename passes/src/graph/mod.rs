@@ -6,11 +6,13 @@
 
 mod element;
 pub mod text;
+mod topology;
 mod uses;
 
 use std::collections::{BTreeMap, HashMap};
 
 pub use element::ElementType;
+pub use topology::{Cycle, topological};
 pub use uses::Uses;
 
 /// A node of a [`Graph`].

@@ -5,7 +5,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::testing::Case;
 use super::{FAMILIES, Provider, aliases, family, in_place, recompute_in, work, workspace};
-use crate::graph::{AttributeValue, Constant, ElementType};
+use crate::graph::{AttributeValue, Constant, ElementType, Uses};
 
 const NUMBERS: [i64; 14] = [
     0,
@@ -181,7 +181,7 @@ fn rules_survive_hostile_nodes() {
             }
             prop_assert!(work(&graph, &node).operations >= 0.0);
             aliases(&node);
-            recompute_in(&graph, &node);
+            recompute_in(&graph, &Uses::of(&graph), &node);
             family(&graph, &node);
             Ok(())
         },

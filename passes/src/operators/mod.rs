@@ -47,7 +47,7 @@ pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 
 use crate::bytes::Bytes;
-use crate::graph::{Constant, Graph, Node, Uses};
+use crate::graph::{Constant, Graph, Node, TensorId, Uses};
 
 /// Who executes the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,15 +212,22 @@ pub fn updated_inputs(node: &Node) -> Vec<usize> {
     }
 }
 
-/// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout from its mask only
-/// where its `training_mode` is known to be true.
-pub fn recompute_in(graph: &Graph, node: &Node) -> Recompute {
+/// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout according to its
+/// `training_mode` where that is constant: an initializer that the caller cannot replace, or the
+/// result of a Constant. DropoutGrad takes no notice of it on the CPU and always scales (runtime
+/// fact, 1.19.2).
+pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     let rule = recompute(node);
     if rule != Recompute::DropoutFromMask {
         return rule;
     }
+    let fixed = |id: &TensorId| match uses.producer(*id) {
+        Some(producer) => graph.node(producer).is("", "Constant"),
+        None => !graph.inputs.contains(id),
+    };
     let training = node
         .input(2)
+        .filter(fixed)
         .and_then(|id| graph.tensor(id).constant.as_ref());
     match training {
         Some(Constant::Ints(flag)) if flag == &[0] => Recompute::Clone,

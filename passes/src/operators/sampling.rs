@@ -120,6 +120,7 @@ mod tests {
     use super::super::testing::Case;
     use super::super::{recompute, recompute_in};
     use super::*;
+    use crate::graph::Uses;
 
     #[test]
     fn dropout_is_recomputed_from_its_mask() {
@@ -140,7 +141,7 @@ mod tests {
         let dropout = || Case::onnx("Dropout").outputs(2).float(&[4, 8]).float(&[]);
         let rule = |case: Case| {
             let (graph, node) = case.inferred();
-            recompute_in(&graph, &node)
+            recompute_in(&graph, &Uses::of(&graph), &node)
         };
         assert_eq!(rule(dropout().bools(&[], &[1])), Recompute::DropoutFromMask);
         assert_eq!(rule(dropout().bools(&[], &[0])), Recompute::Clone);

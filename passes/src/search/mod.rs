@@ -1,6 +1,6 @@
 //! The schedule search: which nodes run again, and when.
 //!
-//! Everything here sees a [`problem::Problem`], never a graph, and decides; it edits nothing.
+//! Everything here sees a `problem::Problem`, never a graph, and decides; it edits nothing.
 
 mod bound;
 mod bulk;

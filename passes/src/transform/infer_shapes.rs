@@ -16,13 +16,12 @@
 
 mod expression;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
 use crate::graph::{
-    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses, topological,
 };
 use crate::operators::{self, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
@@ -124,7 +123,11 @@ impl Pass for InferShapes {
             changed: Changed::No,
         };
         inference.bind_inputs(graph)?;
-        for id in inference.topological_order(graph)? {
+        let order =
+            topological(graph, &inference.uses).map_err(|cycle| InferShapesError::Cycle {
+                node: describe(graph.node(cycle.node)),
+            })?;
+        for id in order {
             inference.visit(graph, id)?;
         }
         Ok(inference.changed)
@@ -235,40 +238,6 @@ impl Inference {
                 .get(name)
                 .copied()
                 .or_else(|| expression::evaluate(name, |name| self.sizes.get(name).copied())),
-        }
-    }
-
-    /// File order if it is topological, else the first topological order after it.
-    fn topological_order(&self, graph: &Graph) -> Result<Vec<NodeId>, InferShapesError> {
-        let mut waits_for = vec![0usize; graph.node_count()];
-        let mut place = vec![0usize; graph.node_count()];
-        for (i, &id) in graph.order().iter().enumerate() {
-            place[id.index()] = i;
-            let reads = graph.node(id).reads();
-            waits_for[id.index()] = reads.filter(|&t| self.uses.producer(t).is_some()).count();
-        }
-        let ready = graph.order().iter().filter(|id| waits_for[id.index()] == 0);
-        let mut ready: BinaryHeap<Reverse<usize>> =
-            ready.map(|id| Reverse(place[id.index()])).collect();
-        let mut order = Vec::with_capacity(graph.node_count());
-        while let Some(Reverse(next)) = ready.pop() {
-            let id = graph.order()[next];
-            order.push(id);
-            for output in graph.node(id).writes() {
-                for &reader in self.uses.readers(output) {
-                    let left = &mut waits_for[reader.index()];
-                    *left -= 1;
-                    if *left == 0 {
-                        ready.push(Reverse(place[reader.index()]));
-                    }
-                }
-            }
-        }
-        match graph.order().iter().find(|id| waits_for[id.index()] > 0) {
-            None => Ok(order),
-            Some(&id) => Err(InferShapesError::Cycle {
-                node: describe(graph.node(id)),
-            }),
         }
     }
 

@@ -54,15 +54,16 @@ impl Correspondence {
 /// Checks that `rewritten` computes what `original` computes. Tensors correspond by name, so that
 /// a graph read back from a file can be checked.
 ///
-/// Proved: the rewritten graph is sound ([`structure`]); graph inputs, outputs, initializers and
+/// Proved: the rewritten graph is sound ([`structure()`]); graph inputs, outputs, initializers and
 /// operator sets are the original's; every original node is there once, with its operator,
 /// attributes, outputs, captures, and with inputs that hold the values that it read; every other
 /// node forwards its inputs (PassThrough) or repeats a node that may be repeated, on the same
-/// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of which the user says that they
-/// may be repeated; it counts for operators that nothing is known about.
+/// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of
+/// which the user says that they may be repeated; it counts for operators that nothing is known
+/// about.
 ///
-/// Left to others: when memory is read that is updated in place ([`super::updates`]), the
-/// contents of attributes that a [`Graph`] does not hold, and memory ([`super::budget`]).
+/// Left to others: when memory is read that is updated in place ([`super::updates()`]), the
+/// contents of attributes that a [`Graph`] does not hold, and memory ([`super::budget()`]).
 pub fn equivalence(
     original: &Graph,
     rewritten: &Graph,

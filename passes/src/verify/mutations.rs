@@ -139,6 +139,32 @@ fn copies_that_compute_something_else_are_rejected() {
 }
 
 #[test]
+fn dropouts_are_repeated_as_their_training_mode_says() {
+    let copied = |flag: &str, inputs: &str, copy: &str| {
+        let head = HEAD.replace("bool training = {1}", flag);
+        let head = head.replace("bool[1] flag)", inputs);
+        let nodes = REWRITTEN.replace("[drop2] d2 = com.microsoft.DropoutGrad", copy);
+        let nodes = match copy.contains("Grad") {
+            true => nodes,
+            false => nodes.replace("(n2, mask, ratio, training)", "(n2, ratio, training)"),
+        };
+        let graph = |nodes: &str| Graph::parse(&format!("{head}{nodes}")).unwrap();
+        verify(&graph(ORIGINAL), &graph(&nodes)).map_err(|violation| violation.to_string())
+    };
+    let (on, off) = ("bool training = {1}", "bool training = {0}");
+    let fixed = "bool[1] flag)";
+    let gradient = "[drop2] d2 = com.microsoft.DropoutGrad";
+    let again = "[drop2] d2, mask2 = Dropout";
+    assert_eq!(copied(on, fixed, gradient), Ok(()));
+    assert_eq!(copied(off, fixed, again), Ok(()));
+    insta::assert_snapshot!(copied(on, fixed, again).unwrap_err(), @r#"Dropout "drop2" computes Dropout "drop" again, but it draws random numbers"#);
+    insta::assert_snapshot!(copied(off, fixed, gradient).unwrap_err(), @r#"DropoutGrad "drop2" is no node of the original, no barrier and no copy: the original does not have this operator"#);
+    // The caller may feed something else than the file says.
+    let fed = "bool[1] flag, bool training = {1})";
+    insta::assert_snapshot!(copied("bool unused = {1}", fed, gradient).unwrap_err(), @r#"DropoutGrad "drop2" is no node of the original, no barrier and no copy: the original does not have this operator"#);
+}
+
+#[test]
 fn what_must_not_run_twice_is_rejected() {
     let after = |node: &str| broken("[grad]", &format!("{node}\n   [grad]"));
     insta::assert_snapshot!(after("[r2] r2 = RandomNormalLike <seed = 1.0> (d2)"), @r#"RandomNormalLike "r2" computes RandomNormalLike "noise" again, but it draws random numbers"#);
@@ -184,12 +210,12 @@ fn useless_nodes_and_broken_barriers_are_rejected() {
 
 #[test]
 fn order_and_structure_are_checked_first() {
-    insta::assert_snapshot!(broken("h, b2, p2, c, f2, k_mask", "sum_out, b2, p2, c, f2, k_mask"), @r#"InPlaceAccumulatorV2 "keep" needs its own result, by way of "sum_out""#);
+    insta::assert_snapshot!(broken("h, b2, p2, c, f2, k_mask", "sum_out, b2, p2, c, f2, k_mask"), @r#"InPlaceAccumulatorV2 "keep" needs its own result, by way of "i""#);
     let nodes = REWRITTEN
         .replace("[exp] a = Exp(x)\n", "")
         .replace("[keep]", "[exp] a = Exp(x)\n   [keep]");
     let error = verify(&parse(ORIGINAL), &parse(&nodes)).unwrap_err();
-    insta::assert_snapshot!(error, @r#"Relu "relu" reads "a" but is listed before Exp "exp", which writes it"#);
+    insta::assert_snapshot!(error, @r#"If "if" reads "a" but is listed before Exp "exp", which writes it"#);
 }
 
 #[test]

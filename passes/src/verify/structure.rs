@@ -2,19 +2,19 @@
 
 use super::Violation;
 use super::violation::label;
-use crate::graph::{Graph, NodeId, TensorKind};
+use crate::graph::{self, Cycle, Graph, NodeId, TensorKind, Uses};
 
 /// Checks that every tensor is written once and by one node, or belongs to the caller; that
 /// whatever is read or put out is there; that there is no cycle; and that the nodes are listed in
 /// a topological order.
 pub fn structure(graph: &Graph) -> Result<(), Violation> {
-    let order = topological(graph)?;
+    topological(graph)?;
     let mut place = vec![0; graph.node_count()];
     for (position, id) in graph.order().iter().enumerate() {
         place[id.index()] = position;
     }
     let writers = writers(graph)?;
-    for id in order {
+    for &id in graph.order() {
         for tensor in graph.node(id).reads() {
             if let Some(writer) = writers[tensor.index()]
                 && place[writer.index()] > place[id.index()]
@@ -33,37 +33,11 @@ pub fn structure(graph: &Graph) -> Result<(), Violation> {
 /// The nodes in a topological order, for a graph whose file order may be another; with all the
 /// checks of [`structure`] but that of the order.
 pub(super) fn topological(graph: &Graph) -> Result<Vec<NodeId>, Violation> {
-    let writers = writers(graph)?;
-    let mut waits = vec![0usize; graph.node_count()];
-    let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.node_count()];
-    for &id in graph.order() {
-        for tensor in graph.node(id).reads() {
-            if let Some(writer) = writers[tensor.index()] {
-                waits[id.index()] += 1;
-                readers[writer.index()].push(id);
-            }
-        }
-    }
-    let mut order: Vec<NodeId> = graph
-        .order()
-        .iter()
-        .copied()
-        .filter(|id| waits[id.index()] == 0)
-        .collect();
-    let mut next = 0;
-    while next < order.len() {
-        for reader in &readers[order[next].index()] {
-            waits[reader.index()] -= 1;
-            if waits[reader.index()] == 0 {
-                order.push(*reader);
-            }
-        }
-        next += 1;
-    }
-    match graph.order().iter().find(|id| waits[id.index()] > 0) {
-        None => Ok(order),
-        Some(&waiting) => Err(cycle(graph, &writers, &waits, waiting)),
-    }
+    writers(graph)?;
+    graph::topological(graph, &Uses::of(graph)).map_err(|Cycle { node, tensor }| Violation::Cycle {
+        node: label(graph, node),
+        tensor: graph.tensor(tensor).name.clone(),
+    })
 }
 
 /// The writer of every tensor; `None` for what the caller owns.
@@ -115,37 +89,6 @@ fn writers(graph: &Graph) -> Result<Vec<Option<NodeId>>, Violation> {
     }
 }
 
-/// Walks from a node that waits to one that it waits for, until one comes again.
-fn cycle(
-    graph: &Graph,
-    writers: &[Option<NodeId>],
-    waits: &[usize],
-    mut node: NodeId,
-) -> Violation {
-    let mut seen = vec![false; graph.node_count()];
-    loop {
-        let waited_for = graph.node(node).reads().find_map(|tensor| {
-            let writer = writers[tensor.index()]?;
-            (waits[writer.index()] > 0).then_some((tensor, writer))
-        });
-        // A node that waits has an input whose writer waits.
-        let Some((tensor, writer)) = waited_for else {
-            return Violation::Cycle {
-                node: label(graph, node),
-                tensor: String::new(),
-            };
-        };
-        if std::mem::replace(&mut seen[writer.index()], true) {
-            let tensor = graph.tensor(tensor).name.clone();
-            return Violation::Cycle {
-                node: label(graph, writer),
-                tensor,
-            };
-        }
-        node = writer;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,7 +112,7 @@ mod tests {
         insta::assert_snapshot!(check("[a] y = If <b = ...> (x; t)"), @r#"If "a" reads "t", which nobody writes"#);
         insta::assert_snapshot!(check("[a] t = Exp(x)"), @r#"the caller reads "y", which nobody writes"#);
         insta::assert_snapshot!(check("y = Neg(t) [a] t = Exp(x)"), @r#"the Neg that writes "y" reads "t" but is listed before Exp "a", which writes it"#);
-        insta::assert_snapshot!(check("[a] y = Neg(x) [b] t = Exp(u) [c] u = Exp(v) [d] v = Neg(t)"), @r#"Exp "c" needs its own result, by way of "u""#);
+        insta::assert_snapshot!(check("[a] y = Neg(x) [b] t = Exp(u) [c] u = Exp(v) [d] v = Neg(t)"), @r#"Exp "c" needs its own result, by way of "v""#);
         insta::assert_snapshot!(check("[a] y = Add(x, y)"), @r#"Add "a" needs its own result, by way of "y""#);
     }
 

@@ -14,7 +14,7 @@ use crate::graph::{Graph, NodeId, TensorId};
 ///
 /// No dependency need order these accesses: it is the execution order that decides. Branches that
 /// share a batch normalization are the usual case: their updates of the running statistics do
-/// not commute. `correspondence` is what [`super::equivalence`] found for the two graphs; the
+/// not commute. `correspondence` is what [`super::equivalence()`] found for the two graphs; the
 /// orders are those in which the runtime runs them, such as
 /// [`crate::analysis::order`] simulates.
 pub fn updates(

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::trust;
-use crate::graph::{AttributeValue, Graph, Node, NodeId, TensorId};
+use crate::graph::{AttributeValue, Constant, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// The attribute by which the rewriter marks copies; it has no meaning to the operator.
 pub(super) const MARKER: &str = "__recompute";
@@ -70,6 +70,8 @@ pub(super) struct Values {
     /// A tensor that holds each value.
     pub(super) holder: Vec<TensorId>,
     pub(super) repeatable: HashMap<Computation, Repeatable>,
+    /// By tensor: its contents are in the file, and the caller cannot replace them.
+    fixed: Vec<bool>,
 }
 
 impl Values {
@@ -79,6 +81,7 @@ impl Values {
             of: vec![Value(u32::MAX); graph.tensor_count()],
             holder: Vec::new(),
             repeatable: HashMap::new(),
+            fixed: fixed_tensors(graph),
         };
         let updated = updated_tensors(graph, order);
         for id in graph.tensor_ids() {
@@ -105,7 +108,12 @@ impl Values {
         let node = graph.node(id);
         let read = |tensor: &Option<TensorId>| tensor.map(|tensor| self.of[tensor.index()]);
         let computation = Computation::of(node, node.inputs.iter().map(read).collect());
-        let trusted = trust::repeatable(node, permitted.contains(&node.name));
+        let training = self.training_mode(graph, node);
+        let trusted = match training {
+            // Nothing is drawn: it hands its input on.
+            Some(false) => Ok(()),
+            _ => trust::repeatable(node, permitted.contains(&node.name)),
+        };
         // Memory that is updated in place is read at one time or another: results that look
         // alike need not be.
         let unsteady = node.reads().any(|tensor| updated[tensor.index()]);
@@ -136,7 +144,7 @@ impl Values {
         };
         let outputs: Vec<Option<Value>> = node.outputs.iter().map(value).collect();
         let written = node.outputs.iter().map(Option::is_some).collect();
-        self.special_copies(node, id, &computation, &outputs);
+        self.special_copies(node, id, &computation, &outputs, training);
         let forbidden = trusted.err();
         let copy = Repeatable {
             original: id,
@@ -147,6 +155,17 @@ impl Values {
         self.repeatable.entry(computation).or_insert(copy);
     }
 
+    /// Whether a Dropout draws numbers, where the file says so for good.
+    fn training_mode(&self, graph: &Graph, node: &Node) -> Option<bool> {
+        let input = node.input(2).filter(|_| node.is("", "Dropout"))?;
+        match graph.tensor(input).constant.as_ref()? {
+            Constant::Ints(flag) if flag.len() == 1 && self.fixed[input.index()] => {
+                Some(flag[0] != 0)
+            }
+            _ => None,
+        }
+    }
+
     /// Copies that are made otherwise than their original.
     fn special_copies(
         &mut self,
@@ -154,6 +173,7 @@ impl Values {
         original: NodeId,
         computation: &Computation,
         outputs: &[Option<Value>],
+        training: Option<bool>,
     ) {
         let output = |position: usize| outputs.get(position).copied().flatten();
         if node.is("com.microsoft", "BatchNormInternal") {
@@ -176,10 +196,11 @@ impl Values {
             };
             self.repeatable.insert(computation, copy);
         }
-        let [data, ratio, training] =
-            [0, 1, 2].map(|i| computation.inputs.get(i).copied().flatten());
-        if let (true, Some(mask), Some(_)) = (node.is("", "Dropout"), output(1), training) {
-            // The gradient of a dropout multiplies by the same mask and scale.
+        if let (Some(true), Some(mask)) = (training, output(1)) {
+            // The gradient of a dropout multiplies by the same mask and scale. Otherwise than in
+            // training it would be wrong: on the CPU it scales, whatever its training_mode says.
+            let [data, ratio, training] =
+                [0, 1, 2].map(|i| computation.inputs.get(i).copied().flatten());
             let computation = Computation {
                 domain: "com.microsoft".to_owned(),
                 op_type: "DropoutGrad".to_owned(),
@@ -196,6 +217,22 @@ impl Values {
             self.repeatable.entry(computation).or_insert(copy);
         }
     }
+}
+
+/// Which tensors are initializers that the caller cannot replace, or results of a Constant.
+fn fixed_tensors(graph: &Graph) -> Vec<bool> {
+    let of_kind = |id: TensorId| graph.tensor(id).kind == TensorKind::Initializer;
+    let mut fixed: Vec<bool> = graph.tensor_ids().map(of_kind).collect();
+    for input in &graph.inputs {
+        fixed[input.index()] = false;
+    }
+    let constants = graph.order().iter().map(|&id| graph.node(id));
+    for node in constants.filter(|node| node.is("", "Constant")) {
+        for output in node.writes() {
+            fixed[output.index()] = true;
+        }
+    }
+    fixed
 }
 
 /// Which tensors lie in memory that some node updates in place.

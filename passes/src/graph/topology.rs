@@ -1,0 +1,111 @@
+//! A sequence in which every node comes behind the writers of what it reads.
+
+use petgraph::algo::toposort;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::Dfs;
+
+use super::{Graph, NodeId, TensorId, Uses};
+
+/// A node that needs its own result, and the tensor by which it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cycle {
+    /// The node.
+    pub node: NodeId,
+    /// What it reads that is computed from its own result.
+    pub tensor: TensorId,
+}
+
+/// The nodes of `graph` in a topological order: as the file lists them where that is one, else
+/// another. O(nodes + edges).
+pub fn topological(graph: &Graph, uses: &Uses) -> Result<Vec<NodeId>, Cycle> {
+    let mut written = vec![false; graph.node_count()];
+    let in_order = graph.order().iter().all(|&id| {
+        written[id.index()] = true;
+        let mut writers = graph.node(id).reads().filter_map(|t| uses.producer(t));
+        writers.all(|writer| writer != id && written[writer.index()])
+    });
+    if in_order {
+        return Ok(graph.order().to_vec());
+    }
+    let view = view(graph, uses);
+    match toposort(&view, None) {
+        Ok(order) => Ok(order.into_iter().map(|place| view[place]).collect()),
+        Err(cycle) => Err(closing(graph, uses, &view, cycle.node_id())),
+    }
+}
+
+/// An edge from each writer to each of its readers, in file order.
+fn view(graph: &Graph, uses: &Uses) -> DiGraph<NodeId, ()> {
+    let mut view = DiGraph::with_capacity(graph.order().len(), graph.order().len());
+    let mut places = vec![NodeIndex::end(); graph.node_count()];
+    for &id in graph.order() {
+        places[id.index()] = view.add_node(id);
+    }
+    for &id in graph.order() {
+        for writer in graph.node(id).reads().filter_map(|t| uses.producer(t)) {
+            view.add_edge(places[writer.index()], places[id.index()], ());
+        }
+    }
+    view
+}
+
+/// Which of the tensors that the node at `place`, on a cycle, reads closes it.
+fn closing(graph: &Graph, uses: &Uses, view: &DiGraph<NodeId, ()>, place: NodeIndex) -> Cycle {
+    let node = view[place];
+    let mut reached = vec![false; graph.node_count()];
+    let mut search = Dfs::new(view, place);
+    while let Some(next) = search.next(view) {
+        reached[view[next].index()] = true;
+    }
+    let closes = |tensor: &TensorId| uses.producer(*tensor).is_some_and(|w| reached[w.index()]);
+    let tensor = graph.node(node).reads().find(closes);
+    Cycle {
+        node,
+        tensor: tensor.expect("a node on a cycle reads a tensor from it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(nodes: &str) -> String {
+        let text = format!("g (float x) => (float y) {{ {nodes} }}");
+        let graph = Graph::parse(&text).unwrap();
+        let name = |id: NodeId| graph.node(id).name.clone();
+        match topological(&graph, &Uses::of(&graph)) {
+            Ok(order) => order.into_iter().map(name).collect::<Vec<_>>().join(" "),
+            Err(Cycle { node, tensor }) => {
+                format!(
+                    "{} needs itself by {}",
+                    name(node),
+                    graph.tensor(tensor).name
+                )
+            }
+        }
+    }
+
+    #[test]
+    fn a_sound_file_keeps_its_order() {
+        assert_eq!(
+            sorted("[c] u = Neg(x) [a] t = Exp(x) [b] y = Add(t, u)"),
+            "c a b"
+        );
+    }
+
+    #[test]
+    fn writers_come_first() {
+        assert_eq!(
+            sorted("[c] y = Add(t, u) [b] u = Neg(t) [a] t = Exp(x)"),
+            "a b c"
+        );
+    }
+
+    #[test]
+    fn a_cycle_is_told_by_one_of_its_own_nodes() {
+        // "late" waits for the cycle but is no part of it; "x" leads into it but does not close it.
+        let nodes = "[late] y = Neg(t) [b] u = Add(x, t) [a] t = Exp(u)";
+        assert_eq!(sorted(nodes), "a needs itself by u");
+        assert_eq!(sorted("[a] y = Add(x, y)"), "a needs itself by y");
+    }
+}
