@@ -215,7 +215,7 @@ fn order_and_structure_are_checked_first() {
         .replace("[exp] a = Exp(x)\n", "")
         .replace("[keep]", "[exp] a = Exp(x)\n   [keep]");
     let error = verify(&parse(ORIGINAL), &parse(&nodes)).unwrap_err();
-    insta::assert_snapshot!(error, @r#"If "if" reads "a" but is listed before Exp "exp", which writes it"#);
+    insta::assert_snapshot!(error, @r#"Relu "relu" reads "a" but is listed before Exp "exp", which writes it"#);
 }
 
 #[test]
