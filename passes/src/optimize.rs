@@ -78,6 +78,8 @@ pub struct Summary {
     pub time_before: u64,
     /// Time that new nodes add.
     pub time_added: u64,
+    /// The part of it that mirrors add; barriers add the rest.
+    pub time_recomputing: u64,
     /// Time that every plan adds which fits and keeps the order of first computations.
     pub lower_bound: u64,
     /// Mirrors.
@@ -96,6 +98,11 @@ impl Summary {
     /// Added time divided by the time of the unmodified step.
     pub fn overhead(&self) -> f64 {
         self.part(self.time_added)
+    }
+
+    /// The part of the overhead that mirrors make, without barriers.
+    pub fn recomputation_overhead(&self) -> f64 {
+        self.part(self.time_recomputing)
     }
 
     /// The least that any plan adds which fits and keeps the order of first computations,
@@ -378,26 +385,37 @@ impl<'o> Pipeline<'o> {
 
     /// The cheapest plan that fits in the runtime's own order.
     fn within(&mut self, budget: Bytes) -> Option<Candidate> {
-        // Half as many tensors again leave room for those of mirrors and barriers.
-        let spare = Bytes(bookkeeping(&self.graph).0 * 3 / 2);
+        // A quarter more tensors leave room for those of mirrors and barriers.
+        let spare = Bytes(bookkeeping(&self.graph).0 * 5 / 4);
         let mut target = (budget - spare).max(self.search.smallest().predicted_peak);
         for _ in 0..CORRECTIONS {
             let plan = self.search.within(target)?;
-            let (mut graph, costs) = self.apply(&plan);
-            let room = budget - Bytes(bookkeeping(&graph).0 * 21 / 20);
-            let reached = match self.enforce(room, &costs).run(&mut graph) {
-                Ok(_) => {
-                    let candidate = self.candidate(graph);
-                    if candidate.need() <= budget {
-                        return Some(candidate);
-                    }
-                    candidate.need()
-                }
-                Err(missed) => missed.reached + (budget - room),
-            };
-            target = target - (reached - budget) - Bytes(1);
+            let (graph, costs) = self.apply(&plan);
+            match self.enforced(graph, &costs, budget) {
+                Ok(candidate) => return Some(candidate),
+                Err(excess) => target = target - excess - Bytes(1),
+            }
         }
         None
+    }
+
+    /// The graph with barriers that keep it within the budget; or by how much they miss it.
+    fn enforced(&self, graph: Graph, costs: &[Cost], budget: Bytes) -> Result<Candidate, Bytes> {
+        let mut room = budget - bookkeeping(&graph);
+        for _ in 0..CORRECTIONS {
+            let mut graph = graph.clone();
+            let enforce = self.enforce(room, costs);
+            enforce
+                .run(&mut graph)
+                .map_err(|missed| missed.reached - room)?;
+            let candidate = self.candidate(graph);
+            if candidate.need() <= budget {
+                return Ok(candidate);
+            }
+            // The barriers' own tensors take some room as well.
+            room = room - (candidate.need() - budget);
+        }
+        Err(budget - room)
     }
 
     fn enforce<'c>(&'c self, budget: Bytes, costs: &'c [Cost]) -> EnforceOrder<'c> {
@@ -468,6 +486,10 @@ impl<'o> Pipeline<'o> {
             smallest_peak: smallest.min(candidate.need()) + reserve,
             time_before,
             time_added,
+            time_recomputing: new()
+                .filter(is_mirror)
+                .map(|id| candidate.costs[id.index()].time.0)
+                .fold(0, u64::saturating_add),
             lower_bound: self.search.lower_bound(room, time_added),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),

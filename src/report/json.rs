@@ -17,6 +17,7 @@ struct Figures<'a> {
     smallest_peak_bytes: u64,
     /// Added time / time of the unmodified step.
     overhead: f64,
+    recomputation_overhead: f64,
     lower_bound_overhead: Option<f64>,
     recomputed_nodes: usize,
     barriers: usize,
@@ -85,6 +86,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         peak_after_bytes: summary.after.bytes.0,
         smallest_peak_bytes: summary.smallest_peak.0,
         overhead: summary.overhead(),
+        recomputation_overhead: summary.recomputation_overhead(),
         lower_bound_overhead: Some(summary.lower_bound_overhead()),
         recomputed_nodes: summary.recomputed_nodes,
         barriers: summary.barriers,

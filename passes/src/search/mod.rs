@@ -74,8 +74,12 @@ enum Start {
     From(Vec<Copy>),
 }
 
-/// Independent neighbourhood searches, whatever the number of processors.
-const CHAINS: u64 = 2;
+/// Independent neighbourhood searches, each from another start, whatever the number of processors.
+const CHAINS: u64 = 4;
+
+/// How much each neighbourhood search may distort its scores: little finds what is near, much
+/// finds what is not.
+const NOISE: [f64; 2] = [0.6, 5.0];
 
 /// Halvings of the range in which the smallest peak is looked for.
 const HALVINGS: usize = 6;
@@ -123,13 +127,21 @@ impl Search {
             starts.push(Start::From(smallest.copies));
         }
         let found = parallel::map(&starts, |start| self.start(start, target));
-        let best = found.into_iter().flatten().min_by_key(|found| found.cost)?;
+        let mut found: Vec<Found> = found.into_iter().flatten().collect();
+        found.sort_by_key(|found| found.cost);
+        found.dedup_by_key(|found| found.cost);
+        found.truncate(CHAINS as usize);
+        if found.is_empty() {
+            return None;
+        }
         let chains: Vec<u64> = (0..CHAINS).collect();
-        let improved = parallel::map(&chains, |chain| {
+        let improved = parallel::map(&chains, |&chain| {
+            let from = &found[chain as usize % found.len()];
             let mut state = State::new(&self.problem, target, Exponent::One);
-            neighbourhood::restore(&mut state, &best.copies);
-            let seed = self.effort.seed.wrapping_mul(CHAINS).wrapping_add(*chain);
-            neighbourhood::improve(&mut state, seed, self.effort.evaluations);
+            neighbourhood::restore(&mut state, &from.copies);
+            let seed = self.effort.seed.wrapping_mul(CHAINS).wrapping_add(chain);
+            let noise = NOISE[chain as usize % NOISE.len()];
+            neighbourhood::improve(&mut state, seed, noise, self.effort.evaluations);
             Found::of(&state)
         });
         let best = improved.into_iter().min_by_key(|found| found.cost)?;

@@ -7,9 +7,6 @@ use super::prune::prune;
 use super::random::Random;
 use super::state::{Copy, Exponent, State};
 
-/// Scores are multiplied by up to 1 + this.
-const NOISE: f64 = 0.6;
-
 /// A schedule this much worse than the best is still accepted at first; none at the end.
 const SLACK: f64 = 0.02;
 
@@ -22,8 +19,8 @@ const LARGEST_HOLE: usize = 100;
 /// The most copies that one round takes out at random.
 const SCATTERED: usize = 8;
 
-/// Improves a schedule that fits until its work passes `limit`.
-pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
+/// Improves a schedule that fits, scores being multiplied by up to 1 + `most_noise`, until its work passes `limit`.
+pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: u64) {
     let mut random = Random::new(seed);
     let mut best = (state.cost(), state.all_copies());
     let mut current = best.clone();
@@ -39,7 +36,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, limit: u64) {
         state.aim(budget, exponent);
         let mut noise = Some(Noise {
             random: Random::new(random.next()),
-            amount: NOISE * random.unit(),
+            amount: most_noise * random.unit(),
         });
         let reached = greedy(state, &mut noise, limit);
         if reached == Reached::Budget {
