@@ -260,9 +260,10 @@ impl<'p> State<'p> {
                 self.touch_value(value);
             }
             for &value in &info.copy_reads {
-                // One reader more or less changes nothing before the last.
-                if (copy.before, copy.node + 1) >= self.lives_until(value, (copy.before, copy.node))
-                {
+                // One reader more or less changes nothing before the last, if there is one: what
+                // nobody reads lives to the end.
+                let end = self.lives_until(value, (copy.before, copy.node));
+                if end.0 == Step::MAX || (copy.before, copy.node + 1) >= end {
                     self.touch_value(value);
                 }
             }
@@ -639,3 +640,6 @@ fn remove_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -447,3 +447,6 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
     }
     graph.set_order(order);
 }
+
+#[cfg(test)]
+mod tests;

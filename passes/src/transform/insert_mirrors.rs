@@ -173,3 +173,6 @@ fn readable_name(graph: &Graph, node: &Node) -> String {
         .map_or("", |tensor| &graph.tensor(tensor).name);
     format!("{}:{output}", node.op_type)
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,18 +30,19 @@ impl Pass for ReleaseUnread {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let uses = Uses::of(graph);
-        let mut order = Vec::with_capacity(graph.order().len());
-        for id in graph.order().to_vec() {
+        let before = graph.order().to_vec();
+        let mut order = Vec::with_capacity(before.len());
+        for &id in &before {
             order.push(id);
             for tensor in unread(graph, &uses, id) {
                 order.push(release(graph, tensor));
             }
         }
-        let changed = order.len() > graph.order().len() || order != graph.order();
-        if changed {
-            graph.set_order(order);
+        if order.len() == before.len() {
+            return Ok(Changed::No);
         }
-        Ok(if changed { Changed::Yes } else { Changed::No })
+        graph.set_order(order);
+        Ok(Changed::Yes)
     }
 }
 
@@ -79,4 +80,68 @@ fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
         vec![Some(tensor)],
         vec![Some(size)],
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::text::diff;
+
+    fn changes(text: &str) -> String {
+        let graph = Graph::parse(text).unwrap();
+        let mut rewritten = graph.clone();
+        let changed = ReleaseUnread.run(&mut rewritten).unwrap();
+        assert_eq!(changed == Changed::Yes, rewritten != graph);
+        diff(&graph.to_listing(), &rewritten.to_listing())
+    }
+
+    #[test]
+    fn a_large_result_that_nobody_reads_is_read_by_a_size() {
+        // 32 * 32 elements of 8 bytes are 8192 bytes.
+        let text = "g (float[1,1,64,64] x) => (float[1,1,32,32] z)
+           <float[1,1,32,32] y, int64[1,1,32,32] mask>
+           {
+              y, mask = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+              z = Exp(y)
+           }";
+        insta::assert_snapshot!(changes(text), @r#"
+             y, mask = MaxPool(x)
+           + "mask/size" = Size(mask)
+             z = Exp(y)
+           "#);
+    }
+
+    #[test]
+    fn the_limit_is_4096_bytes() {
+        let text = |elements| {
+            format!("g (float[{elements}] x) => () <float[{elements}] y> {{ y = Exp(x) }}")
+        };
+        // 1023 * 4 = 4092 and 1024 * 4 = 4096.
+        assert_eq!(changes(&text(1023)), "");
+        insta::assert_snapshot!(changes(&text(1024)), @r#"
+          y = Exp(x)
+        + "y/size" = Size(y)
+        "#);
+    }
+
+    #[test]
+    fn what_is_read_aliased_or_given_to_the_caller_stays_as_it_is() {
+        let text = "g (float[2048] x) => (float[2048] y)
+           <int64[2] to = {2, 1024}, float[2048] a, float[2,1024] alias>
+           {
+              a = Exp(x)
+              alias = Reshape(a, to)
+              y = Exp(a)
+           }";
+        assert_eq!(changes(text), "");
+    }
+
+    #[test]
+    fn a_taken_name_is_avoided() {
+        let text = r#"g (float[1024] x, float[1] "y/size") => () <float[1024] y> { y = Exp(x) }"#;
+        insta::assert_snapshot!(changes(text), @r#"
+          y = Exp(x)
+        + "y/size_1" = Size(y)
+        "#);
+    }
 }
