@@ -93,3 +93,70 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const TEXT: &str = "g (x) => (d) { a = Exp(x) b = Exp(a) c = Exp(b) d = Add(c, a) }";
+
+    fn plan(graph: &Graph, sequence: &[usize]) -> (Plan, Recomputation) {
+        let plan = Plan {
+            sequence: sequence.iter().map(|&i| graph.order()[i]).collect(),
+            predicted_peak: Bytes(5),
+        };
+        (plan, Recomputation::of(graph, &BTreeMap::new()))
+    }
+
+    fn bindings(text: &str, sequence: &[usize]) -> Vec<String> {
+        let graph = Graph::parse(text).unwrap();
+        let (plan, rules) = plan(&graph, sequence);
+        let shown =
+            |binding: &Binding| format!("{}@{}", graph.tensor(binding.tensor).name, binding.from);
+        let all = plan.bindings(&graph, &rules);
+        all.iter()
+            .map(|of_one| of_one.iter().map(shown).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn every_instance_reads_the_latest_before_it() {
+        assert_eq!(
+            bindings(TEXT, &[0, 1, 0, 1, 2, 0, 3]),
+            ["", "a@0", "", "a@2", "b@3", "", "c@4 a@5"]
+        );
+    }
+
+    #[test]
+    fn a_graph_output_is_read_from_its_original() {
+        let text = "g (x) => (a) { a = Exp(x) b = Exp(a) }";
+        assert_eq!(bindings(text, &[0, 0, 1]), ["", "", "a@0"]);
+    }
+
+    #[test]
+    fn a_copy_of_a_dropout_reads_the_originals_mask() {
+        let text = "g (float[2] x) => (z) <float r = {0.5}, bool t = {1}, float[2] y, bool[2] m> {
+            y, m = Dropout(x, r, t) z = Exp(y)
+        }";
+        assert_eq!(bindings(text, &[0, 0, 1]), ["", "m@0", "y@1"]);
+    }
+
+    #[test]
+    fn the_first_occurrence_is_the_original() {
+        let graph = Graph::parse(TEXT).unwrap();
+        let (plan, _) = plan(&graph, &[0, 1, 0, 2, 0, 3]);
+        assert_eq!(plan.copies(), [false, false, true, false, true, false]);
+        assert_eq!(Plan::default().copies(), []);
+    }
+
+    #[test]
+    fn copies_that_only_feed_unread_copies_are_dropped_too() {
+        let graph = Graph::parse(TEXT).unwrap();
+        let (with, rules) = plan(&graph, &[0, 1, 2, 0, 3, 0, 1]);
+        let (without, _) = plan(&graph, &[0, 1, 2, 0, 3]);
+        assert_eq!(with.without_unread_copies(&graph, &rules), without);
+        assert_eq!(without.without_unread_copies(&graph, &rules), without);
+    }
+}

@@ -208,3 +208,145 @@ fn buffers(skeleton: &Skeleton, order: &[u32]) -> Vec<Buffer> {
     }
     buffers
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn simulated(text: &str, workspace: &[u64]) -> (Graph, Liveness) {
+        let graph = Graph::parse(text).unwrap();
+        let mut costs = vec![Cost::default(); graph.node_count()];
+        for (cost, &bytes) in costs.iter_mut().zip(workspace) {
+            cost.workspace = Bytes(bytes);
+        }
+        let liveness = Liveness::in_file_order(&graph, Provider::Cpu, &costs);
+        (graph, liveness)
+    }
+
+    fn profile(text: &str) -> Vec<u64> {
+        let (_, liveness) = simulated(text, &[]);
+        liveness.profile.iter().map(|bytes| bytes.0).collect()
+    }
+
+    #[test]
+    fn a_result_lives_from_its_node_to_its_last_reader() {
+        // x: 40. a is read for the last time by c, so: a; a b; a b c; c d and b no more.
+        let text = "g (float[10] x) => () <float[10] a, float[10] b, float[10] c, float[10] d> {
+            a = Exp(x) b = Exp(a) c = Add(a, b) d = Exp(c)
+        }";
+        assert_eq!(profile(text), [80, 120, 160, 120]);
+    }
+
+    #[test]
+    fn an_in_place_result_takes_over_its_input_if_it_is_the_last_reader() {
+        // a; b in place of a; b c.
+        let text = "g (float[10] x) => () <float[10] a, float[10] b, float[10] c> {
+            a = Exp(x) b = Relu(a) c = Exp(b)
+        }";
+        assert_eq!(profile(text), [80, 80, 120]);
+        // Once more read later, a stays: a; a b; a b c.
+        let text = "g (float[10] x) => () <float[10] a, float[10] b, float[10] c> {
+            a = Exp(x) b = Relu(a) c = Add(a, b)
+        }";
+        assert_eq!(profile(text), [80, 120, 160]);
+        // What the caller owns is not overwritten.
+        let text = "g (float[10] x) => () <float[10] b, float[10] c> { b = Relu(x) c = Exp(b) }";
+        assert_eq!(profile(text), [80, 120]);
+    }
+
+    #[test]
+    fn an_alias_keeps_its_memory_until_the_last_reader_of_either() {
+        // x and to: 40 + 8. a; a with flat; the same and b; a with flat, and c, not b.
+        let text = "g (float[2,5] x) => ()
+            <int64[1] to = {10}, float[2,5] a, float[10] flat, float[2,5] b, float[10] c>
+            { a = Exp(x) flat = Reshape(a, to) b = Exp(a) c = Exp(flat) }";
+        // b is read by nobody and stays to the end: a b c.
+        assert_eq!(profile(text), [88, 88, 128, 168]);
+    }
+
+    #[test]
+    fn a_graph_output_has_memory_of_its_own_even_from_identity() {
+        let text = "g (float[10] x) => (float[10] y) <float[10] a> { a = Exp(x) y = Identity(a) }";
+        assert_eq!(profile(text), [80, 120]);
+    }
+
+    #[test]
+    fn a_graph_output_lives_to_the_end() {
+        let text = "g (float[10] x) => (float[10] a) <float[10] b, float[10] c> {
+            a = Exp(x) b = Exp(a) c = Exp(b)
+        }";
+        // a; a b; a b c.
+        assert_eq!(profile(text), [80, 120, 160]);
+    }
+
+    #[test]
+    fn a_result_that_nobody_reads_lives_to_the_end() {
+        // unread; unread b; unread b c; unread c d.
+        let text = "g (float[10] x) => ()
+            <float[10] unread, float[10] b, float[10] c, float[10] d>
+            { unread = Exp(x) b = Exp(x) c = Exp(b) d = Exp(c) }";
+        assert_eq!(profile(text), [80, 120, 160, 160]);
+    }
+
+    #[test]
+    fn workspace_is_there_while_its_node_runs() {
+        let text = "g (float[10] x) => (float[10] c) <float[10] a, float[10] b> {
+            a = Exp(x) b = Exp(a) c = Exp(b)
+        }";
+        let (graph, liveness) = simulated(text, &[0, 7, 0]);
+        assert_eq!(liveness.profile, [80, 127, 120].map(Bytes));
+        assert_eq!((liveness.fixed, liveness.peak), (Bytes(40), Bytes(127)));
+        assert_eq!(liveness.step, 1);
+        assert_eq!(liveness.peak_node(), Some(graph.order()[1]));
+    }
+
+    #[test]
+    fn holders_are_what_is_live_at_the_peak_the_largest_first() {
+        let text = "g (float[10] x) => () <float[10] a, float[10] r, float[20] b, float[5] c> {
+            a = Exp(x) r = Relu(a) b = Foo(r) c = Foo(b, r)
+        }";
+        // a is overwritten by r and gives its name; c needs b: 80, a: 40, c: 20, and 9.
+        let (graph, liveness) = simulated(text, &[0, 0, 0, 9]);
+        let names: Vec<String> = liveness
+            .holders
+            .iter()
+            .map(|holder| match *holder {
+                Holder::Tensor(id, size) => format!("{} {size}", graph.tensor(id).name),
+                Holder::Workspace(id, size) => format!("{} {size}", graph.node(id).op_type),
+            })
+            .collect();
+        assert_eq!(names, ["b 80 B", "a 40 B", "c 20 B", "Foo 9 B"]);
+        let held: Bytes = liveness.holders.iter().map(|holder| holder.size()).sum();
+        assert_eq!(liveness.fixed + held, liveness.peak);
+    }
+
+    #[test]
+    fn a_constant_belongs_to_the_session() {
+        let text = "g (float[10] x) => (float[10] y) <float[10] c> {
+            c = Constant <value_float = 1.0> () y = Add(x, c)
+        }";
+        assert_eq!(profile(text), [40, 80]);
+    }
+
+    #[test]
+    fn an_empty_graph_needs_what_the_caller_owns() {
+        let (_, liveness) = simulated("g (float[10] x) => () { }", &[]);
+        assert_eq!((liveness.peak, liveness.peak_node()), (Bytes(40), None));
+    }
+
+    #[test]
+    fn sizes_beyond_all_bounds_saturate() {
+        // Nine tensors of the largest size, 2^61 bytes each: more than 2^64.
+        let names: Vec<String> = (0..9).map(|i| format!("t{i}")).collect();
+        let typed: Vec<String> = names
+            .iter()
+            .map(|name| format!("float[{}] {name}", 1u64 << 62))
+            .collect();
+        let text = format!(
+            "g () => () <{}> {{ {} = Foo() }}",
+            typed.join(", "),
+            names.join(", ")
+        );
+        assert_eq!(profile(&text), [u64::MAX]);
+    }
+}

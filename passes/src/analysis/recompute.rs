@@ -92,3 +92,113 @@ pub fn only_aliases(graph: &Graph, id: NodeId) -> bool {
     });
     any && all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::cost::NodeOverride;
+
+    fn said(graph: &Graph, overrides: &[(&str, bool)]) -> Recomputation {
+        let overrides = overrides.iter().map(|&(name, recomputable)| {
+            let said = NodeOverride {
+                recomputable: Some(recomputable),
+                ..NodeOverride::default()
+            };
+            (name.to_owned(), said)
+        });
+        Recomputation::of(graph, &overrides.collect())
+    }
+
+    /// The tensors that a copy of their producer supplies.
+    fn supplied(text: &str) -> Vec<String> {
+        let graph = Graph::parse(text).unwrap();
+        let rules = said(&graph, &[]);
+        let mut names = Vec::new();
+        for &id in graph.order() {
+            for (position, tensor) in graph.node(id).outputs.iter().enumerate() {
+                let tensor = tensor.unwrap();
+                if rules.supplies(id, position, tensor) {
+                    names.push(graph.tensor(tensor).name.clone());
+                }
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn a_graph_output_comes_from_its_original() {
+        assert_eq!(
+            supplied("g (x) => (b) { a = Exp(x) b = Exp(a) c = Exp(b) }"),
+            ["a", "c"]
+        );
+    }
+
+    #[test]
+    fn what_a_subgraph_reads_comes_from_its_original() {
+        let text = "g (x, c) => () { a = Exp(x) b = Exp(x) y = If <then_branch = ...> (c; a) }";
+        assert_eq!(supplied(text), ["b"]);
+    }
+
+    #[test]
+    fn what_a_pinned_alias_lies_in_comes_from_its_original() {
+        let text = "g (x, c, to) => () {
+            a = Exp(x) flat = Reshape(a, to) flatter = Reshape(flat, to)
+            b = Exp(x) bent = Reshape(b, to)
+            y = If <then_branch = ...> (c; flatter)
+        }";
+        assert_eq!(supplied(text), ["b", "bent"]);
+    }
+
+    #[test]
+    fn an_alias_that_is_a_graph_output_pins_nothing_else() {
+        // It gets memory of its own.
+        let text = "g (x, to) => (flat) { a = Exp(x) flat = Reshape(a, to) b = Exp(a) }";
+        assert_eq!(supplied(text), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_batch_norm_supplies_its_results_but_not_the_running_statistics() {
+        let text = "g (x, s, t, m, v) => () {
+            n, mean, var, saved, inv = com.microsoft.BatchNormInternal (x, s, t, m, v)
+        }";
+        assert_eq!(supplied(text), ["n", "saved", "inv"]);
+    }
+
+    #[test]
+    fn the_user_may_forbid_anything_and_permit_what_is_unknown() {
+        let text = "g (x, w, r) => () {
+            [known] a = Exp(x)
+            [unknown] b = Foo(a)
+            [sum] done = com.microsoft.InPlaceAccumulatorV2(w, b, r)
+        }";
+        let graph = Graph::parse(text).unwrap();
+        let [known, unknown, sum] = [0, 1, 2].map(|i| graph.order()[i]);
+        let rules = said(&graph, &[]);
+        assert_eq!(rules.rule(known), Recompute::Clone);
+        assert!(matches!(rules.rule(unknown), Recompute::Never(_)));
+        let rules = said(
+            &graph,
+            &[("known", false), ("unknown", true), ("sum", true)],
+        );
+        assert_eq!(
+            rules.rule(known),
+            Recompute::Never("the cost table says so")
+        );
+        assert_eq!(rules.rule(unknown), Recompute::Clone);
+        assert!(matches!(rules.rule(sum), Recompute::Never(_)));
+    }
+
+    #[test]
+    fn only_a_node_without_other_results_only_aliases() {
+        let text = "g (x, to) => (out) {
+            a = Exp(x) view = Reshape(a, to) out = Reshape(a, to)
+        }";
+        let graph = Graph::parse(text).unwrap();
+        let only: Vec<bool> = graph
+            .order()
+            .iter()
+            .map(|&id| only_aliases(&graph, id))
+            .collect();
+        assert_eq!(only, [false, true, false]);
+    }
+}

@@ -51,3 +51,70 @@ pub fn sequences(graph: &Graph, order: &[NodeId]) -> Vec<(NodeId, NodeId)> {
     pairs.dedup();
     pairs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pairs by node name, `first < second`.
+    fn pairs(text: &str) -> Vec<String> {
+        let graph = Graph::parse(text).unwrap();
+        let name = |id: NodeId| &graph.node(id).name;
+        let pairs = sequences(&graph, graph.order());
+        let pairs = pairs
+            .into_iter()
+            .map(|(a, b)| format!("{} < {}", name(a), name(b)));
+        pairs.collect()
+    }
+
+    #[test]
+    fn branches_that_share_a_batch_norm_update_it_in_sequence() {
+        let text = "g (x, y, s, t, m, v) => () {
+            [left] a, am, av, as, ai = com.microsoft.BatchNormInternal (x, s, t, m, v)
+            [right] b, bm, bv, bs, bi = com.microsoft.BatchNormInternal (y, s, t, m, v)
+        }";
+        assert_eq!(pairs(text), ["left < right"]);
+    }
+
+    #[test]
+    fn a_reader_stays_between_two_updates() {
+        let text = "g (w, r, ga, gb) => () {
+            [early] e = Exp(w)
+            [first] a = com.microsoft.InPlaceAccumulatorV2(w, ga, r)
+            [reader] n = Exp(w)
+            [second] b = com.microsoft.InPlaceAccumulatorV2(w, gb, r)
+            [late] l = Exp(w)
+        }";
+        assert_eq!(
+            pairs(text),
+            [
+                "early < first",
+                "first < reader",
+                "first < second",
+                "reader < second",
+                "second < late",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_only_read_and_what_is_updated_once_is_free() {
+        let text = "g (w, r, ga, p) => () {
+            [a] a = Exp(p)
+            [b] b = Exp(p)
+            [sum] s = com.microsoft.InPlaceAccumulatorV2(w, ga, r)
+        }";
+        assert_eq!(pairs(text), [""; 0]);
+    }
+
+    #[test]
+    fn the_given_order_decides_which_is_first() {
+        let text = "g (w, r, ga, gb) => () {
+            [one] a = com.microsoft.InPlaceAccumulatorV2(w, ga, r)
+            [two] b = com.microsoft.InPlaceAccumulatorV2(w, gb, r)
+        }";
+        let graph = Graph::parse(text).unwrap();
+        let [one, two] = [graph.order()[0], graph.order()[1]];
+        assert_eq!(sequences(&graph, &[two, one]), [(two, one)]);
+    }
+}

@@ -139,3 +139,100 @@ fn gaps(problem: &Problem) -> Vec<Gap> {
     }
     gaps
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::analysis::cost::{Cost, Nanos};
+    use crate::analysis::recompute::Recomputation;
+    use crate::bytes::Bytes;
+    use crate::graph::{Graph, Uses};
+    use crate::operators::Provider;
+    use crate::search::{Effort, Search};
+    use crate::testing::{brute_force, random_training_graph};
+
+    const CPU: Provider = Provider::Cpu;
+
+    fn costs(graph: &Graph) -> Vec<Cost> {
+        let cost = |id: u64| Cost {
+            time: Nanos(100 + id * 70 % 900),
+            workspace: Bytes::ZERO,
+        };
+        (0..graph.node_count() as u64).map(cost).collect()
+    }
+
+    fn search(graph: &Graph) -> Search {
+        let rules = Recomputation::of(graph, &BTreeMap::new());
+        let effort = Effort {
+            seed: 1,
+            evaluations: 5_000,
+        };
+        Search::new(graph, graph.order(), CPU, &costs(graph), &rules, effort)
+    }
+
+    /// The exhaustive search counts such results as freed.
+    fn is_something_unread(graph: &Graph) -> bool {
+        let uses = Uses::of(graph);
+        let mut written = graph.order().iter().flat_map(|&id| graph.node(id).writes());
+        written.any(|t| uses.readers(t).is_empty() && !graph.outputs.contains(&t))
+    }
+
+    #[test]
+    fn no_optimum_is_below_the_bound() {
+        let (mut compared, mut positive) = (0, 0);
+        for seed in 0..150 {
+            let graph = random_training_graph(seed, 4 + seed as usize % 5);
+            if graph.node_count() > 8 || is_something_unread(&graph) {
+                continue;
+            }
+            let mut search = search(&graph);
+            let most = search.without_copies().predicted_peak;
+            let least = search.smallest().predicted_peak;
+            for part in 0..4 {
+                let budget = least + Bytes((most - least).0 * part / 4);
+                let Some(optimum) = brute_force(&graph, CPU, &costs(&graph), budget) else {
+                    continue;
+                };
+                // What is known only sets the pace; with more, a wrong bound would show.
+                let bound = search.lower_bound(budget, optimum.added.0 * 2 + 1000);
+                assert!(
+                    bound <= optimum.added.0,
+                    "seed {seed}, {budget}: {bound} {optimum:?}"
+                );
+                compared += 1;
+                positive += usize::from(bound > 0);
+            }
+        }
+        assert!(compared > 50 && positive > 10, "{positive} of {compared}");
+    }
+
+    #[test]
+    fn no_plan_is_below_the_bound() {
+        for seed in 0..20 {
+            let graph = random_training_graph(seed, 30);
+            let costs = costs(&graph);
+            let mut search = search(&graph);
+            let most = search.without_copies().predicted_peak;
+            let least = search.smallest().predicted_peak;
+            let budget = least + Bytes((most - least).0 / 2);
+            let plan = search.within(budget).unwrap();
+            let time: u64 = plan
+                .sequence
+                .iter()
+                .map(|id| costs[id.index()].time.0)
+                .sum();
+            let once: u64 = costs.iter().map(|cost| cost.time.0).sum();
+            let bound = search.lower_bound(budget, (time - once) * 2 + 1000);
+            assert!(bound <= time - once, "seed {seed}: {bound} {}", time - once);
+        }
+    }
+
+    #[test]
+    fn what_fits_without_copies_costs_nothing() {
+        let graph = random_training_graph(1, 30);
+        let search = search(&graph);
+        let budget = search.without_copies().predicted_peak;
+        assert_eq!(search.lower_bound(budget, 1000), 0);
+    }
+}

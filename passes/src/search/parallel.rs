@@ -32,3 +32,18 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     done.sort_by_key(|&(index, _)| index);
     done.into_iter().map(|(_, result)| result).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::map;
+
+    #[test]
+    fn results_come_in_the_order_of_the_items() {
+        let items: Vec<u64> = (0..200).collect();
+        // The first items take longest.
+        let slow = |&n: &u64| (0..(200 - n) * 1000).fold(n, |sum, k| sum ^ std::hint::black_box(k));
+        let expected: Vec<u64> = items.iter().map(slow).collect();
+        assert_eq!(map(&items, slow), expected);
+        assert_eq!(map(&[], slow), []);
+    }
+}

@@ -21,3 +21,56 @@ pub(crate) fn prune(state: &mut State<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::analysis::cost::{Cost, Nanos};
+    use crate::analysis::recompute::Recomputation;
+    use crate::bytes::Bytes;
+    use crate::operators::Provider;
+    use crate::search::problem::{Problem, Step};
+    use crate::search::random::Random;
+    use crate::search::state::Exponent;
+    use crate::testing::random_training_graph;
+
+    #[test]
+    fn pruning_never_costs_more_and_still_fits() {
+        let mut saved = 0;
+        for seed in 0..60 {
+            let graph = random_training_graph(seed, 10 + seed as usize);
+            let cost = |id: u64| Cost {
+                time: Nanos(1 + id % 5),
+                workspace: Bytes::ZERO,
+            };
+            let costs: Vec<Cost> = (0..graph.node_count() as u64).map(cost).collect();
+            let rules = Recomputation::of(&graph, &BTreeMap::new());
+            let problem = Problem::new(&graph, graph.order(), Provider::Cpu, &costs, &rules);
+            let mut random = Random::new(seed);
+            let steps = problem.steps.len();
+            let mut copies: Vec<Copy> = (0..20)
+                .map(|_| {
+                    let node = random.below(steps - 1);
+                    let before = node + 1 + random.below(steps - node - 1);
+                    let [node, before] = [node, before].map(|step| step as Step);
+                    Copy { node, before }
+                })
+                .filter(|copy| problem.steps[copy.node as usize].recomputable)
+                .collect();
+            copies.sort();
+            copies.dedup();
+            let mut state = State::new(&problem, 0.0, Exponent::One);
+            state.apply(&copies);
+            state.aim(state.peak(), Exponent::One);
+            let before = state.cost();
+            prune(&mut state);
+            assert!(state.fits() && state.cost() <= before, "seed {seed}");
+            assert!(state.all_copies().iter().all(|copy| copies.contains(copy)));
+            saved += u64::from(state.cost() < before);
+        }
+        // Copies at random mostly are of no use.
+        assert!(saved > 40, "{saved}");
+    }
+}

@@ -28,3 +28,30 @@ impl Random {
         (self.unit() * below as f64) as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Random;
+
+    #[test]
+    fn numbers_stay_in_their_range_and_reach_all_of_it() {
+        let mut random = Random::new(0);
+        let mut seen = [0; 7];
+        for _ in 0..7000 {
+            assert!((0.0..1.0).contains(&random.unit()));
+            seen[random.below(7)] += 1;
+        }
+        assert!(seen.iter().all(|&count| count > 800), "{seen:?}");
+        assert_eq!(random.below(1), 0);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers() {
+        let numbers = |seed| {
+            let mut random = Random::new(seed);
+            [random.next(), random.next()]
+        };
+        assert_eq!(numbers(5), numbers(5));
+        assert_ne!(numbers(5), numbers(6));
+    }
+}
