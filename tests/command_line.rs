@@ -155,6 +155,7 @@ fn json_has_the_promised_keys() {
       "peak_after_bytes": 165037,
       "smallest_peak_bytes": 165037,
       "overhead": 0.05098989705070673,
+      "recomputation_overhead": 0.03179189364306112,
       "lower_bound_overhead": 0.0062969451177077584,
       "recomputed_nodes": 1,
       "barriers": 1,

@@ -18,7 +18,7 @@ struct Figures<'a> {
     /// Added time / time of the unmodified step.
     overhead: f64,
     recomputation_overhead: f64,
-    lower_bound_overhead: Option<f64>,
+    lower_bound_overhead: f64,
     recomputed_nodes: usize,
     barriers: usize,
     nodes_before: usize,
@@ -87,7 +87,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         smallest_peak_bytes: summary.smallest_peak.0,
         overhead: summary.overhead(),
         recomputation_overhead: summary.recomputation_overhead(),
-        lower_bound_overhead: Some(summary.lower_bound_overhead()),
+        lower_bound_overhead: summary.lower_bound_overhead(),
         recomputed_nodes: summary.recomputed_nodes,
         barriers: summary.barriers,
         nodes_before: summary.nodes_before,
