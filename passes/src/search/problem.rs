@@ -145,6 +145,8 @@ impl<'g> Builder<'g> {
             value.copy_readers.dedup();
         }
         for info in &mut self.steps {
+            // A user may say that a node takes for ever; sums of many copies have to stay exact.
+            info.copy_time = info.copy_time.min(LONGEST);
             info.copy_reads.sort_unstable();
             info.copy_reads.dedup();
         }
@@ -269,6 +271,9 @@ impl<'g> Builder<'g> {
                 == 1
     }
 }
+
+/// An hour and more: 2^42 nanoseconds.
+const LONGEST: u64 = 1 << 42;
 
 /// Sizes as floating point numbers whose sums are exact: capped at 2^42 bytes, 4 TiB.
 fn exact(bytes: Bytes) -> f64 {

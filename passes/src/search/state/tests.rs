@@ -211,3 +211,24 @@ fn the_peak_is_that_of_the_graph_with_mirrors() {
     }
     assert!(exact > 50, "{exact}");
 }
+
+#[test]
+fn nodes_that_take_for_ever_do_not_overflow_the_cost() {
+    let graph = random_training_graph(3, 20);
+    let cost = Cost {
+        time: Nanos(u64::MAX),
+        workspace: Bytes(u64::MAX),
+    };
+    let rules = Recomputation::of(&graph, &BTreeMap::new());
+    let costs = vec![cost; graph.node_count()];
+    let problem = Problem::new(&graph, graph.order(), CPU, &costs, &rules);
+    let mut random = Random::new(0);
+    let copies = some_copies(&problem, &mut random, 50);
+    assert!(copies.len() > 5);
+    let mut state = State::new(&problem, 0.0, Exponent::One);
+    let undo = state.apply(&copies);
+    // Each counts 2^42.
+    assert_eq!(state.cost(), copies.len() as u64 * (1 << 42));
+    state.undo(undo);
+    assert_eq!(state.cost(), 0);
+}
