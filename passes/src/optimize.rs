@@ -11,7 +11,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
-use crate::search::{Effort, Search, first_order};
+use crate::search::{Effort, Search, first_orders};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
@@ -291,7 +291,10 @@ struct Pipeline<'o> {
     costs: Vec<Cost>,
     recomputation: Recomputation,
     sequences: Vec<(NodeId, NodeId)>,
-    search: Search,
+    /// One for each order of first computations that is worth a look; never empty.
+    searches: Vec<Search>,
+    /// Which of them made the plan.
+    chosen: usize,
     before: Liveness,
 }
 
@@ -310,16 +313,26 @@ impl<'o> Pipeline<'o> {
         let recomputation = Recomputation::of(&graph, &options.overrides);
         let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
         let sequences = sequences(&graph, &before.order);
-        let order = first_order(&graph, provider, &costs, &sequences);
-        let effort = options.effort;
-        let search = Search::new(&graph, &order, provider, &costs, &recomputation, effort);
+        let orders = first_orders(&graph, provider, &costs, &sequences);
+        let search = |order: &Vec<NodeId>| {
+            Search::new(
+                &graph,
+                order,
+                provider,
+                &costs,
+                &recomputation,
+                options.effort,
+            )
+        };
+        let searches = orders.iter().map(search).collect();
         Pipeline {
             options,
             graph,
             costs,
             recomputation,
             sequences,
-            search,
+            searches,
+            chosen: 0,
             before,
         }
     }
@@ -374,7 +387,10 @@ impl<'o> Pipeline<'o> {
 
     /// The plan with the smallest peak, with every barrier that helps.
     fn smallest(&mut self) -> Candidate {
-        let plan = self.search.smallest();
+        let plans = self.searches.iter_mut().map(Search::smallest);
+        let plan = plans
+            .min_by_key(|plan| plan.predicted_peak)
+            .unwrap_or_default();
         let (mut graph, costs) = self.apply(&plan);
         let open = self.enforce(Bytes::ZERO, &costs);
         let budget = open.smallest_peak(&graph);
@@ -387,13 +403,26 @@ impl<'o> Pipeline<'o> {
     fn within(&mut self, budget: Bytes) -> Option<Candidate> {
         // A quarter more tensors leave room for those of mirrors and barriers.
         let spare = Bytes(bookkeeping(&self.graph).0 * 5 / 4);
-        let mut target = (budget - spare).max(self.search.smallest().predicted_peak);
+        let smallest = self
+            .searches
+            .iter_mut()
+            .map(|search| search.smallest().predicted_peak)
+            .min();
+        let mut target = (budget - spare).max(smallest.unwrap_or_default());
+        let estimates = self
+            .searches
+            .iter_mut()
+            .map(|search| search.estimate(target))
+            .enumerate();
+        let best = estimates.filter_map(|(i, cost)| Some((cost?, i))).min();
+        self.chosen = best?.1;
         for _ in 0..CORRECTIONS {
-            let plan = self.search.within(target)?;
+            let plan = self.searches[self.chosen].within(target)?;
             let (graph, costs) = self.apply(&plan);
             match self.enforced(graph, &costs, budget) {
                 Ok(candidate) => return Some(candidate),
-                Err(excess) => target = target - excess - Bytes(1),
+                // Less than the same plan needs, or it is found again.
+                Err(excess) => target = target.min(plan.predicted_peak) - excess - Bytes(1),
             }
         }
         None
@@ -490,7 +519,7 @@ impl<'o> Pipeline<'o> {
                 .filter(is_mirror)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            lower_bound: self.search.lower_bound(room, time_added),
+            lower_bound: self.searches[self.chosen].lower_bound(room, time_added),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.graph.order().len(),

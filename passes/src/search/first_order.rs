@@ -26,6 +26,18 @@ pub fn first_order(
     costs: &[Cost],
     sequences: &[(NodeId, NodeId)],
 ) -> Vec<NodeId> {
+    let orders = first_orders(graph, provider, costs, sequences);
+    orders.into_iter().next().unwrap_or_default()
+}
+
+/// That order, and the same before anything was postponed where that differs: a lower peak
+/// without copies does not always leave the cheaper copies.
+pub fn first_orders(
+    graph: &Graph,
+    provider: Provider,
+    costs: &[Cost],
+    sequences: &[(NodeId, NodeId)],
+) -> Vec<Vec<NodeId>> {
     let positions = graph.positions();
     let place = |id: NodeId| positions[id.index()];
     let pairs: Vec<(u32, u32)> = sequences
@@ -62,11 +74,16 @@ pub fn first_order(
             }
         }
     }
-    let order = postpone(&skeleton, best.map(|(_, order)| order).unwrap_or_default());
-    order
-        .into_iter()
-        .map(|node| graph.order()[node as usize])
-        .collect()
+    let plain = best.map(|(_, order)| order).unwrap_or_default();
+    let mut orders = vec![postpone(&skeleton, plain.clone()), plain];
+    orders.dedup();
+    let nodes = |order: Vec<u32>| {
+        order
+            .into_iter()
+            .map(|i| graph.order()[i as usize])
+            .collect()
+    };
+    orders.into_iter().map(nodes).collect()
 }
 
 /// Who reads whom. A tensor's *owner* is the tensor in whose memory it lies.

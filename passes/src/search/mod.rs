@@ -22,7 +22,7 @@ use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::plan::Plan;
 
-pub use first_order::first_order;
+pub use first_order::{first_order, first_orders};
 
 use greedy::{Reached, greedy};
 use problem::{Problem, Step};
@@ -43,6 +43,8 @@ pub struct Search {
     problem: Problem,
     effort: Effort,
     smallest: Option<Found>,
+    /// A budget, and the cheapest starts within it.
+    starts: Option<(Bytes, Vec<Found>)>,
 }
 
 /// A schedule by its copies.
@@ -99,6 +101,7 @@ impl Search {
             problem,
             effort,
             smallest: None,
+            starts: None,
         }
     }
 
@@ -114,9 +117,21 @@ impl Search {
         self.plan(&found)
     }
 
-    /// The cheapest plan found whose every step stays within `budget`, what the caller owns
-    /// included; `None` if none is found. Whatever [`Search::smallest`] reaches is found.
-    pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
+    /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
+    /// there is none. Whatever [`Search::smallest`] reaches is found.
+    pub fn estimate(&mut self, budget: Bytes) -> Option<u64> {
+        let known = self
+            .starts
+            .as_ref()
+            .is_some_and(|(known, _)| *known == budget);
+        if !known {
+            self.starts = Some((budget, self.find_starts(budget)));
+        }
+        let (_, found) = self.starts.as_ref()?;
+        Some(found.first()?.cost)
+    }
+
+    fn find_starts(&mut self, budget: Bytes) -> Vec<Found> {
         let target = (budget - self.problem.fixed).0 as f64;
         let smallest = self.find_smallest().clone();
         let mut starts: Vec<Start> = [Exponent::One, Exponent::Half, Exponent::Two]
@@ -131,9 +146,15 @@ impl Search {
         found.sort_by_key(|found| found.cost);
         found.dedup_by_key(|found| found.cost);
         found.truncate(CHAINS as usize);
-        if found.is_empty() {
-            return None;
-        }
+        found
+    }
+
+    /// The cheapest plan found whose every step stays within `budget`, what the caller owns
+    /// included; `None` if none is found.
+    pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
+        let target = (budget - self.problem.fixed).0 as f64;
+        self.estimate(budget)?;
+        let (_, found) = self.starts.as_ref()?;
         let chains: Vec<u64> = (0..CHAINS).collect();
         let improved = parallel::map(&chains, |&chain| {
             let from = &found[chain as usize % found.len()];
