@@ -46,7 +46,8 @@ def main():
     for mark in marks:
         model = os.path.join(args.models, mark["model"] + ".onnx")
         owned = owned_bytes(model, mark["dims"])
-        budget = owned + int(mark["after_mb"] * 1e6)
+        # The prototype's peaks were noted to one decimal, and so are ours.
+        budget = owned + int((mark["after_mb"] + 0.049) * 1e6)
         costs = ["--costs", os.path.join(args.costs, mark["model"] + ".json")]
         texts = [mark["model"], " ".join(mark["dims"]), f"{mark['after_mb']}"]
         with tempfile.TemporaryDirectory() as folder:

@@ -279,10 +279,10 @@ fn is_training_graph(graph: &Graph) -> bool {
 }
 
 /// What the runtime itself allocates while a step runs: its frame of values, and an object with a
-/// shape for each tensor. Runtime fact: about 120 bytes a tensor on the graphs of the truth table
-/// (`cargo xtask truth`); rounded up, so that what is promised holds.
+/// shape for each tensor. Runtime fact: 118 to 122 bytes a tensor on ResNets of 18 to 152 layers
+/// (measured less predicted, `cargo xtask truth`); rounded up, so that what is promised holds.
 fn bookkeeping(graph: &Graph) -> Bytes {
-    Bytes(graph.tensor_count() as u64 * 160)
+    Bytes(graph.tensor_count() as u64 * 125)
 }
 
 struct Pipeline<'o> {
@@ -401,8 +401,8 @@ impl<'o> Pipeline<'o> {
 
     /// The cheapest plan that fits in the runtime's own order.
     fn within(&mut self, budget: Bytes) -> Option<Candidate> {
-        // A quarter more tensors leave room for those of mirrors and barriers.
-        let spare = Bytes(bookkeeping(&self.graph).0 * 5 / 4);
+        // An eighth more tensors leaves room for those of mirrors and barriers.
+        let spare = Bytes(bookkeeping(&self.graph).0 * 9 / 8);
         let smallest = self
             .searches
             .iter_mut()
