@@ -2,7 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
@@ -13,7 +16,9 @@ use ckpt_passes::optimize::{
 use ckpt_passes::search::Effort;
 use thiserror::Error;
 
-use crate::cli::{self, CostsError, DeviceError, Inspect, Messages, Rewrite, Setting, Verify};
+use crate::cli::{
+    self, CostsError, DeviceError, Inspect, Messages, ProfileError, Rewrite, Setting, Verify,
+};
 use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export};
 use crate::report::{self, Outcome, ReportFile};
 
@@ -30,6 +35,8 @@ pub enum Failure {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Costs(#[from] CostsError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     #[error(transparent)]
     Import(#[from] ImportError),
     #[error("{}: {error}", file.display())]
@@ -92,6 +99,7 @@ pub fn rewrite(
             seed: arguments.seed,
             evaluations: EVALUATIONS,
         },
+        stop: arguments.time_limit.map_or_else(Arc::default, stop_after),
         ..options(&arguments.setting)?
     };
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
@@ -195,6 +203,34 @@ fn measured(file: &Path, graph: &Graph, options: &Options) -> Result<Measured, F
     })
 }
 
+/// What `--profile` and `--costs` say; the latter goes first, entry by entry.
+fn overrides(setting: &Setting) -> Result<Overrides, Failure> {
+    let mut overrides = match &setting.profile {
+        Some(path) => cli::read_profile(path)?,
+        None => Overrides::new(),
+    };
+    if let Some(path) = &setting.costs {
+        for (node, said) in cli::read_costs(path)? {
+            let entry = overrides.entry(node).or_default();
+            entry.time_us = said.time_us.or(entry.time_us);
+            entry.workspace_bytes = said.workspace_bytes.or(entry.workspace_bytes);
+            entry.recomputable = said.recomputable.or(entry.recomputable);
+        }
+    }
+    Ok(overrides)
+}
+
+/// Sets the flag when the time is over. The thread ends with the program.
+fn stop_after(limit: Duration) -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    thread::spawn(move || {
+        thread::sleep(limit);
+        flag.store(true, Ordering::Relaxed);
+    });
+    stop
+}
+
 /// What the arguments and the files that they name say; the budget is for the caller to set.
 fn options(setting: &Setting) -> Result<Options, Failure> {
     Ok(Options {
@@ -202,14 +238,12 @@ fn options(setting: &Setting) -> Result<Options, Failure> {
         budget: BudgetRequest::Smallest,
         reserve: setting.reserve,
         device: cli::find_device(&setting.device)?,
-        overrides: match &setting.costs {
-            Some(path) => cli::read_costs(path)?,
-            None => Overrides::new(),
-        },
+        overrides: overrides(setting)?,
         effort: Effort {
             seed: 0,
             evaluations: EVALUATIONS,
         },
+        stop: Arc::default(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
 use crate::analysis::liveness::{Holder, Liveness};
@@ -46,6 +48,8 @@ pub struct Options {
     pub overrides: Overrides,
     /// How hard to search.
     pub effort: Effort,
+    /// Set from outside, it ends the search early: the result then depends on when.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// The largest need of a graph in one order, and what makes it.
@@ -126,6 +130,8 @@ pub enum StopReason {
     NothingToAdd,
     /// The allowance of evaluated moves is used up.
     Evaluations,
+    /// It was stopped from outside.
+    TimeLimit,
 }
 
 /// A rewritten graph and its figures.
@@ -323,6 +329,7 @@ impl<'o> Pipeline<'o> {
                 &recomputation,
                 options.effort,
             )
+            .until(options.stop.clone())
         };
         let searches = orders.iter().map(search).collect();
         Pipeline {
@@ -525,6 +532,7 @@ impl<'o> Pipeline<'o> {
             nodes_before: self.graph.order().len(),
             nodes_after: candidate.graph.order().len(),
             stop_reason: match time_added {
+                _ if self.options.stop.load(Ordering::Relaxed) => StopReason::TimeLimit,
                 0 => StopReason::NothingToAdd,
                 _ => StopReason::Evaluations,
             },

@@ -4,12 +4,14 @@
 mod costs;
 mod device;
 mod messages;
+mod profile;
 mod size;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
@@ -19,6 +21,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
 pub use messages::Messages;
+pub use profile::{ProfileError, read as read_profile};
 
 use crate::report;
 use crate::run::{self, Failure};
@@ -75,6 +78,13 @@ pub struct Rewrite {
     /// The seed of the search. The same input, options and seed give the same file.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// End the search after so many seconds, with what is found by then. Without it, the search
+    /// ends by the work it has done, and the result does not depend on the machine's speed.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub time_limit: Option<Duration>,
+    /// Allow an operator variant that is not bitwise, by name. This version has none.
+    #[arg(long, value_name = "NAME", value_parser = parse_variant)]
+    pub allow: Vec<String>,
     /// What the step is run with.
     #[command(flatten)]
     pub setting: Setting,
@@ -109,6 +119,10 @@ pub struct Setting {
     /// "workspace_bytes": 0, "recomputable": true}}}.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
+    /// Node times from a profile that ONNX Runtime wrote of the unmodified graph, optimizations
+    /// off. --costs goes before it.
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// The runtime settings that the peak is for. lean: enable_mem_reuse and enable_mem_pattern
     /// off.
     #[arg(long, value_name = "NAME", value_parser = parse_runtime_settings)]
@@ -244,6 +258,17 @@ fn parse_budget(text: &str) -> Result<Requested, size::SizeProblem> {
         budget: size::budget(text)?,
         text: text.trim().to_owned(),
     })
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|&s: &f64| s > 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
+}
+
+fn parse_variant(_: &str) -> Result<String, String> {
+    Err("this version has no variants that are not bitwise".to_owned())
 }
 
 fn parse_dimension(text: &str) -> Result<(String, u64), &'static str> {

@@ -150,6 +150,7 @@ fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
         StopReason::NothingToAdd => "nothing_to_add",
         StopReason::Evaluations => "evaluations",
+        StopReason::TimeLimit => "time_limit",
     }
 }
 

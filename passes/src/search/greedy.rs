@@ -70,7 +70,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
-        if state.evaluations() > limit {
+        if state.is_spent(limit) {
             return Reached::Limit;
         }
         let Some(Reverse((_, copy, scored_at))) = run.queue.pop() else {

@@ -15,6 +15,9 @@ mod prune;
 mod random;
 mod state;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -103,6 +106,12 @@ impl Search {
             smallest: None,
             starts: None,
         }
+    }
+
+    /// The same search, which ends early once `stop` is set, with what it has found by then.
+    pub fn until(mut self, stop: Arc<AtomicBool>) -> Search {
+        self.problem.stop = stop;
+        self
     }
 
     /// The largest need of any one node for what it reads, writes and works with: no schedule

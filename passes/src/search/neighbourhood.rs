@@ -27,7 +27,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
     let budget = state.budget();
     let start = state.evaluations();
     let mut round = 0u64;
-    while state.evaluations() < limit && best.0 > 0 {
+    while !state.is_spent(limit) && best.0 > 0 {
         let removed = destroy(state, &current.1, &mut random);
         if removed == 0 {
             break;

@@ -3,6 +3,9 @@
 //! A *step* is a node at its place in the order of first computations. A *value* is a buffer:
 //! a tensor together with every alias of it. What the caller owns is no value: it is always there.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
@@ -69,6 +72,8 @@ pub(crate) struct Problem {
     pub aliases_of: Vec<Vec<Step>>,
     /// What the caller owns.
     pub fixed: Bytes,
+    /// Set from outside when the search is to end.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Problem {
@@ -156,6 +161,7 @@ impl<'g> Builder<'g> {
             values: self.values,
             aliases_of: self.aliases_of,
             fixed: crate::analysis::liveness::fixed_bytes(self.graph),
+            stop: Arc::default(),
         }
     }
 

@@ -12,6 +12,7 @@
 //! the groups between. [`State::undo`] restores the state to the bit.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use super::problem::{Problem, Step, ValueId};
 
@@ -230,6 +231,11 @@ impl<'p> State<'p> {
     /// How much work was done.
     pub(crate) fn evaluations(&self) -> u64 {
         self.evaluations.get()
+    }
+
+    /// Is more work done than that, or the search stopped?
+    pub(crate) fn is_spent(&self, limit: u64) -> bool {
+        self.evaluations.get() > limit || self.problem.stop.load(Ordering::Relaxed)
     }
 
     /// Counts work.
