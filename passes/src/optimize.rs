@@ -285,10 +285,11 @@ fn is_training_graph(graph: &Graph) -> bool {
 }
 
 /// What the runtime itself allocates while a step runs: its frame of values, and an object with a
-/// shape for each tensor. Runtime fact: 118 to 122 bytes a tensor on ResNets of 18 to 152 layers
-/// (measured less predicted, `cargo xtask truth`); rounded up, so that what is promised holds.
+/// shape for each tensor that lives. Runtime fact: 118 bytes a tensor on the unmodified ResNet-152,
+/// 142 with a thousand mirrors (measured less predicted, `cargo xtask truth`); rounded up, so that
+/// what is promised holds.
 fn bookkeeping(graph: &Graph) -> Bytes {
-    Bytes(graph.tensor_count() as u64 * 125)
+    Bytes(graph.tensor_count() as u64 * 150)
 }
 
 struct Pipeline<'o> {

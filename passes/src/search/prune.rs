@@ -9,6 +9,9 @@ pub(crate) fn prune(state: &mut State<'_>) {
     let mut copies = state.all_copies();
     copies.sort_by_key(|&copy| (std::cmp::Reverse(time(state, copy)), copy));
     for copy in copies {
+        if state.is_spent(u64::MAX) {
+            return;
+        }
         if !state.has(copy) {
             continue;
         }

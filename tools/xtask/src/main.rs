@@ -56,7 +56,23 @@ fn ci() -> Result<(), Failed> {
         "--no-deps",
         "--document-private-items",
     ]))?;
-    cargo(&["test", "--workspace"])
+    cargo(&["test", "--workspace", "--doc"])?;
+    cargo(&[
+        "test",
+        "--workspace",
+        "--exclude",
+        "ckpt-opt",
+        "--all-targets",
+    ])?;
+    // Last, since it has the most to say: the whole program, in ONNX Runtime as well.
+    cargo(&[
+        "test",
+        "--package",
+        "ckpt-opt",
+        "--lib",
+        "--bins",
+        "--tests",
+    ])
 }
 
 /// Toolchains of the minimal profile lack rustfmt and clippy.
