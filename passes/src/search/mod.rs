@@ -114,12 +114,6 @@ impl Search {
         self
     }
 
-    /// The largest need of any one node for what it reads, writes and works with: no schedule
-    /// has a smaller peak.
-    pub fn structural_bound(&self) -> Bytes {
-        self.problem.fixed + Bytes(self.problem.structural_bound() as u64)
-    }
-
     /// The plan with the smallest peak that is found.
     pub fn smallest(&mut self) -> Plan {
         let found = self.find_smallest().copies.clone();
