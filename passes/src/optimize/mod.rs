@@ -1,0 +1,282 @@
+//! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
+
+mod need;
+mod pipeline;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use need::{bookkeeping, describe};
+use pipeline::Pipeline;
+
+use crate::analysis::cost::{Device, Overrides, costs};
+use crate::analysis::liveness::Liveness;
+use crate::analysis::order::ExecutionOrder;
+use crate::bytes::Bytes;
+use crate::graph::Graph;
+use crate::pass::Pass;
+use crate::search::Effort;
+use crate::transform::infer_shapes::{InferShapes, InferShapesError};
+use crate::verify::{self, Violation};
+
+/// A budget as the user states it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BudgetRequest {
+    /// That many bytes.
+    Bytes(Bytes),
+    /// That part (0.6 for 60 %) of the peak of the unmodified graph.
+    PartOfPeak(f64),
+    /// What the caller owns plus that part of the rest of the peak.
+    FixedPlusPart(f64),
+    /// The smallest peak that is found.
+    Smallest,
+}
+
+/// What to do and for which machine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Values of symbolic dimensions.
+    pub bindings: BTreeMap<String, u64>,
+    /// The budget of one training step.
+    pub budget: BudgetRequest,
+    /// Memory that the graph does not show. Counts as owned by the caller.
+    pub reserve: Bytes,
+    /// What the graph runs on.
+    pub device: Device,
+    /// What the user says of single nodes.
+    pub overrides: Overrides,
+    /// How hard to search.
+    pub effort: Effort,
+    /// Set from outside, it ends the search early: the result then depends on when.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// The largest need of a graph in one order, and what makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// Everything included.
+    pub bytes: Bytes,
+    /// The position in the executed order.
+    pub step: usize,
+    /// The node that runs there, by name.
+    pub node: String,
+    /// What is live besides what the caller owns, by name, largest first.
+    pub holders: Vec<(String, Bytes)>,
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The budget in bytes.
+    pub budget: Bytes,
+    /// What the caller owns, and the reserve.
+    pub fixed: Bytes,
+    /// The unmodified graph in DEFAULT order.
+    pub before: Peak,
+    /// The rewritten graph in the worse of both orders.
+    pub after: Peak,
+    /// The smallest peak that the search can reach.
+    pub smallest_peak: Bytes,
+    /// Time of the unmodified step in nanoseconds, by the cost model.
+    pub time_before: u64,
+    /// Time that new nodes add.
+    pub time_added: u64,
+    /// The part of it that mirrors add; barriers add the rest.
+    pub time_recomputing: u64,
+    /// Time that every plan adds which fits and keeps the order of first computations.
+    pub lower_bound: u64,
+    /// Mirrors.
+    pub recomputed_nodes: usize,
+    /// PassThrough nodes inserted.
+    pub barriers: usize,
+    /// Nodes of the unmodified graph.
+    pub nodes_before: usize,
+    /// Nodes of the rewritten graph.
+    pub nodes_after: usize,
+    /// Why the search ended.
+    pub stop_reason: StopReason,
+}
+
+impl Summary {
+    /// Added time divided by the time of the unmodified step.
+    pub fn overhead(&self) -> f64 {
+        self.part(self.time_added)
+    }
+
+    /// The part of the overhead that mirrors make, without barriers.
+    pub fn recomputation_overhead(&self) -> f64 {
+        self.part(self.time_recomputing)
+    }
+
+    /// The least that any plan adds which fits and keeps the order of first computations,
+    /// divided by the time of the unmodified step.
+    pub fn lower_bound_overhead(&self) -> f64 {
+        self.part(self.lower_bound)
+    }
+
+    fn part(&self, time: u64) -> f64 {
+        match self.time_before {
+            0 => 0.0,
+            before => time as f64 / before as f64,
+        }
+    }
+}
+
+/// Why a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The graph fits as it is, or by order alone: nothing is added.
+    NothingToAdd,
+    /// The allowance of evaluated moves is used up.
+    Evaluations,
+    /// It was stopped from outside.
+    TimeLimit,
+}
+
+/// A rewritten graph and its figures.
+#[derive(Clone, Debug)]
+pub struct Optimized {
+    /// The rewritten graph.
+    pub graph: Graph,
+    /// What was done.
+    pub summary: Summary,
+}
+
+/// Why there is no rewritten graph.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimizeError {
+    /// The graph has no backward part.
+    #[error(
+        "this is not a training graph: none of its {nodes} nodes computes a gradient. Make one \
+         with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., \
+         loss=...), and give its training_model.onnx to ckpt-opt"
+    )]
+    NotTraining {
+        /// How many nodes it has.
+        nodes: usize,
+    },
+    /// A shape is unknown or contradictory.
+    #[error(transparent)]
+    Shape(#[from] InferShapesError),
+    /// The graph is broken.
+    #[error("the input graph is not valid: {0}")]
+    Input(#[source] Violation),
+    /// Nothing fits.
+    #[error("no plan fits the budget of {budget}: the smallest peak found is {}", smallest.bytes)]
+    Infeasible {
+        /// The budget.
+        budget: Bytes,
+        /// The smallest peak, and what makes it.
+        smallest: Box<Peak>,
+    },
+    /// The rewritten graph is not what it should be. This is a bug of ckpt-opt.
+    #[error("the rewritten graph failed verification, which is a bug in ckpt-opt: {0}")]
+    Verification(#[source] Violation),
+}
+
+/// What one step of a graph needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// What the caller owns, and the reserve.
+    pub fixed: Bytes,
+    /// In DEFAULT order.
+    pub default: Peak,
+    /// In PRIORITY_BASED order.
+    pub priority: Peak,
+}
+
+/// What one step of `graph` needs as it is.
+pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
+    verify::structure(graph).map_err(OptimizeError::Input)?;
+    let graph = with_shapes(graph, options)?;
+    let costs = costs(&graph, &options.device, &options.overrides);
+    let [default, priority] = ExecutionOrder::ALL
+        .map(|order| Liveness::simulate(&graph, order, options.device.provider, &costs));
+    Ok(Measured {
+        fixed: default.fixed + options.reserve,
+        default: describe(&graph, &default, options.reserve),
+        priority: describe(&graph, &priority, options.reserve),
+    })
+}
+
+/// Proves that `written`, read back from the file, is what was to be written: it computes what
+/// `original` computes, and its peak in both execution orders is within `budget`.
+pub fn verify_written(
+    original: &Graph,
+    written: &Graph,
+    options: &Options,
+    budget: Bytes,
+) -> Result<(), OptimizeError> {
+    let original = with_shapes(original, options)?;
+    let written = with_shapes(written, options)?;
+    verify_rewritten(&original, &written, options, budget - options.reserve)
+}
+
+fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+    let mut graph = graph.clone();
+    let bindings = options.bindings.clone();
+    InferShapes { bindings }.run(&mut graph)?;
+    Ok(graph)
+}
+
+/// Rewrites `input` so that one training step fits the budget, at the least added time found.
+/// Deterministic: the same input and options give the same graph.
+///
+/// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
+/// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
+pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
+    verify::structure(input).map_err(OptimizeError::Input)?;
+    if !is_training_graph(input) {
+        return Err(OptimizeError::NotTraining {
+            nodes: input.order().len(),
+        });
+    }
+    Pipeline::new(with_shapes(input, options)?, options).run()
+}
+
+/// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh
+/// in both execution orders, is within the budget. Both graphs must have concrete shapes.
+fn verify_rewritten(
+    original: &Graph,
+    rewritten: &Graph,
+    options: &Options,
+    budget: Bytes,
+) -> Result<(), OptimizeError> {
+    let failed = OptimizeError::Verification;
+    let permitted: BTreeSet<String> = options
+        .overrides
+        .iter()
+        .filter(|(_, said)| said.recomputable == Some(true))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let correspondence = verify::equivalence(original, rewritten, &permitted).map_err(failed)?;
+    let provider = options.device.provider;
+    let simulate = |graph: &Graph, order| {
+        let costs = costs(graph, &options.device, &options.overrides);
+        Liveness::simulate(graph, order, provider, &costs)
+    };
+    let before = simulate(original, ExecutionOrder::Default);
+    let unchanged = correspondence.copies() == 0
+        && correspondence.barriers() == 0
+        && rewritten.order() == original.order();
+    for order in ExecutionOrder::ALL {
+        let after = simulate(rewritten, order);
+        // The unmodified graph may itself update in another sequence in another order.
+        if !unchanged {
+            let (before, after) = (&before.order, &after.order);
+            verify::updates(original, before, rewritten, after, &correspondence).map_err(failed)?;
+        }
+        let need = after.peak + bookkeeping(rewritten);
+        verify::budget(budget, [(order.name(), need)]).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Does any node compute a gradient or accumulate one?
+fn is_training_graph(graph: &Graph) -> bool {
+    graph.order().iter().any(|&id| {
+        let op_type = graph.node(id).op_type.as_str();
+        op_type.contains("Grad") || op_type.starts_with("InPlaceAccumulator")
+    })
+}

@@ -1,0 +1,241 @@
+//! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
+
+use std::sync::atomic::Ordering;
+
+use super::need::{Candidate, bookkeeping, describe};
+use super::{
+    BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
+};
+use crate::analysis::cost::{Cost, costs};
+use crate::analysis::liveness::Liveness;
+use crate::analysis::order::ExecutionOrder;
+use crate::analysis::recompute::Recomputation;
+use crate::analysis::sequences::sequences;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId};
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::search::{Search, first_orders};
+use crate::transform::enforce_order::EnforceOrder;
+use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
+use crate::transform::release_unread::ReleaseUnread;
+
+/// How often the search aims lower because the runtime's order needs more than the plan's.
+const CORRECTIONS: usize = 4;
+
+pub(super) struct Pipeline<'o> {
+    options: &'o Options,
+    graph: Graph,
+    costs: Vec<Cost>,
+    recomputation: Recomputation,
+    sequences: Vec<(NodeId, NodeId)>,
+    /// One for each order of first computations that is worth a look; never empty.
+    searches: Vec<Search>,
+    /// Which of them made the plan.
+    chosen: usize,
+    before: Liveness,
+}
+
+impl<'o> Pipeline<'o> {
+    pub(super) fn new(graph: Graph, options: &'o Options) -> Pipeline<'o> {
+        let provider = options.device.provider;
+        let costs = costs(&graph, &options.device, &options.overrides);
+        let recomputation = Recomputation::of(&graph, &options.overrides);
+        let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
+        let sequences = sequences(&graph, &before.order);
+        let orders = first_orders(&graph, provider, &costs, &sequences);
+        let search = |order: &Vec<NodeId>| {
+            Search::new(
+                &graph,
+                order,
+                provider,
+                &costs,
+                &recomputation,
+                options.effort,
+            )
+            .until(options.stop.clone())
+        };
+        let searches = orders.iter().map(search).collect();
+        Pipeline {
+            options,
+            graph,
+            costs,
+            recomputation,
+            sequences,
+            searches,
+            chosen: 0,
+            before,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<Optimized, OptimizeError> {
+        let smallest = self.smallest();
+        let reached = smallest.need();
+        // A hair's breadth more lets the search look for a cheaper plan with the same peak.
+        let reached = reached + Bytes(reached.0 / 500);
+        let budget = self.budget(reached);
+        let untouched = Candidate::new(self.graph.clone(), self.options);
+        let candidate = if untouched.need() <= budget {
+            untouched
+        } else if let Some(found) = self.within(budget) {
+            found
+        } else if smallest.need() <= budget {
+            smallest
+        } else {
+            let reserve = self.options.reserve;
+            return Err(OptimizeError::Infeasible {
+                budget: budget + reserve,
+                smallest: Box::new(smallest.peak(reserve)),
+            });
+        };
+        verify_rewritten(&self.graph, &candidate.graph, self.options, budget)?;
+        let summary = self.summary(&candidate, budget, reached);
+        Ok(Optimized {
+            graph: candidate.graph,
+            summary,
+        })
+    }
+
+    /// The budget without the reserve, which the graph does not see.
+    fn budget(&self, smallest: Bytes) -> Bytes {
+        let reserve = self.options.reserve;
+        let (fixed, peak) = (
+            self.before.fixed,
+            self.before.peak + bookkeeping(&self.graph),
+        );
+        let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
+        match self.options.budget {
+            BudgetRequest::Bytes(bytes) => bytes - reserve,
+            BudgetRequest::PartOfPeak(of) => part(peak + reserve, of) - reserve,
+            BudgetRequest::FixedPlusPart(of) => fixed + part(peak - fixed, of),
+            BudgetRequest::Smallest => smallest,
+        }
+    }
+
+    /// The plan with the smallest peak, with every barrier that helps.
+    fn smallest(&mut self) -> Candidate {
+        let plans = self.searches.iter_mut().map(Search::smallest);
+        let plan = plans
+            .min_by_key(|plan| plan.predicted_peak)
+            .unwrap_or_default();
+        let (mut graph, costs) = self.apply(&plan);
+        let open = self.enforce(Bytes::ZERO, &costs);
+        let budget = open.smallest_peak(&graph);
+        // It fits by construction; if not, the simulation of the candidate tells.
+        let _ = EnforceOrder { budget, ..open }.run(&mut graph);
+        Candidate::new(graph, self.options)
+    }
+
+    /// The cheapest plan that fits in the runtime's own order.
+    fn within(&mut self, budget: Bytes) -> Option<Candidate> {
+        // An eighth more tensors leaves room for those of mirrors and barriers.
+        let spare = Bytes(bookkeeping(&self.graph).0 * 9 / 8);
+        let smallest = self
+            .searches
+            .iter_mut()
+            .map(|search| search.smallest().predicted_peak)
+            .min();
+        let mut target = (budget - spare).max(smallest.unwrap_or_default());
+        let estimates = self
+            .searches
+            .iter_mut()
+            .map(|search| search.estimate(target))
+            .enumerate();
+        let best = estimates.filter_map(|(i, cost)| Some((cost?, i))).min();
+        self.chosen = best?.1;
+        for _ in 0..CORRECTIONS {
+            let plan = self.searches[self.chosen].within(target)?;
+            let (graph, costs) = self.apply(&plan);
+            match self.enforced(graph, &costs, budget) {
+                Ok(candidate) => return Some(candidate),
+                // Less than the same plan needs, or it is found again.
+                Err(excess) => target = target.min(plan.predicted_peak) - excess - Bytes(1),
+            }
+        }
+        None
+    }
+
+    /// The graph with barriers that keep it within the budget; or by how much they miss it.
+    fn enforced(&self, graph: Graph, costs: &[Cost], budget: Bytes) -> Result<Candidate, Bytes> {
+        let mut room = budget - bookkeeping(&graph);
+        for _ in 0..CORRECTIONS {
+            let mut graph = graph.clone();
+            let enforce = self.enforce(room, costs);
+            enforce
+                .run(&mut graph)
+                .map_err(|missed| missed.reached - room)?;
+            let candidate = Candidate::new(graph, self.options);
+            if candidate.need() <= budget {
+                return Ok(candidate);
+            }
+            // The barriers' own tensors take some room as well.
+            room = room - (candidate.need() - budget);
+        }
+        Err(budget - room)
+    }
+
+    fn enforce<'c>(&'c self, budget: Bytes, costs: &'c [Cost]) -> EnforceOrder<'c> {
+        let provider = self.options.device.provider;
+        EnforceOrder {
+            budget,
+            provider,
+            costs,
+            sequences: &self.sequences,
+        }
+    }
+
+    fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
+        let mut graph = self.graph.clone();
+        let insert = InsertMirrors {
+            plan,
+            recomputation: &self.recomputation,
+        };
+        let Ok(_) = insert.run(&mut graph);
+        let Ok(_) = ReleaseUnread.run(&mut graph);
+        let costs = costs(&graph, &self.options.device, &self.options.overrides);
+        (graph, costs)
+    }
+
+    fn summary(&self, candidate: &Candidate, budget: Bytes, smallest: Bytes) -> Summary {
+        let reserve = self.options.reserve;
+        let time = |graph: &Graph, costs: &[Cost]| {
+            let times = graph.order().iter().map(|id| costs[id.index()].time.0);
+            times.fold(0, u64::saturating_add)
+        };
+        let is_new = |id: &NodeId| id.index() >= self.graph.node_count();
+        let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
+        let is_barrier = |id: &&NodeId| {
+            candidate
+                .graph
+                .node(**id)
+                .is("com.microsoft", "PassThrough")
+        };
+        let is_mirror = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
+        let time_before = time(&self.graph, &self.costs);
+        let time_added = time(&candidate.graph, &candidate.costs) - time_before;
+        let room = budget - bookkeeping(&self.graph);
+        Summary {
+            budget: budget + reserve,
+            fixed: self.before.fixed + reserve,
+            before: describe(&self.graph, &self.before, reserve),
+            after: candidate.peak(reserve),
+            smallest_peak: smallest.min(candidate.need()) + reserve,
+            time_before,
+            time_added,
+            time_recomputing: new()
+                .filter(is_mirror)
+                .map(|id| candidate.costs[id.index()].time.0)
+                .fold(0, u64::saturating_add),
+            lower_bound: self.searches[self.chosen].lower_bound(room, time_added),
+            recomputed_nodes: new().filter(is_mirror).count(),
+            barriers: new().filter(is_barrier).count(),
+            nodes_before: self.graph.order().len(),
+            nodes_after: candidate.graph.order().len(),
+            stop_reason: match time_added {
+                _ if self.options.stop.load(Ordering::Relaxed) => StopReason::TimeLimit,
+                0 => StopReason::NothingToAdd,
+                _ => StopReason::Evaluations,
+            },
+        }
+    }
+}
