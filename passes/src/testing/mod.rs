@@ -2,6 +2,7 @@
 
 mod backward;
 mod brute_force;
+mod chain;
 mod forward;
 mod graphs;
 mod heads;
@@ -13,6 +14,7 @@ mod random;
 mod unroll;
 
 pub use brute_force::{Optimum, brute_force};
+pub use chain::{UniformChain, fewest_advances};
 pub use graphs::random_training_graph;
 pub use peak::naive_peak;
 pub use random::SplitMix64;
