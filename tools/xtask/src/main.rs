@@ -10,7 +10,11 @@ cargo xtask ci             format, lints, documentation, all tests; installs wha
 cargo xtask setup          only makes .venv with ONNX Runtime, for the Python tools
 cargo xtask truth [DIR] [NAME...]
                            rewrites the graphs in DIR (testdata/models), runs them before and after,
-                           and prints what was predicted beside what was measured";
+                           and prints what was predicted beside what was measured
+cargo xtask quality [DIR] [OPTION...]
+                           plans the graphs in DIR (testdata/models) and generated ones at many budgets,
+                           and prints how good the plans are; --sweep checks that a larger budget never
+                           costs more. Options: .venv/bin/python tools/quality.py --help";
 
 /// The command that failed, in words.
 struct Failed(String);
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
         Some("ci") => ci(),
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
+        Some("quality") => quality(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -92,30 +97,47 @@ fn setup() -> Result<(), Failed> {
 
 fn truth(arguments: &[String]) -> Result<(), Failed> {
     setup()?;
-    cargo(&[
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "ckpt-opt",
-        "--package",
-        "malloc-counter",
-    ])?;
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    release(&["ckpt-opt", "malloc-counter"])?;
     let (models, names) = match arguments {
         [models, names @ ..] => (models.as_str(), names),
         [] => ("testdata/models", arguments),
     };
-    let mut table = command(".venv/bin/python");
-    table.arg("tools/truth_table.py");
-    table.arg("--binary").arg(target.join("release/ckpt-opt"));
-    table.args(["--models", models]);
-    table.arg("--json").arg(target.join("truth.jsonl"));
+    let mut table = tool("truth_table.py", models);
+    table.arg("--json").arg(target().join("truth.jsonl"));
     if !names.is_empty() {
         table.arg("--only").args(names);
     }
     run(&mut table)
+}
+
+fn quality(arguments: &[String]) -> Result<(), Failed> {
+    setup()?;
+    release(&["ckpt-opt"])?;
+    let (models, options) = match arguments {
+        [models, options @ ..] if !models.starts_with('-') => (models.as_str(), options),
+        options => ("testdata/models", options),
+    };
+    run(tool("quality.py", models).args(options))
+}
+
+fn release(packages: &[&str]) -> Result<(), Failed> {
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
+    run(command("cargo")
+        .args(["build", "--quiet", "--release"])
+        .args(packages))
+}
+
+/// A Python tool that runs the release binary on a folder of graphs.
+fn tool(name: &str, models: &str) -> Command {
+    let mut tool = command(".venv/bin/python");
+    tool.arg(Path::new("tools").join(name));
+    tool.arg("--binary").arg(target().join("release/ckpt-opt"));
+    tool.args(["--models", models]);
+    tool
+}
+
+fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), Failed> {
