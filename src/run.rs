@@ -14,6 +14,7 @@ use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, measure, optimize, verify_written,
 };
 use ckpt_passes::search::Effort;
+use ckpt_passes::strategy::Strategy;
 use thiserror::Error;
 
 use crate::cli::{
@@ -95,6 +96,7 @@ pub fn rewrite(
 ) -> Result<String, Failure> {
     let options = Options {
         budget: arguments.budget.budget,
+        strategy: arguments.strategy,
         effort: Effort {
             seed: arguments.seed,
             evaluations: EVALUATIONS,
@@ -239,6 +241,7 @@ fn options(setting: &Setting) -> Result<Options, Failure> {
         reserve: setting.reserve,
         device: cli::find_device(&setting.device)?,
         overrides: overrides(setting)?,
+        strategy: Strategy::Auto,
         effort: Effort {
             seed: 0,
             evaluations: EVALUATIONS,
@@ -305,6 +308,7 @@ mod tests {
             reserve: Bytes::ZERO,
             device: Device::preset("cpu").unwrap(),
             overrides: Overrides::new(),
+            strategy: Strategy::Auto,
             effort: Effort {
                 seed: 0,
                 evaluations: 0,

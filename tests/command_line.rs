@@ -362,14 +362,9 @@ fn budgets_that_are_no_sizes_are_usage_errors() {
 fn options_that_do_not_exist_are_usage_errors() {
     let folder = Folder::new();
     let run = |option: [&'static str; 2]| folder.run(SMALL.into_iter().chain(option));
-    assert_snapshot!(run(["--strategy", "best"]), @r"
-    exit status 2
-    --- errors
-    error: invalid value 'best' for '--strategy <NAME>'
-      [possible values: auto]
-
-    For more information, try '--help'.
-    ");
+    let refused = run(["--strategy", "best"]);
+    assert!(refused.starts_with("exit status 2\n"), "{refused}");
+    assert!(refused.contains("[possible values: auto, "), "{refused}");
     assert_snapshot!(run(["--runtime-settings", "default"]), @r"
     exit status 2
     --- errors

@@ -10,6 +10,7 @@ pub mod optimize;
 pub mod pass;
 pub mod plan;
 pub mod search;
+pub mod strategy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transform;

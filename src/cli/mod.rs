@@ -16,7 +16,9 @@ use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::BudgetRequest;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use ckpt_passes::strategy::Strategy;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 
 pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
@@ -72,8 +74,8 @@ pub struct Rewrite {
     /// owns and half of the rest); or min (the smallest peak that is found).
     #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub budget: Requested,
-    /// How to search.
-    #[arg(long, value_name = "NAME", value_enum, default_value_t = Strategy::Auto)]
+    /// How to plan: auto is this program's own search, the others are published algorithms.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Auto, value_parser = strategies())]
     pub strategy: Strategy,
     /// The seed of the search. The same input, options and seed give the same file.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -164,22 +166,6 @@ pub struct Requested {
     pub text: String,
 }
 
-/// How to search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Strategy {
-    /// The best that is known.
-    Auto,
-}
-
-impl Strategy {
-    /// As `--strategy` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Auto => "auto",
-        }
-    }
-}
-
 /// The settings of ONNX Runtime that a peak is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeSettings {
@@ -258,6 +244,10 @@ fn parse_budget(text: &str) -> Result<Requested, size::SizeProblem> {
         budget: size::budget(text)?,
         text: text.trim().to_owned(),
     })
+}
+
+fn strategies() -> impl TypedValueParser<Value = Strategy> {
+    PossibleValuesParser::new(Strategy::ALL.map(Strategy::name)).try_map(|name| name.parse())
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -17,6 +17,7 @@ use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::pass::Pass;
 use crate::search::Effort;
+use crate::strategy::Strategy;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
 use crate::verify::{self, Violation};
 
@@ -46,6 +47,8 @@ pub struct Options {
     pub device: Device,
     /// What the user says of single nodes.
     pub overrides: Overrides,
+    /// How to search.
+    pub strategy: Strategy,
     /// How hard to search.
     pub effort: Effort,
     /// Set from outside, it ends the search early: the result then depends on when.
@@ -162,6 +165,14 @@ pub enum OptimizeError {
     /// The graph is broken.
     #[error("the input graph is not valid: {0}")]
     Input(#[source] Violation),
+    /// The strategy does not deal with such graphs.
+    #[error("--strategy {strategy} cannot plan this graph: {reason}")]
+    Refused {
+        /// Which strategy.
+        strategy: Strategy,
+        /// Why.
+        reason: String,
+    },
     /// Nothing fits.
     #[error("no plan fits the budget of {budget}: the smallest peak found is {}", smallest.bytes)]
     Infeasible {

@@ -16,6 +16,7 @@ use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::{Search, first_orders};
+use crate::strategy::{Planner, Task, Unplanned, planner};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
 use crate::transform::release_unread::ReleaseUnread;
@@ -29,10 +30,8 @@ pub(super) struct Pipeline<'o> {
     costs: Vec<Cost>,
     recomputation: Recomputation,
     sequences: Vec<(NodeId, NodeId)>,
-    /// One for each order of first computations that is worth a look; never empty.
-    searches: Vec<Search>,
-    /// Which of them made the plan.
-    chosen: usize,
+    /// The orders of first computations that are worth a look, the best first; never empty.
+    orders: Vec<Vec<NodeId>>,
     before: Liveness,
 }
 
@@ -44,32 +43,29 @@ impl<'o> Pipeline<'o> {
         let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
         let sequences = sequences(&graph, &before.order);
         let orders = first_orders(&graph, provider, &costs, &sequences);
-        let search = |order: &Vec<NodeId>| {
-            Search::new(
-                &graph,
-                order,
-                provider,
-                &costs,
-                &recomputation,
-                options.effort,
-            )
-            .until(options.stop.clone())
-        };
-        let searches = orders.iter().map(search).collect();
         Pipeline {
             options,
             graph,
             costs,
             recomputation,
             sequences,
-            searches,
-            chosen: 0,
+            orders,
             before,
         }
     }
 
-    pub(super) fn run(mut self) -> Result<Optimized, OptimizeError> {
-        let smallest = self.smallest();
+    pub(super) fn run(self) -> Result<Optimized, OptimizeError> {
+        let task = self.task();
+        let strategy = self.options.strategy;
+        let mut planner = planner(strategy, &task)
+            .unwrap_or_else(|| Box::new(Searches::new(&task, &self.orders)));
+        let least = match planner.within(Bytes::ZERO) {
+            Ok(plan) | Err(Unplanned::TooLarge(plan)) => plan,
+            Err(Unplanned::Refused(reason)) => {
+                return Err(OptimizeError::Refused { strategy, reason });
+            }
+        };
+        let smallest = self.smallest(&least);
         let reached = smallest.need();
         // A hair's breadth more lets the search look for a cheaper plan with the same peak.
         let reached = reached + Bytes(reached.0 / 500);
@@ -77,7 +73,7 @@ impl<'o> Pipeline<'o> {
         let untouched = Candidate::new(self.graph.clone(), self.options);
         let candidate = if untouched.need() <= budget {
             untouched
-        } else if let Some(found) = self.within(budget) {
+        } else if let Some(found) = self.within(planner.as_mut(), &least, budget) {
             found
         } else if smallest.need() <= budget {
             smallest
@@ -112,13 +108,23 @@ impl<'o> Pipeline<'o> {
         }
     }
 
+    fn task(&self) -> Task<'_> {
+        Task {
+            graph: &self.graph,
+            order: self.orders.first().map_or(&[], Vec::as_slice),
+            sequences: &self.sequences,
+            device: &self.options.device,
+            overrides: &self.options.overrides,
+            costs: &self.costs,
+            recomputation: &self.recomputation,
+            effort: self.options.effort,
+            stop: self.options.stop.clone(),
+        }
+    }
+
     /// The plan with the smallest peak, with every barrier that helps.
-    fn smallest(&mut self) -> Candidate {
-        let plans = self.searches.iter_mut().map(Search::smallest);
-        let plan = plans
-            .min_by_key(|plan| plan.predicted_peak)
-            .unwrap_or_default();
-        let (mut graph, costs) = self.apply(&plan);
+    fn smallest(&self, plan: &Plan) -> Candidate {
+        let (mut graph, costs) = self.apply(plan);
         let open = self.enforce(Bytes::ZERO, &costs);
         let budget = open.smallest_peak(&graph);
         // It fits by construction; if not, the simulation of the candidate tells.
@@ -126,25 +132,13 @@ impl<'o> Pipeline<'o> {
         Candidate::new(graph, self.options)
     }
 
-    /// The cheapest plan that fits in the runtime's own order.
-    fn within(&mut self, budget: Bytes) -> Option<Candidate> {
+    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak.
+    fn within(&self, planner: &mut dyn Planner, least: &Plan, budget: Bytes) -> Option<Candidate> {
         // An eighth more tensors leaves room for those of mirrors and barriers.
         let spare = Bytes(bookkeeping(&self.graph).0 * 9 / 8);
-        let smallest = self
-            .searches
-            .iter_mut()
-            .map(|search| search.smallest().predicted_peak)
-            .min();
-        let mut target = (budget - spare).max(smallest.unwrap_or_default());
-        let estimates = self
-            .searches
-            .iter_mut()
-            .map(|search| search.estimate(target))
-            .enumerate();
-        let best = estimates.filter_map(|(i, cost)| Some((cost?, i))).min();
-        self.chosen = best?.1;
+        let mut target = (budget - spare).max(least.predicted_peak);
         for _ in 0..CORRECTIONS {
-            let plan = self.searches[self.chosen].within(target)?;
+            let plan = planner.within(target).ok()?;
             let (graph, costs) = self.apply(&plan);
             match self.enforced(graph, &costs, budget) {
                 Ok(candidate) => return Some(candidate),
@@ -226,7 +220,7 @@ impl<'o> Pipeline<'o> {
                 .filter(is_mirror)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            lower_bound: self.searches[self.chosen].lower_bound(room, time_added),
+            lower_bound: self.lower_bound(candidate, room, time_added),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.graph.order().len(),
@@ -238,4 +232,53 @@ impl<'o> Pipeline<'o> {
             },
         }
     }
+
+    /// What every plan adds that has the candidate's order of first computations.
+    fn lower_bound(&self, candidate: &Candidate, room: Bytes, known: u64) -> u64 {
+        let order = candidate.graph.order().iter().copied();
+        let order: Vec<NodeId> = order
+            .filter(|id| id.index() < self.graph.node_count())
+            .collect();
+        search(&self.task(), &order).lower_bound(room, known)
+    }
+}
+
+/// This program's own strategy: the cheapest that the searches find, one for each order.
+struct Searches(Vec<Search>);
+
+impl Searches {
+    fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
+        Searches(orders.iter().map(|order| search(task, order)).collect())
+    }
+}
+
+impl Planner for Searches {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        let smallest = self.0.iter_mut().map(Search::smallest);
+        let smallest = smallest
+            .min_by_key(|plan| plan.predicted_peak)
+            .unwrap_or_default();
+        if budget < smallest.predicted_peak {
+            return Err(Unplanned::TooLarge(smallest));
+        }
+        let estimates = self.0.iter_mut().map(|search| search.estimate(budget));
+        let best = estimates
+            .enumerate()
+            .filter_map(|(i, cost)| Some((cost?, i)))
+            .min();
+        best.and_then(|(_, i)| self.0[i].within(budget))
+            .ok_or(Unplanned::TooLarge(smallest))
+    }
+}
+
+fn search(task: &Task<'_>, order: &[NodeId]) -> Search {
+    Search::new(
+        task.graph,
+        order,
+        task.device.provider,
+        task.costs,
+        task.recomputation,
+        task.effort,
+    )
+    .until(task.stop.clone())
 }

@@ -1,0 +1,64 @@
+//! Plans that one strategy makes by turning one knob, and the choice among them.
+
+use super::{Planner, Task, Unplanned};
+use crate::bytes::Bytes;
+use crate::plan::Plan;
+
+/// A plan and its exact figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The plan; its predicted peak is the simulated one.
+    pub plan: Plan,
+    /// Nanoseconds that its copies add.
+    pub added: u64,
+}
+
+/// The plans of a strategy. The plan without copies is always among them.
+pub struct Family {
+    plans: Vec<Judged>,
+}
+
+impl Family {
+    /// Judges the plans; equal ones once.
+    pub fn of(task: &Task<'_>, mut plans: Vec<Plan>) -> Family {
+        plans.push(task.without_copies());
+        let mut seen: Vec<Plan> = Vec::new();
+        for plan in plans {
+            let plan = plan.without_unread_copies(task.graph, task.recomputation);
+            if !seen.contains(&plan) {
+                seen.push(plan);
+            }
+        }
+        Family {
+            plans: seen.into_iter().map(|plan| task.judge(plan)).collect(),
+        }
+    }
+
+    /// All plans with their figures.
+    pub fn plans(&self) -> &[Judged] {
+        &self.plans
+    }
+}
+
+impl Planner for Family {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        let fits = |judged: &&Judged| judged.plan.predicted_peak <= budget;
+        let cheapest = self
+            .plans
+            .iter()
+            .filter(fits)
+            .min_by_key(|judged| (judged.added, judged.plan.predicted_peak));
+        if let Some(judged) = cheapest {
+            return Ok(judged.plan.clone());
+        }
+        let smallest = self
+            .plans
+            .iter()
+            .min_by_key(|judged| (judged.plan.predicted_peak, judged.added));
+        Err(Unplanned::TooLarge(
+            smallest
+                .map(|judged| judged.plan.clone())
+                .unwrap_or_default(),
+        ))
+    }
+}

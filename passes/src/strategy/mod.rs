@@ -1,0 +1,171 @@
+//! The published algorithms as strategies: each makes a [`Plan`] that the pipeline applies, enforces
+//! and verifies like any other, and each is judged by the same exact simulation.
+//!
+//! The words that they share:
+//!
+//! - The *forward part* is every node that the loss depends on; the *backward part* is the rest,
+//!   which reads gradients. What the forward part computes are *vertices* ([`ForwardPart`]).
+//! - A vertex is *kept* (its first computation serves every reader) or *dropped* (computed again
+//!   for the backward part). Nodes that cannot be repeated are kept.
+//! - A *segment* is a set of vertices between two *boundaries*. The *canonical* strategy keeps the
+//!   boundaries and computes the inside of a segment again right before its own backward part.
+//! - A *chain* is what is left of the forward part when it is cut at its articulation points.
+//!
+//! Papers count in their own model; none of that is believed here. A strategy makes a *family* of
+//! plans, [`Task::judge`] simulates each as it would be written, and the cheapest that fits is
+//! taken.
+
+mod family;
+mod forward;
+mod segments;
+
+mod chen;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::analysis::cost::{Cost, Device, Overrides, costs};
+use crate::analysis::liveness::Liveness;
+use crate::analysis::recompute::Recomputation;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId};
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::search::Effort;
+use crate::transform::insert_mirrors::InsertMirrors;
+use crate::transform::release_unread::ReleaseUnread;
+
+pub use family::{Family, Judged};
+pub use forward::{ForwardPart, Vertex};
+pub use segments::{Segments, mirrored};
+
+/// How to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Strategy {
+    /// The search of this program.
+    #[default]
+    Auto,
+    /// √n segments of equal length (Chen et al. 2016, section 4.3).
+    ChenSqrt,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Strategy; 2] = [Strategy::Auto, Strategy::ChenSqrt];
+
+    /// As `--strategy` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Auto => "auto",
+            Strategy::ChenSqrt => "chen-sqrt",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No strategy has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no strategy is called {name:?}; there are {}", Strategy::ALL.map(Strategy::name).join(", "))]
+pub struct UnknownStrategy {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl FromStr for Strategy {
+    type Err = UnknownStrategy;
+
+    fn from_str(name: &str) -> Result<Strategy, UnknownStrategy> {
+        let found = Strategy::ALL.into_iter().find(|s| s.name() == name);
+        found.ok_or_else(|| UnknownStrategy {
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// What a strategy is to solve. It only reads.
+pub struct Task<'t> {
+    /// The graph, with concrete shapes.
+    pub graph: &'t Graph,
+    /// The order of first computations that is best by itself: topological, and keeps the
+    /// `sequences`. A plan may use another.
+    pub order: &'t [NodeId],
+    /// Pairs of nodes of which the first must run before the second.
+    pub sequences: &'t [(NodeId, NodeId)],
+    /// What the graph runs on.
+    pub device: &'t Device,
+    /// What the user says of single nodes.
+    pub overrides: &'t Overrides,
+    /// By node id.
+    pub costs: &'t [Cost],
+    /// What may run twice.
+    pub recomputation: &'t Recomputation,
+    /// How hard to search.
+    pub effort: Effort,
+    /// Set from outside when the strategy is to end with what it has.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Why a strategy has no plan within a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unplanned {
+    /// Nothing that it finds fits; this needs least.
+    TooLarge(Plan),
+    /// It does not deal with such graphs, as the text says.
+    Refused(String),
+}
+
+/// A strategy at work on one task.
+pub trait Planner {
+    /// The cheapest plan it has whose largest need in the planned order is at most `budget`, what
+    /// the caller owns included, what the runtime itself allocates not.
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
+}
+
+/// The strategy, ready to plan; `None` for [`Strategy::Auto`], which is the pipeline's own search.
+pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Planner + 't>> {
+    Some(match strategy {
+        Strategy::Auto => return None,
+        Strategy::ChenSqrt => Box::new(Family::of(task, chen::sqrt(task))),
+    })
+}
+
+impl Task<'_> {
+    /// The plan in which nothing runs twice.
+    pub fn without_copies(&self) -> Plan {
+        Plan {
+            sequence: self.order.to_vec(),
+            predicted_peak: Bytes::ZERO,
+        }
+    }
+
+    /// Simulates the plan as it would be written, in its own order, and sets its predicted peak.
+    pub fn judge(&self, plan: Plan) -> Judged {
+        let mut graph = self.graph.clone();
+        let insert = InsertMirrors {
+            plan: &plan,
+            recomputation: self.recomputation,
+        };
+        let Ok(_) = insert.run(&mut graph);
+        let Ok(_) = ReleaseUnread.run(&mut graph);
+        let costs = costs(&graph, self.device, self.overrides);
+        let peak = Liveness::in_file_order(&graph, self.device.provider, &costs).peak;
+        let new = (self.graph.node_count()..graph.node_count()).map(|id| costs[id].time.0);
+        Judged {
+            added: new.fold(0, u64::saturating_add),
+            plan: Plan {
+                predicted_peak: peak,
+                ..plan
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
