@@ -25,6 +25,9 @@ pub struct Liveness {
     pub step: usize,
     /// What each step needs.
     pub profile: Vec<Bytes>,
+    /// How many tensors there are at each step, aliases too, without those of the caller. A tensor
+    /// that nobody reads stays to the end.
+    pub tensors: Vec<u64>,
     /// The nodes as they run.
     pub order: Vec<NodeId>,
     /// What is live at the peak besides what the caller owns, largest first.
@@ -79,6 +82,7 @@ impl Liveness {
             .collect();
         let peak = profile.iter().copied().max().unwrap_or(fixed);
         let step = profile.iter().position(|&bytes| bytes == peak).unwrap_or(0);
+        let tensors = tensors(skeleton, order);
         let order: Vec<NodeId> = order.iter().map(|&i| graph.order()[i as usize]).collect();
         let mut holders: Vec<Holder> = buffers
             .iter()
@@ -96,6 +100,7 @@ impl Liveness {
             peak,
             step,
             profile,
+            tensors,
             order,
             holders,
         }
@@ -152,6 +157,28 @@ fn profile(skeleton: &Skeleton, order: &[u32], buffers: &[Buffer]) -> Vec<u64> {
             .saturating_add(skeleton.workspace[node as usize])
     });
     needs.collect()
+}
+
+/// How many tensors there are at each step, each from its node to its own last reader.
+fn tensors(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
+    let mut last_read = vec![None; skeleton.size.len()];
+    for (step, &node) in order.iter().enumerate() {
+        for &tensor in skeleton.reads.get(node as usize) {
+            last_read[tensor as usize] = Some(step);
+        }
+    }
+    let (mut alive, mut gone) = (0u64, vec![0u64; order.len() + 1]);
+    let count = order.iter().enumerate().map(|(step, &node)| {
+        for &tensor in skeleton.writes.get(node as usize) {
+            alive += 1;
+            let last = last_read[tensor as usize].filter(|_| !skeleton.output[tensor as usize]);
+            gone[last.map_or(order.len(), |last| last.max(step))] += 1;
+        }
+        let now = alive;
+        alive -= gone[step];
+        now
+    });
+    count.collect()
 }
 
 const NONE: u32 = u32::MAX;
@@ -286,6 +313,16 @@ mod tests {
             <float[10] unread, float[10] b, float[10] c, float[10] d>
             { unread = Exp(x) b = Exp(x) c = Exp(b) d = Exp(c) }";
         assert_eq!(profile(text), [80, 120, 160, 160]);
+    }
+
+    #[test]
+    fn tensors_are_counted_one_by_one_whatever_memory_they_share() {
+        // a; a with its alias; the alias and b; b and c; unread results stay: b stays no longer.
+        let text = "g (float[2,5] x) => ()
+            <int64[1] to = {10}, float[2,5] a, float[10] flat, float[10] b, float[10] c>
+            { a = Exp(x) flat = Reshape(a, to) b = Exp(flat) c = Exp(b) }";
+        let (_, liveness) = simulated(text, &[]);
+        assert_eq!(liveness.tensors, [1, 2, 2, 2]);
     }
 
     #[test]

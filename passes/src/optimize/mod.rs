@@ -1,13 +1,13 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
-mod need;
+pub(crate) mod need;
 mod pipeline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use need::{bookkeeping, describe};
+use need::{describe, need};
 use pipeline::Pipeline;
 
 use crate::analysis::cost::{Device, Overrides, costs};
@@ -278,7 +278,7 @@ fn verify_rewritten(
             let (before, after) = (&before.order, &after.order);
             verify::updates(original, before, rewritten, after, &correspondence).map_err(failed)?;
         }
-        let need = after.peak + bookkeeping(rewritten);
+        let need = need(rewritten, &after);
         verify::budget(budget, [(order.name(), need)]).map_err(failed)?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::need::{Candidate, bookkeeping, describe};
+use super::need::{Candidate, TENSOR, describe, frame, need};
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
@@ -95,10 +95,7 @@ impl<'o> Pipeline<'o> {
     /// The budget without the reserve, which the graph does not see.
     fn budget(&self, smallest: Bytes) -> Bytes {
         let reserve = self.options.reserve;
-        let (fixed, peak) = (
-            self.before.fixed,
-            self.before.peak + bookkeeping(&self.graph),
-        );
+        let (fixed, peak) = (self.before.fixed, need(&self.graph, &self.before));
         let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
         match self.options.budget {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
@@ -135,7 +132,7 @@ impl<'o> Pipeline<'o> {
     /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak.
     fn within(&self, planner: &mut dyn Planner, least: &Plan, budget: Bytes) -> Option<Candidate> {
         // An eighth more tensors leaves room for those of mirrors and barriers.
-        let spare = Bytes(bookkeeping(&self.graph).0 * 9 / 8);
+        let spare = Bytes(frame(&self.graph).0 * 9 / 8);
         let mut target = (budget - spare).max(least.predicted_peak);
         for _ in 0..CORRECTIONS {
             let plan = planner.within(target).ok()?;
@@ -151,7 +148,10 @@ impl<'o> Pipeline<'o> {
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
     fn enforced(&self, graph: Graph, costs: &[Cost], budget: Bytes) -> Result<Candidate, Bytes> {
-        let mut room = budget - bookkeeping(&graph);
+        // What the plan's own order needs besides elements is a first guess.
+        let provider = self.options.device.provider;
+        let planned = Liveness::in_file_order(&graph, provider, costs);
+        let mut room = budget - (need(&graph, &planned) - planned.peak);
         for _ in 0..CORRECTIONS {
             let mut graph = graph.clone();
             let enforce = self.enforce(room, costs);
@@ -207,7 +207,7 @@ impl<'o> Pipeline<'o> {
         let is_mirror = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
         let time_before = time(&self.graph, &self.costs);
         let time_added = time(&candidate.graph, &candidate.costs) - time_before;
-        let room = budget - bookkeeping(&self.graph);
+        let room = budget - frame(&self.graph);
         Summary {
             budget: budget + reserve,
             fixed: self.before.fixed + reserve,
@@ -280,5 +280,6 @@ fn search(task: &Task<'_>, order: &[NodeId]) -> Search {
         task.recomputation,
         task.effort,
     )
+    .counting_objects(TENSOR)
     .until(task.stop.clone())
 }

@@ -108,6 +108,12 @@ impl Search {
         }
     }
 
+    /// The same search, in which every tensor takes `object` bytes besides its elements.
+    pub fn counting_objects(mut self, object: Bytes) -> Search {
+        self.problem.count_objects(object);
+        self
+    }
+
     /// The same search, which ends early once `stop` is set, with what it has found by then.
     pub fn until(mut self, stop: Arc<AtomicBool>) -> Search {
         self.problem.stop = stop;

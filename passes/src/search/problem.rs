@@ -88,6 +88,14 @@ impl Problem {
         Builder::new(graph, order).build(provider, costs, recomputation)
     }
 
+    /// Makes every value larger by `object` bytes, and as much again for each alias.
+    pub(crate) fn count_objects(&mut self, object: Bytes) {
+        for value in &mut self.values {
+            let aliases = self.aliases_of[value.producer as usize].len();
+            value.size += exact(object) * (1 + aliases) as f64;
+        }
+    }
+
     /// The most that any one step needs for what it reads, writes and works with.
     pub(crate) fn structural_bound(&self) -> f64 {
         let mut need: Vec<f64> = self.steps.iter().map(|step| step.workspace).collect();

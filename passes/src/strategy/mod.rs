@@ -31,6 +31,7 @@ use crate::analysis::liveness::Liveness;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
+use crate::optimize::need::with_objects;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::Effort;
@@ -124,7 +125,7 @@ pub enum Unplanned {
 /// A strategy at work on one task.
 pub trait Planner {
     /// The cheapest plan it has whose largest need in the planned order is at most `budget`, what
-    /// the caller owns included, what the runtime itself allocates not.
+    /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
 }
 
@@ -155,12 +156,12 @@ impl Task<'_> {
         let Ok(_) = insert.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
         let costs = costs(&graph, self.device, self.overrides);
-        let peak = Liveness::in_file_order(&graph, self.device.provider, &costs).peak;
+        let liveness = Liveness::in_file_order(&graph, self.device.provider, &costs);
         let new = (self.graph.node_count()..graph.node_count()).map(|id| costs[id].time.0);
         Judged {
             added: new.fold(0, u64::saturating_add),
             plan: Plan {
-                predicted_peak: peak,
+                predicted_peak: with_objects(&liveness),
                 ..plan
             },
         }
