@@ -1,143 +1,55 @@
 //! A lower bound on the added time of every schedule that keeps the order of first computations.
 //!
-//! For a value v and two consecutive original uses a < b of it, let x = 1 if v is not resident at
-//! some original step between them. Then v's producer runs again in that gap, and different gaps
-//! of one value need different runs. At every original step t enough must be away:
+//! **Gaps.** For a value v and two consecutive original uses a < b of it, let x = 1 if v is not
+//! resident at some original step between them. Then v's producer runs again in that gap, and
+//! different gaps of one value need different runs. At every original step t enough must be away:
 //!
-//! minimise Σ c·x subject to, for every t, Σ over gaps around t of m·x ≥ D(t), 0 ≤ x ≤ 1,
+//! minimise the time of all runs, subject to, for every t, Σ over gaps around t of m·x ≥ D(t),
 //!
-//! with c the producer's time, m the value's size, and D(t) the need of step t without copies
-//! less the budget. Two corrections keep this valid: outputs of one node share its time, since
-//! one run brings all of them back; and a reader that could overwrite v if it were the last may
-//! do so in another schedule, so D(t) at such a reader is less by m.
+//! with m the value's size, and D(t) the need of step t without copies less the budget. A use
+//! that could overwrite v, were it the last, belongs to the gap behind it.
 //!
-//! The dual, max over λ ≥ 0 of Σ λ(t)·D(t) + Σ over gaps of min(0, c - m·Σ λ(t) around it), is
-//! climbed by a subgradient method with Polyak's step; every iterate is a valid bound.
+//! **What a run needs.** A copy of v's producer in the gap reads a value u. If no original reads
+//! u after a, the unmodified schedule has freed it. Either u's producer runs again in the gap as
+//! well, or u has been kept, and is there at all steps of the gap at which v is away. With
+//! m(u) ≥ m(v) keeping u takes what dropping v gives. If k values at a time may need the same u,
+//! each counts m(u)/k of it, and m(u)/k ≥ m(v) says the same of all of them together. So in every
+//! schedule where x gives something, u's producer runs in the gap; the same holds for what that
+//! run needs. Where u cannot be computed again, v cannot be away to any use.
+//!
+//! **Who pays.** A run serves all gaps around it that need its node. Each pays a share, such that
+//! at no time the shares of one node are more than its time. Any such shares are valid.
+//!
+//! The dual, max over λ ≥ 0 of Σ λ(t)·D(t) + Σ over gaps of min(0, c - m·Σ λ(t) around it), with
+//! c the shares that the gap pays, is climbed by a subgradient method with Polyak's step; shares
+//! move to the gaps that λ would rather have away. Every iterate is a valid bound.
 //! O(rounds · (steps + gaps)).
 
-use super::problem::{Problem, Step};
+mod ascent;
+mod gaps;
+mod overlap;
 
-/// Rounds of the subgradient method.
-const ROUNDS: usize = 400;
-
-struct Gap {
-    cost: f64,
-    size: f64,
-    /// The steps strictly between two uses: `from..until`.
-    from: Step,
-    until: Step,
-}
+use super::problem::Problem;
+use ascent::{Cover, climb};
+use gaps::gaps;
 
 /// Nanoseconds that every schedule within `budget` adds; `known` is what one such schedule adds,
 /// and `memory` the need of each step without copies.
 pub(crate) fn lower_bound(problem: &Problem, memory: &[f64], budget: f64, known: u64) -> u64 {
-    let gaps = gaps(problem);
-    let mut deficit: Vec<f64> = memory.iter().map(|need| need - budget).collect();
-    for value in &problem.values {
-        let last = value.readers.last();
-        for &reader in value
-            .overwriters
-            .iter()
-            .filter(|&reader| Some(reader) != last)
-        {
-            deficit[reader as usize] -= value.size;
-        }
-    }
+    let deficit: Vec<f64> = memory.iter().map(|need| need - budget).collect();
     if deficit.iter().all(|&need| need <= 0.0) {
         return 0;
     }
-    let scale = deficit.iter().copied().fold(1.0, f64::max);
-    let steps = problem.steps.len();
-    let mut price = vec![0.0; steps];
-    let mut prefix = vec![0.0; steps + 1];
-    let mut away = vec![0.0; steps + 1];
-    let (mut best, mut best_price) = (0.0, price.clone());
-    let (mut pace, mut stale) = (1.0, 0);
-    for _ in 0..ROUNDS {
-        for step in 0..steps {
-            prefix[step + 1] = prefix[step] + price[step];
-        }
-        away.fill(0.0);
-        let mut bound: f64 = price
-            .iter()
-            .zip(&deficit)
-            .map(|(price, need)| price * need / scale)
-            .sum();
-        for gap in &gaps {
-            let size = gap.size / scale;
-            let reduced =
-                gap.cost - size * (prefix[gap.until as usize] - prefix[gap.from as usize]);
-            if reduced < 0.0 {
-                bound += reduced;
-                away[gap.from as usize] += size;
-                away[gap.until as usize] -= size;
-            }
-        }
-        if bound > best {
-            best = bound;
-            best_price.clone_from(&price);
-            stale = 0;
-        } else {
-            stale += 1;
-            if stale == 20 {
-                (pace, stale) = (pace / 2.0, 0);
-                price.clone_from(&best_price);
-                continue;
-            }
-        }
-        let mut gone = 0.0;
-        let mut square = 0.0;
-        for step in 0..steps {
-            gone += away[step];
-            let slope = deficit[step] / scale - gone;
-            // Only what the price can still follow counts.
-            away[step] = if slope < 0.0 && price[step] == 0.0 {
-                0.0
-            } else {
-                slope
-            };
-            square += away[step] * away[step];
-            // `away` now holds the slope; its running sum is in `gone`.
-        }
-        if square == 0.0 {
-            break;
-        }
-        let length = pace * (known as f64 - bound).max(0.0) / square;
-        for step in 0..steps {
-            price[step] = (price[step] + length * away[step]).max(0.0);
-        }
-    }
+    let gaps = gaps(problem);
+    let times: Vec<f64> = problem.steps.iter().map(|step| step.time as f64).collect();
+    let cover = Cover {
+        deficit: &deficit,
+        gaps: &gaps,
+        times: &times,
+    };
+    let best = climb(&cover, known as f64);
     // Rounding must not lift the bound above what is proved.
     ((best * (1.0 - 1e-9)) as u64).min(known)
-}
-
-fn gaps(problem: &Problem) -> Vec<Gap> {
-    let mut gaps = Vec::new();
-    for value in problem
-        .values
-        .iter()
-        .filter(|value| value.recomputed && value.size > 0.0)
-    {
-        let producer = &problem.steps[value.producer as usize];
-        let sharing = producer.writes.iter().filter(|&&other| {
-            let other = &problem.values[other as usize];
-            other.recomputed && other.size > 0.0
-        });
-        let cost = producer.time as f64 / sharing.count().max(1) as f64;
-        let mut previous = value.producer;
-        for &reader in &value.readers {
-            if reader > previous + 1 {
-                gaps.push(Gap {
-                    cost,
-                    size: value.size,
-                    from: previous + 1,
-                    until: reader,
-                });
-            }
-            previous = reader;
-        }
-    }
-    gaps
 }
 
 #[cfg(test)]
