@@ -38,6 +38,8 @@ struct Report<'a> {
     figures: Figures<'a>,
     /// The names of the added copies, in file order.
     recomputed: Vec<&'a str>,
+    /// What the strategy says of its plan.
+    notes: &'a [String],
     before: PeakReport<'a>,
     after: PeakReport<'a>,
 }
@@ -72,6 +74,7 @@ pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
             .filter(is_mirror)
             .map(|id| graph.node(id).name.as_str())
             .collect(),
+        notes: &outcome.optimized.summary.notes,
         before: peak(&outcome.optimized.summary.before),
         after: peak(&outcome.optimized.summary.after),
     })

@@ -33,6 +33,9 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         let bound = format!("no plan that keeps the order adds less than {bound:.2} %");
         facts.push(("lower bound", bound));
     }
+    for note in &summary.notes {
+        facts.push(("strategy", note.clone()));
+    }
     facts.push((
         "planned in",
         format!("{:.2} s", outcome.search_time.as_secs_f64()),

@@ -97,6 +97,8 @@ pub struct Summary {
     pub nodes_before: usize,
     /// Nodes of the rewritten graph.
     pub nodes_after: usize,
+    /// What the strategy has to say about its plan, one sentence each.
+    pub notes: Vec<String>,
     /// Why the search ended.
     pub stop_reason: StopReason,
 }

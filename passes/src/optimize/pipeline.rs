@@ -85,7 +85,8 @@ impl<'o> Pipeline<'o> {
             });
         };
         verify_rewritten(&self.graph, &candidate.graph, self.options, budget)?;
-        let summary = self.summary(&candidate, budget, reached);
+        let notes = planner.notes();
+        let summary = self.summary(&candidate, budget, reached, notes);
         Ok(Optimized {
             graph: candidate.graph,
             summary,
@@ -190,7 +191,13 @@ impl<'o> Pipeline<'o> {
         (graph, costs)
     }
 
-    fn summary(&self, candidate: &Candidate, budget: Bytes, smallest: Bytes) -> Summary {
+    fn summary(
+        &self,
+        candidate: &Candidate,
+        budget: Bytes,
+        smallest: Bytes,
+        notes: Vec<String>,
+    ) -> Summary {
         let reserve = self.options.reserve;
         let time = |graph: &Graph, costs: &[Cost]| {
             let times = graph.order().iter().map(|id| costs[id.index()].time.0);
@@ -225,6 +232,7 @@ impl<'o> Pipeline<'o> {
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.graph.order().len(),
             nodes_after: candidate.graph.order().len(),
+            notes,
             stop_reason: match time_added {
                 _ if self.options.stop.load(Ordering::Relaxed) => StopReason::TimeLimit,
                 0 => StopReason::NothingToAdd,

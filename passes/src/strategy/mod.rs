@@ -15,9 +15,15 @@
 //! plans, [`Task::judge`] simulates each as it would be written, and the cheapest that fits is
 //! taken.
 
+pub mod chain;
+mod chain_graph;
+mod chain_planner;
 mod family;
 mod forward;
+pub mod precise_dp;
+pub mod revolve;
 mod segments;
+pub mod uniform_dp;
 
 mod chen;
 
@@ -50,17 +56,32 @@ pub enum Strategy {
     Auto,
     /// √n segments of equal length (Chen et al. 2016, section 4.3).
     ChenSqrt,
+    /// Exact for a chain of unequal blocks (Butt 2019, Algorithm 3.4).
+    PreciseDp,
+    /// Exact for a chain of equal blocks, by a table (Gruslys et al. 2016, Algorithm 1).
+    UniformDp,
+    /// Exact for a chain of equal blocks, in closed form (Griewank and Walther 2000).
+    Revolve,
 }
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 2] = [Strategy::Auto, Strategy::ChenSqrt];
+    pub const ALL: [Strategy; 5] = [
+        Strategy::Auto,
+        Strategy::ChenSqrt,
+        Strategy::PreciseDp,
+        Strategy::UniformDp,
+        Strategy::Revolve,
+    ];
 
     /// As `--strategy` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Auto => "auto",
             Strategy::ChenSqrt => "chen-sqrt",
+            Strategy::PreciseDp => "precise-dp",
+            Strategy::UniformDp => "uniform-dp",
+            Strategy::Revolve => "revolve",
         }
     }
 }
@@ -127,6 +148,11 @@ pub trait Planner {
     /// The cheapest plan it has whose largest need in the planned order is at most `budget`, what
     /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
+
+    /// What people should know about how the last plan was made, one sentence each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The strategy, ready to plan; `None` for [`Strategy::Auto`], which is the pipeline's own search.
@@ -134,6 +160,9 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
     Some(match strategy {
         Strategy::Auto => return None,
         Strategy::ChenSqrt => Box::new(Family::of(task, chen::sqrt(task))),
+        Strategy::PreciseDp | Strategy::UniformDp | Strategy::Revolve => {
+            chain_planner::planner(strategy, task)
+        }
     })
 }
 

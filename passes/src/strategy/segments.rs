@@ -99,7 +99,7 @@ impl Segments {
 }
 
 /// Does every node come behind what it reads and what has to precede it?
-fn is_allowed(task: &Task<'_>, forward: &ForwardPart, order: &[NodeId]) -> bool {
+pub(super) fn is_allowed(task: &Task<'_>, forward: &ForwardPart, order: &[NodeId]) -> bool {
     let mut places = vec![usize::MAX; task.graph.node_count()];
     for (place, id) in order.iter().enumerate() {
         places[id.index()] = place;

@@ -1,0 +1,225 @@
+//! The chain strategies on graphs: one knob, the memory of the abstract chain.
+
+use std::collections::BTreeMap;
+
+use super::chain::{Chain, Operation};
+use super::chain_graph::ChainGraph;
+use super::precise_dp::{PreciseDp, Rounding};
+use super::uniform_dp::UniformDp;
+use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned, revolve};
+use crate::bytes::Bytes;
+use crate::plan::Plan;
+
+/// Stages that a chain is cut into at most: the tables grow with the third power.
+const MOST_STAGES: usize = 160;
+
+/// Cells of the precise tables at most.
+const MOST_CELLS: usize = 4_000_000;
+
+/// Steps of the precise tables' innermost loop at most.
+const MOST_STEPS: usize = 250_000_000;
+
+/// Neighbours of the bisected knob that are judged as well: more memory for the chain does not
+/// always mean more on the graph.
+const NEIGHBOURS: usize = 4;
+
+/// The planner of a chain strategy.
+pub(super) fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Box<dyn Planner + 't> {
+    let forward = ForwardPart::of(task);
+    match ChainGraph::of(task, &forward, MOST_STAGES) {
+        Ok(graph) => Box::new(Knob::of(strategy, task, graph)),
+        Err(reason) => Box::new(Refusing(reason)),
+    }
+}
+
+/// A strategy that cannot plan the graph.
+pub(super) struct Refusing(pub(super) String);
+
+impl Planner for Refusing {
+    fn within(&mut self, _: Bytes) -> Result<Plan, Unplanned> {
+        Err(Unplanned::Refused(self.0.clone()))
+    }
+}
+
+/// How schedules are made.
+enum Solver {
+    /// By checkpoints, from 1.
+    Revolve,
+    /// By slots, from 1.
+    Uniform(UniformDp),
+    Precise(Box<Precise>),
+}
+
+struct Precise {
+    tables: PreciseDp,
+    /// The same with sizes rounded down: a bound.
+    bound: PreciseDp,
+    /// Every memory at which the plan is another one.
+    memories: Vec<u32>,
+}
+
+/// Plans by the memory that the chain may take, judged when they are needed.
+struct Knob<'t> {
+    task: &'t Task<'t>,
+    graph: ChainGraph,
+    solver: Solver,
+    judged: BTreeMap<usize, Judged>,
+    unmodified: Judged,
+    /// The setting of the last plan that was handed out.
+    chosen: Option<usize>,
+}
+
+impl<'t> Knob<'t> {
+    fn of(strategy: Strategy, task: &'t Task<'t>, graph: ChainGraph) -> Knob<'t> {
+        let stages = graph.chain.stages.len();
+        let solver = match strategy {
+            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graph.chain))),
+            Strategy::UniformDp => Solver::Uniform(UniformDp::solve(stages, stages)),
+            _ => Solver::Revolve,
+        };
+        Knob {
+            task,
+            graph,
+            solver,
+            judged: BTreeMap::new(),
+            unmodified: task.judge(task.without_copies()),
+            chosen: None,
+        }
+    }
+
+    /// How many settings there are.
+    fn settings(&self) -> usize {
+        match &self.solver {
+            Solver::Precise(precise) => precise.memories.len(),
+            _ => self.graph.chain.stages.len(),
+        }
+    }
+
+    fn schedule(&self, setting: usize) -> Vec<Operation> {
+        let chain = &self.graph.chain;
+        match &self.solver {
+            Solver::Revolve => revolve::schedule(chain, setting as u64 + 1),
+            Solver::Uniform(tables) => tables.schedule(chain, setting + 1),
+            Solver::Precise(precise) => {
+                let schedule = precise.tables.schedule(chain, precise.memories[setting]);
+                schedule.unwrap_or_default()
+            }
+        }
+    }
+
+    /// The figures of one setting.
+    fn judge(&mut self, setting: usize) -> &Judged {
+        if !self.judged.contains_key(&setting) {
+            let plan = self.graph.plan(&self.schedule(setting));
+            let plan = plan.without_unread_copies(self.task.graph, self.task.recomputation);
+            self.judged.insert(setting, self.task.judge(plan));
+        }
+        self.judged
+            .entry(setting)
+            .or_insert_with(|| self.unmodified.clone())
+    }
+
+    /// Judges the settings around the largest that fits.
+    fn look(&mut self, budget: Bytes) {
+        let (mut low, mut high) = (0, self.settings());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.judge(middle).plan.predicted_peak <= budget {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let last = (low + NEIGHBOURS).min(self.settings());
+        for setting in low.saturating_sub(NEIGHBOURS)..last {
+            self.judge(setting);
+        }
+    }
+}
+
+impl Planner for Knob<'_> {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        self.look(budget);
+        let all = || {
+            let settings = self
+                .judged
+                .iter()
+                .map(|(&setting, judged)| (Some(setting), judged));
+            settings.chain([(None, &self.unmodified)])
+        };
+        let peak = |judged: &Judged| judged.plan.predicted_peak;
+        let cheapest = all()
+            .filter(|(_, judged)| peak(judged) <= budget)
+            .min_by_key(|(_, judged)| (judged.added, peak(judged)));
+        if let Some((setting, judged)) = cheapest {
+            let plan = judged.plan.clone();
+            self.chosen = setting;
+            return Ok(plan);
+        }
+        let smallest = all().min_by_key(|(_, judged)| (peak(judged), judged.added));
+        let plan = smallest.map(|(_, judged)| judged.plan.clone());
+        Err(Unplanned::TooLarge(plan.unwrap_or_default()))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let stages = self.graph.chain.stages.len();
+        let mut notes = vec![format!(
+            "cut into a chain of {stages} blocks at {} of {} articulation points",
+            stages - 1,
+            self.graph.points
+        )];
+        if let (Solver::Precise(precise), Some(setting)) = (&self.solver, self.chosen) {
+            notes.push(precise.note(setting));
+        }
+        notes
+    }
+}
+
+impl Precise {
+    fn of(chain: &Chain) -> Precise {
+        let stages = chain.stages.len().max(1);
+        let pairs = stages * (stages + 1) / 2;
+        let steps = pairs * (stages + 2) / 3;
+        let buckets = (MOST_CELLS / pairs)
+            .min(MOST_STEPS / steps)
+            .clamp(16, 1 << 13);
+        // Everything kept, and the largest backward part.
+        let kept = chain
+            .stages
+            .iter()
+            .map(|s| s.result.saturating_add(s.internals));
+        let during = chain.stages.iter().enumerate().map(|(i, s)| {
+            let gradients = s.gradient.saturating_add(chain.gradient(i + 1));
+            let workspace = s.backward_workspace.max(s.forward_workspace);
+            gradients.saturating_add(workspace)
+        });
+        let most = kept
+            .fold(0, u64::saturating_add)
+            .saturating_add(during.max().unwrap_or(0));
+        let bucket = most.div_ceil(buckets as u64).max(1);
+        // Rounding up takes at most a bucket more for each thing that is counted.
+        let memory = buckets as u32 + 3 * stages as u32;
+        let tables = PreciseDp::solve(chain, memory, bucket, Rounding::Up);
+        Precise {
+            memories: tables.memories(),
+            bound: PreciseDp::solve(chain, memory, bucket, Rounding::Down),
+            tables,
+        }
+    }
+
+    /// What the buckets may have cost.
+    fn note(&self, setting: usize) -> String {
+        let memory = self.memories[setting];
+        let time = |tables: &PreciseDp| tables.cost(memory).map_or(0, |cost| cost.0);
+        let (planned, least) = (time(&self.tables), time(&self.bound));
+        let lost = match least {
+            0 => 0.0,
+            least => 100.0 * (planned as f64 / least as f64 - 1.0),
+        };
+        format!(
+            "memory in {memory} buckets of {}; rounding sizes up to them costs at most {lost:.1} % \
+             of the step",
+            Bytes(self.tables.bucket())
+        )
+    }
+}
