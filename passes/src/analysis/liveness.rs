@@ -122,14 +122,6 @@ pub fn fixed_bytes(graph: &Graph) -> Bytes {
         .sum()
 }
 
-/// The most that any step of `order` needs, without what the caller owns.
-pub(crate) fn peak(skeleton: &Skeleton, order: &[u32]) -> u64 {
-    profile(skeleton, order, &buffers(skeleton, order))
-        .into_iter()
-        .max()
-        .unwrap_or(0)
-}
-
 /// The need of every step, without what the caller owns.
 pub(crate) fn profile_of(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
     profile(skeleton, order, &buffers(skeleton, order))

@@ -1,0 +1,116 @@
+use super::*;
+use crate::analysis::cost::{Cost, Overrides};
+use crate::analysis::recompute::Recomputation;
+use crate::bytes::Bytes;
+use crate::operators::Provider;
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::testing::random_training_graph;
+use crate::transform::insert_mirrors::InsertMirrors;
+use crate::transform::release_unread::ReleaseUnread;
+
+const CPU: Provider = Provider::Cpu;
+
+/// A random graph in which whoever reads something old reads it computed again.
+fn mirrored(seed: u64, size: usize) -> Graph {
+    let mut graph = random_training_graph(seed, size);
+    let recomputation = Recomputation::of(&graph, &Overrides::default());
+    let mut sequence = Vec::new();
+    let mut computed = vec![None; graph.tensor_count()];
+    for &id in graph.order() {
+        for tensor in graph.node(id).reads() {
+            if let Some((step, producer, output)) = computed[tensor.index()]
+                && recomputation.supplies(producer, output, tensor)
+                && sequence.len() - step > 8
+            {
+                sequence.push(producer);
+            }
+        }
+        for (output, tensor) in graph.node(id).outputs.iter().enumerate() {
+            if let Some(tensor) = tensor {
+                computed[tensor.index()] = Some((sequence.len(), id, output));
+            }
+        }
+        sequence.push(id);
+    }
+    let plan = Plan {
+        sequence,
+        predicted_peak: Bytes::ZERO,
+    };
+    let recomputation = &recomputation;
+    let Ok(_) = (InsertMirrors {
+        plan: &plan,
+        recomputation,
+    })
+    .run(&mut graph);
+    let Ok(_) = ReleaseUnread.run(&mut graph);
+    graph
+}
+
+fn placed(graph: &Graph) -> Placement {
+    Placement::new(graph, CPU, &vec![Cost::default(); graph.node_count()])
+}
+
+fn barriers(placement: &Placement, chosen: &Chosen) -> usize {
+    placement.barriers(chosen).len()
+}
+
+#[test]
+fn all_barriers_together_enforce_the_files_order() {
+    for seed in 0..60 {
+        let graph = mirrored(seed, 20 + seed as usize * 2);
+        let placement = placed(&graph);
+        let choice = Choice::new(&placement, &graph, &[], 0);
+        for run in choice.runs(&vec![true; placement.len()]) {
+            // The runtime puts every Shape and Size directly behind its producer.
+            let moves = |position: &u32| {
+                let node = graph.node(graph.order()[*position as usize]);
+                node.is("", "Shape") || node.is("", "Size")
+            };
+            let mut others = run.wanted.iter().filter(|position| !moves(position));
+            let mut before = others.next();
+            for position in others {
+                assert!(before <= Some(position), "seed {seed}: {:?}", run.wanted);
+                before = Some(position);
+            }
+        }
+    }
+}
+
+#[test]
+fn less_work_leaves_more_barriers_and_the_same_peak() {
+    let mut total = [0; 3];
+    for seed in 0..40 {
+        let graph = mirrored(seed, 60);
+        let placement = placed(&graph);
+        let all = vec![true; placement.len()];
+        let budget = Choice::new(&placement, &graph, &[], 0).peak(&all);
+        for (allowance, total) in [0, 1_000, WORK].into_iter().zip(&mut total) {
+            let mut choice = Choice::new(&placement, &graph, &[], budget);
+            choice.allowance = allowance;
+            let chosen = choice.choose().expect("all barriers fit");
+            // Adding and thinning out end with the simulation that uses up their allowance; one
+            // more each for no barrier and for all. Each visits, in two orders, at most every node
+            // with a barrier: 4 · nodes.
+            let most = 2 * allowance + 4 * 4 * placement.len();
+            assert!(
+                choice.work.get() <= most,
+                "seed {seed}: {}",
+                choice.work.get()
+            );
+            assert!(choice.peak(&chosen) <= budget, "seed {seed}");
+            *total += barriers(&placement, &chosen);
+        }
+    }
+    assert!(total[0] > total[1] && total[1] > total[2], "{total:?}");
+}
+
+#[test]
+fn a_peak_that_barriers_do_not_reach_is_told_after_little_work() {
+    let graph = mirrored(1, 60);
+    let placement = placed(&graph);
+    let mut choice = Choice::new(&placement, &graph, &[], 0);
+    choice.allowance = 0;
+    let all = vec![true; placement.len()];
+    assert_eq!(choice.choose(), Err(choice.peak(&all)));
+}

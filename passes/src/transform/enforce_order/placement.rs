@@ -1,0 +1,190 @@
+//! Where barriers can stand, and the graph with some of them in it.
+
+use crate::analysis::cost::Cost;
+use crate::analysis::skeleton::{Share, Skeleton};
+use crate::graph::{Graph, NodeId, TensorKind, Uses};
+use crate::operators::Provider;
+
+/// By position: is there to be a barrier before this node?
+pub(super) type Chosen = Vec<bool>;
+
+/// A PassThrough to be inserted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Barrier {
+    /// The position of the node that waits.
+    pub(super) before: u32,
+    /// The tensor that is passed through to it.
+    pub(super) passed: u32,
+    /// One tensor of every node that it waits for.
+    pub(super) waits: Vec<u32>,
+}
+
+/// What barriers would pass through and wait for, by position in the file.
+pub(super) struct Placement {
+    base: Skeleton,
+    /// By tensor: the position of its producer.
+    producer: Vec<Option<u32>>,
+    /// By node: the tensor that a barrier before it would pass through.
+    passed: Vec<Option<u32>>,
+    /// By node: the tensor by which others wait for it.
+    signal: Vec<Option<u32>>,
+    /// By node: may others wait for it?
+    waitable: Vec<bool>,
+}
+
+impl Placement {
+    pub(super) fn new(graph: &Graph, provider: Provider, costs: &[Cost]) -> Placement {
+        let base = Skeleton::of(graph, provider, costs);
+        let uses = Uses::of(graph);
+        let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
+        let waitable = graph.order().iter().enumerate();
+        let waitable = waitable
+            .map(|(i, &id)| !base.reads_only_shape[i] || read(id))
+            .collect();
+        let mut producer = vec![None; base.size.len()];
+        for node in 0..base.len() {
+            for &tensor in base.writes.get(node) {
+                producer[tensor as usize] = Some(node as u32);
+            }
+        }
+        let passed = |id: &NodeId| {
+            let node = graph.node(*id);
+            if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
+                return None;
+            }
+            let mut inputs = node.inputs.iter().flatten();
+            let computed = inputs
+                .clone()
+                .find(|t| graph.tensor(**t).kind == TensorKind::Value);
+            computed.or_else(|| inputs.next()).map(|tensor| tensor.0)
+        };
+        let signal = |node: usize| {
+            // What lies in the caller's memory is updated in place and not to be passed around.
+            let is_caller_s = |tensor: u32| {
+                let mut shares = base.shares.get(node).iter();
+                shares.any(|share| share.written == tensor && base.owned[share.read as usize])
+            };
+            let written = base.writes.get(node).iter().copied();
+            written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
+        };
+        Placement {
+            passed: graph.order().iter().map(passed).collect(),
+            signal: (0..base.len()).map(signal).collect(),
+            waitable,
+            producer,
+            base,
+        }
+    }
+
+    /// The number of nodes without barriers.
+    pub(super) fn len(&self) -> usize {
+        self.base.len()
+    }
+
+    /// The barriers that the choice amounts to; where nothing is open there is none.
+    pub(super) fn barriers(&self, chosen: &Chosen) -> Vec<Barrier> {
+        let mut open: Vec<u32> = Vec::new();
+        let mut is_open = vec![false; self.base.len()];
+        let mut barriers = Vec::new();
+        for node in 0..self.base.len() {
+            // Who waits for a reader waits for what it reads; for some readers nobody waits.
+            let reads = self.base.reads.get(node).iter();
+            for &tensor in reads.filter(|_| self.waitable[node]) {
+                if let Some(producer) = self.producer[tensor as usize] {
+                    is_open[producer as usize] = false;
+                }
+            }
+            if let (true, Some(passed)) = (chosen[node], self.passed[node]) {
+                open.retain(|&n| is_open[n as usize]);
+                let waits: Vec<u32> = open
+                    .iter()
+                    .filter_map(|&n| self.signal[n as usize])
+                    .collect();
+                for n in open.drain(..) {
+                    is_open[n as usize] = false;
+                }
+                if !waits.is_empty() {
+                    barriers.push(Barrier {
+                        before: node as u32,
+                        passed,
+                        waits,
+                    });
+                }
+            }
+            // A Size that only releases its input runs directly behind the producer anyway.
+            if self.waitable[node] {
+                is_open[node] = true;
+                open.push(node as u32);
+            }
+        }
+        barriers
+    }
+
+    /// The skeleton with the barriers in it, and for each of its nodes the position in the file
+    /// that it belongs to (a barrier's is its reader's).
+    pub(super) fn with_barriers(&self, barriers: &[Barrier]) -> (Skeleton, Vec<u32>) {
+        let mut skeleton = Skeleton {
+            size: self.base.size.clone(),
+            owned: self.base.owned.clone(),
+            output: self.base.output.clone(),
+            ..Skeleton::default()
+        };
+        let mut position = Vec::with_capacity(self.base.len() + barriers.len());
+        let mut next = barriers.iter().peekable();
+        for node in 0..self.base.len() {
+            let barrier = next.next_if(|barrier| barrier.before as usize == node);
+            let mut replaced = None;
+            if let Some(barrier) = barrier {
+                let reads = || std::iter::once(barrier.passed).chain(barrier.waits.iter().copied());
+                let first = skeleton.size.len() as u32;
+                let writes: Vec<u32> = reads().zip(first..).map(|(_, new)| new).collect();
+                for tensor in reads() {
+                    skeleton.size.push(self.base.size[tensor as usize]);
+                    skeleton.owned.push(false);
+                    skeleton.output.push(false);
+                }
+                skeleton.reads.push(reads());
+                skeleton.writes.push(writes);
+                let shares = reads().zip(first..);
+                skeleton.shares.push(shares.map(|(read, written)| Share {
+                    written,
+                    read,
+                    always: true,
+                }));
+                skeleton.workspace.push(0);
+                skeleton.reads_only_shape.push(false);
+                position.push(node as u32);
+                replaced = Some((barrier.passed, first));
+            }
+            let mut once = replaced;
+            skeleton
+                .reads
+                .push(self.base.reads.get(node).iter().map(|&tensor| match once {
+                    Some((old, new)) if old == tensor => {
+                        once = None;
+                        new
+                    }
+                    _ => tensor,
+                }));
+            skeleton
+                .writes
+                .push(self.base.writes.get(node).iter().copied());
+            skeleton.shares.push(
+                self.base
+                    .shares
+                    .get(node)
+                    .iter()
+                    .map(|&share| match replaced {
+                        Some((old, new)) if old == share.read => Share { read: new, ..share },
+                        _ => share,
+                    }),
+            );
+            skeleton.workspace.push(self.base.workspace[node]);
+            skeleton
+                .reads_only_shape
+                .push(self.base.reads_only_shape[node]);
+            position.push(node as u32);
+        }
+        (skeleton, position)
+    }
+}
