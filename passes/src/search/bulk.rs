@@ -90,3 +90,6 @@ pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
     }
     state.apply(&toggles);
 }
+
+#[cfg(test)]
+mod tests;

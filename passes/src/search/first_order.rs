@@ -18,20 +18,9 @@ use super::postpone::postpone;
 const TINY: u64 = 4096;
 
 /// The topological order with the smallest peak among those tried, in which the first of each of
-/// the `sequences` runs before the second. A permutation of the graph's order.
-/// O(orders · (nodes + edges)).
-pub fn first_order(
-    graph: &Graph,
-    provider: Provider,
-    costs: &[Cost],
-    sequences: &[(NodeId, NodeId)],
-) -> Vec<NodeId> {
-    let orders = first_orders(graph, provider, costs, sequences);
-    orders.into_iter().next().unwrap_or_default()
-}
-
-/// That order, and the same before anything was postponed where that differs: a lower peak
-/// without copies does not always leave the cheaper copies.
+/// the `sequences` runs before the second; and the same before anything was postponed where that
+/// differs: a lower peak without copies does not always leave the cheaper copies. Permutations of
+/// the graph's order. O(orders · (nodes + edges)).
 pub fn first_orders(
     graph: &Graph,
     provider: Provider,
@@ -329,3 +318,6 @@ impl Eager<'_> {
         leaves_nothing && self.missing[reader as usize] as usize <= from_node.count()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::plan::Plan;
 
-pub use first_order::{first_order, first_orders};
+pub use first_order::first_orders;
 
 use greedy::{Reached, greedy};
 use problem::{Problem, Step};

@@ -222,3 +222,6 @@ pub(crate) fn may_merge(state: &State<'_>, copy: Copy) -> bool {
         state.largest_between(last.0, copy.before) <= room
     })
 }
+
+#[cfg(test)]
+mod tests;

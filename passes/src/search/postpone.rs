@@ -152,3 +152,6 @@ fn later_places(links: &Links, order: &[u32], profile: &[u64], block: &[u32]) ->
     };
     places.iter().map(move_behind).collect()
 }
+
+#[cfg(test)]
+mod tests;
