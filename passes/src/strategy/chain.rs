@@ -155,8 +155,19 @@ pub fn execute<P: Copy>(
     start: P,
     policy: impl Fn(usize, usize, P) -> Action<P>,
 ) -> Vec<Operation> {
+    execute_between(chain, 0, chain.stages.len(), start, policy)
+}
+
+/// The same for backward parts `end − 1` to `begin` only, with x_begin and g_end there.
+pub fn execute_between<P: Copy>(
+    chain: &Chain,
+    begin: usize,
+    end: usize,
+    start: P,
+    policy: impl Fn(usize, usize, P) -> Action<P>,
+) -> Vec<Operation> {
     let mut schedule = Vec::new();
-    let mut stack = vec![Work::Reverse(0, chain.stages.len(), start)];
+    let mut stack = vec![Work::Reverse(begin, end, start)];
     while let Some(work) = stack.pop() {
         let (i, j, state) = match work {
             Work::Do(operation) => {

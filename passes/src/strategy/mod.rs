@@ -20,6 +20,7 @@ mod chain_graph;
 mod chain_planner;
 mod family;
 mod forward;
+pub mod join_dp;
 pub mod precise_dp;
 pub mod revolve;
 mod segments;

@@ -9,7 +9,7 @@
 //! On a real chain every stage counts as one step and every result as one slot. What differs
 //! between stages is only seen when the plan is judged.
 
-use super::chain::{Action, Chain, Operation, execute};
+use super::chain::{Action, Chain, Operation, execute_between};
 
 /// Longer chains are not planned for, so that all below stays in range.
 const MOST_STEPS: u64 = u32::MAX as u64;
@@ -69,7 +69,17 @@ fn advance(l: u64, s: u64) -> u64 {
 
 /// Revolve's schedule for `chain` with `checkpoints` slots, the initial state among them.
 pub fn schedule(chain: &Chain, checkpoints: u64) -> Vec<Operation> {
-    execute(chain, checkpoints.max(1), |i, j, s| {
+    schedule_between(chain, 0, chain.stages.len(), checkpoints)
+}
+
+/// The same for backward parts `end − 1` to `begin` only; x_begin takes one of the checkpoints.
+pub fn schedule_between(
+    chain: &Chain,
+    begin: usize,
+    end: usize,
+    checkpoints: u64,
+) -> Vec<Operation> {
+    execute_between(chain, begin, end, checkpoints.max(1), |i, j, s| {
         if s <= 1 {
             return Action::Everything;
         }
