@@ -14,7 +14,9 @@ cargo xtask truth [DIR] [NAME...]
 cargo xtask quality [DIR] [OPTION...]
                            plans the graphs in DIR (testdata/models) and generated ones at many budgets,
                            and prints how good the plans are; --sweep checks that a larger budget never
-                           costs more. Options: .venv/bin/python tools/quality.py --help";
+                           costs more. Options: .venv/bin/python tools/quality.py --help
+cargo xtask figures [DIR]  draws the trade-off curves of the chain and join papers, as CSV and SVG in DIR
+                           (target/figures)";
 
 /// The command that failed, in words.
 struct Failed(String);
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
+        Some("figures") => figures(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -38,6 +41,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Needs no ONNX Runtime.
+fn figures(arguments: &[String]) -> Result<(), Failed> {
+    let directory = arguments.first().map_or("target/figures", String::as_str);
+    cargo(&[
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "ckpt-passes",
+        "--example",
+        "figures",
+        "--",
+        directory,
+    ])
 }
 
 /// Ends with the tests, so that their summary is the last thing printed.
