@@ -217,6 +217,7 @@ fn overrides(setting: &Setting) -> Result<Overrides, Failure> {
             entry.time_us = said.time_us.or(entry.time_us);
             entry.workspace_bytes = said.workspace_bytes.or(entry.workspace_bytes);
             entry.recomputable = said.recomputable.or(entry.recomputable);
+            entry.mirrors = said.mirrors.or(entry.mirrors);
         }
     }
     Ok(overrides)

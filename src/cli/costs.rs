@@ -1,6 +1,7 @@
 //! The cost table of `--costs`.
 //!
-//! `{"nodes": {"<node name>": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}`
+//! `{"nodes": {"<node name>": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}`;
+//! with `"mirrors": 2` a node has that mirror count m(v) in the strategies of Chen et al.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ struct Entry {
     time_us: Option<f64>,
     workspace_bytes: Option<u64>,
     recomputable: Option<bool>,
+    mirrors: Option<u32>,
 }
 
 /// Reads the table at `path`.
@@ -87,6 +89,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Overrides, CostsError> {
             time_us: entry.time_us,
             workspace_bytes: entry.workspace_bytes,
             recomputable: entry.recomputable,
+            mirrors: entry.mirrors,
         };
         overrides.insert(node, entry);
     }

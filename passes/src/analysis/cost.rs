@@ -74,6 +74,9 @@ pub struct NodeOverride {
     pub workspace_bytes: Option<u64>,
     /// Whether it may be computed twice.
     pub recomputable: Option<bool>,
+    /// How many mirrors it gets from the strategies that go by mirror counts; none keeps its
+    /// results.
+    pub mirrors: Option<u32>,
 }
 
 /// Overrides by node name.

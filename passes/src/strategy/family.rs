@@ -15,12 +15,19 @@ pub struct Judged {
 
 /// The plans of a strategy. The plan without copies is always among them.
 pub struct Family {
-    plans: Vec<Judged>,
+    /// Or why the strategy has none.
+    plans: Result<Vec<Judged>, String>,
 }
 
 impl Family {
-    /// Judges the plans; equal ones once.
-    pub fn of(task: &Task<'_>, mut plans: Vec<Plan>) -> Family {
+    /// Judges the plans, equal ones once; or keeps why the strategy has none.
+    pub fn of(task: &Task<'_>, plans: Result<Vec<Plan>, String>) -> Family {
+        Family {
+            plans: plans.map(|plans| Family::judge(task, plans)),
+        }
+    }
+
+    fn judge(task: &Task<'_>, mut plans: Vec<Plan>) -> Vec<Judged> {
         plans.push(task.without_copies());
         let mut seen: Vec<Plan> = Vec::new();
         for plan in plans {
@@ -29,32 +36,25 @@ impl Family {
                 seen.push(plan);
             }
         }
-        Family {
-            plans: seen.into_iter().map(|plan| task.judge(plan)).collect(),
-        }
-    }
-
-    /// All plans with their figures.
-    pub fn plans(&self) -> &[Judged] {
-        &self.plans
+        seen.into_iter().map(|plan| task.judge(plan)).collect()
     }
 }
 
 impl Planner for Family {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        let plans = match &self.plans {
+            Ok(plans) => plans.iter(),
+            Err(reason) => return Err(Unplanned::Refused(reason.clone())),
+        };
         let fits = |judged: &&Judged| judged.plan.predicted_peak <= budget;
-        let cheapest = self
-            .plans
-            .iter()
+        let cheapest = plans
+            .clone()
             .filter(fits)
             .min_by_key(|judged| (judged.added, judged.plan.predicted_peak));
         if let Some(judged) = cheapest {
             return Ok(judged.plan.clone());
         }
-        let smallest = self
-            .plans
-            .iter()
-            .min_by_key(|judged| (judged.plan.predicted_peak, judged.added));
+        let smallest = plans.min_by_key(|judged| (judged.plan.predicted_peak, judged.added));
         Err(Unplanned::TooLarge(
             smallest
                 .map(|judged| judged.plan.clone())

@@ -27,6 +27,9 @@ mod segments;
 pub mod uniform_dp;
 
 mod chen;
+mod greedy_remat;
+mod knapsack;
+mod lower_set;
 
 use std::fmt;
 use std::str::FromStr;
@@ -57,6 +60,24 @@ pub enum Strategy {
     Auto,
     /// √n segments of equal length (Chen et al. 2016, section 4.3).
     ChenSqrt,
+    /// Segments up to a size, for many sizes (Chen et al. 2016, Algorithm 3).
+    ChenBudget,
+    /// Segments inside segments (Chen et al. 2016, section 4.4).
+    ChenRecursive,
+    /// Results of normalizations, activations and pooling (Chen et al. 2016, section 4.2).
+    CheapOps,
+    /// All sequences of lower sets, least time (Kusumoto et al. 2019, section 4.2).
+    LowerSetExactTime,
+    /// All sequences of lower sets, coarse segments (Kusumoto et al. 2019, sections 4.2 and 4.4).
+    LowerSetExactMemory,
+    /// Sequences of ancestors, least time (Kusumoto et al. 2019, section 4.3).
+    LowerSetApproxTime,
+    /// Sequences of ancestors, coarse segments (Kusumoto et al. 2019, sections 4.3 and 4.4).
+    LowerSetApproxMemory,
+    /// What frees most where memory is short, as XLA's rematerialization does.
+    GreedyRemat,
+    /// A knapsack of saved values, as PyTorch's activation memory budget has it.
+    Knapsack,
     /// Exact for a chain of unequal blocks (Butt 2019, Algorithm 3.4).
     PreciseDp,
     /// Exact for a chain of equal blocks, by a table (Gruslys et al. 2016, Algorithm 1).
@@ -67,9 +88,18 @@ pub enum Strategy {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 5] = [
+    pub const ALL: [Strategy; 14] = [
         Strategy::Auto,
         Strategy::ChenSqrt,
+        Strategy::ChenBudget,
+        Strategy::ChenRecursive,
+        Strategy::CheapOps,
+        Strategy::LowerSetExactTime,
+        Strategy::LowerSetExactMemory,
+        Strategy::LowerSetApproxTime,
+        Strategy::LowerSetApproxMemory,
+        Strategy::GreedyRemat,
+        Strategy::Knapsack,
         Strategy::PreciseDp,
         Strategy::UniformDp,
         Strategy::Revolve,
@@ -80,6 +110,15 @@ impl Strategy {
         match self {
             Strategy::Auto => "auto",
             Strategy::ChenSqrt => "chen-sqrt",
+            Strategy::ChenBudget => "chen-budget",
+            Strategy::ChenRecursive => "chen-recursive",
+            Strategy::CheapOps => "cheap-ops",
+            Strategy::LowerSetExactTime => "lower-set-exact",
+            Strategy::LowerSetExactMemory => "lower-set-exact-memory",
+            Strategy::LowerSetApproxTime => "lower-set-approx",
+            Strategy::LowerSetApproxMemory => "lower-set-approx-memory",
+            Strategy::GreedyRemat => "greedy-remat",
+            Strategy::Knapsack => "knapsack",
             Strategy::PreciseDp => "precise-dp",
             Strategy::UniformDp => "uniform-dp",
             Strategy::Revolve => "revolve",
@@ -158,13 +197,25 @@ pub trait Planner {
 
 /// The strategy, ready to plan; `None` for [`Strategy::Auto`], which is the pipeline's own search.
 pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Planner + 't>> {
-    Some(match strategy {
+    use lower_set::Sequences::{Approximate, Exact};
+    let lower_sets = |family, memory_centric| lower_set::plans(task, family, memory_centric);
+    let plans = match strategy {
         Strategy::Auto => return None,
-        Strategy::ChenSqrt => Box::new(Family::of(task, chen::sqrt(task))),
+        Strategy::ChenSqrt => Ok(chen::sqrt(task)),
+        Strategy::ChenBudget => Ok(chen::budget(task)),
+        Strategy::ChenRecursive => Ok(chen::recursive(task)),
+        Strategy::CheapOps => Ok(chen::cheap_ops(task)),
+        Strategy::LowerSetExactTime => lower_sets(Exact, false),
+        Strategy::LowerSetExactMemory => lower_sets(Exact, true),
+        Strategy::LowerSetApproxTime => lower_sets(Approximate, false),
+        Strategy::LowerSetApproxMemory => lower_sets(Approximate, true),
+        Strategy::GreedyRemat => Ok(greedy_remat::plans(task)),
+        Strategy::Knapsack => Ok(knapsack::plans(task)),
         Strategy::PreciseDp | Strategy::UniformDp | Strategy::Revolve => {
-            chain_planner::planner(strategy, task)
+            return Some(chain_planner::planner(strategy, task));
         }
-    })
+    };
+    Some(Box::new(Family::of(task, plans)))
 }
 
 impl Task<'_> {

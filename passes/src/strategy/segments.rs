@@ -49,13 +49,13 @@ impl Segments {
         self.of.iter().zip(boundaries).map(count).collect()
     }
 
-    /// The plans of the canonical strategy: in the task's order, and with both parts of the graph
+    /// The plans of the canonical strategy for mirror counts such as
+    /// [`Segments::mirror_counts`]: in the task's order, and with both parts of the graph
     /// sorted by segments, the backward part from the last to the first, where that is allowed.
-    pub fn plans(&self, task: &Task<'_>, forward: &ForwardPart) -> Vec<Plan> {
-        let counts = self.mirror_counts(forward);
-        let mut plans = vec![place(task.order, task, forward, &counts, Some(&self.of))];
-        if let Some(order) = self.order(task, forward, &counts) {
-            plans.push(place(&order, task, forward, &counts, Some(&self.of)));
+    pub fn plans(&self, task: &Task<'_>, forward: &ForwardPart, counts: &[u32]) -> Vec<Plan> {
+        let mut plans = vec![place(task.order, task, forward, counts, Some(&self.of))];
+        if let Some(order) = self.order(task, forward, counts) {
+            plans.push(place(&order, task, forward, counts, Some(&self.of)));
         }
         plans
     }
@@ -121,8 +121,17 @@ pub fn mirrored(task: &Task<'_>, forward: &ForwardPart, counts: &[u32]) -> Plan 
     place(task.order, task, forward, counts, None)
 }
 
-/// As [`mirrored`], in another order of first computations. With `whole`, all mirrors of a
-/// segment run when one is wanted, as the canonical strategy has it.
+/// As [`mirrored`], in another order of first computations.
+pub(super) fn mirrored_in(
+    order: &[NodeId],
+    task: &Task<'_>,
+    forward: &ForwardPart,
+    counts: &[u32],
+) -> Plan {
+    place(order, task, forward, counts, None)
+}
+
+/// With `whole`, all mirrors of a segment run when one is wanted, as the canonical strategy has it.
 fn place(
     order: &[NodeId],
     task: &Task<'_>,

@@ -1,0 +1,209 @@
+//! Lower sets of a forward part, and what formulas (1) and (2) need of each.
+
+use std::collections::BTreeSet;
+
+use crate::strategy::{ForwardPart, Segments};
+
+/// A set of vertices, 64 to a word.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Bits(Vec<u64>);
+
+impl Bits {
+    fn empty(vertices: usize) -> Bits {
+        Bits(vec![0; vertices.div_ceil(64)])
+    }
+
+    pub(super) fn has(&self, v: u32) -> bool {
+        self.0[v as usize / 64] & (1 << (v % 64)) != 0
+    }
+
+    fn insert(&mut self, v: u32) {
+        self.0[v as usize / 64] |= 1 << (v % 64);
+    }
+
+    fn join(&mut self, other: &Bits) {
+        for (word, other) in self.0.iter_mut().zip(&other.0) {
+            *word |= other;
+        }
+    }
+
+    pub(super) fn is_inside(&self, other: &Bits) -> bool {
+        self.0.iter().zip(&other.0).all(|(a, b)| a & !b == 0)
+    }
+
+    /// What is in `self` and not in `other`, ascending.
+    fn without<'b>(&'b self, other: &'b Bits) -> impl Iterator<Item = u32> + 'b {
+        let words = self.0.iter().zip(&other.0).enumerate();
+        words.flat_map(|(i, (a, b))| {
+            let mut left = a & !b;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(i as u32 * 64 + bit)
+            })
+        })
+    }
+}
+
+/// A lower set L.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LowerSet {
+    pub(super) members: Bits,
+    /// ∂(L), with all members that cannot be computed again.
+    boundary: Bits,
+    /// M(L).
+    pub(super) bytes: u64,
+    /// T(L).
+    pub(super) time: u32,
+    /// M(δ⁺(L) \ L) + M(δ⁻(δ⁺(L)) \ L): what the backward part of V_i finds occupied behind it.
+    pub(super) behind: u64,
+}
+
+/// A family of lower sets, ascending by memory; the empty set first, all vertices last.
+#[derive(Clone, Debug)]
+pub(super) struct Sets {
+    pub(super) sets: Vec<LowerSet>,
+    /// By vertex.
+    bytes: Vec<u64>,
+    /// By vertex, in counted times.
+    times: Vec<u32>,
+}
+
+/// T(V), about.
+const TIMES: f64 = 512.0;
+
+impl Sets {
+    /// Every lower set; an error if there are more than `most`.
+    pub(super) fn all(forward: &ForwardPart, most: usize) -> Result<Sets, String> {
+        let n = forward.vertices.len();
+        let mut found = BTreeSet::from([Bits::empty(n)]);
+        let mut open = vec![Bits::empty(n)];
+        while let Some(set) = open.pop() {
+            for (v, vertex) in forward.vertices.iter().enumerate() {
+                let v = v as u32;
+                if set.has(v) || !vertex.before.iter().all(|&u| set.has(u)) {
+                    continue;
+                }
+                let mut larger = set.clone();
+                larger.insert(v);
+                if found.insert(larger.clone()) {
+                    open.push(larger);
+                }
+            }
+            if found.len() > most {
+                return Err(format!(
+                    "the {n} variables of its forward part have more than {most} lower sets, \
+                     which is as many as the exact table is made for; lower-set-approx has no \
+                     such limit"
+                ));
+            }
+        }
+        Ok(Sets::of(forward, found))
+    }
+
+    /// L^Pruned: for every vertex, what it is computed from and itself; besides, the empty set and
+    /// all vertices.
+    pub(super) fn ancestors(forward: &ForwardPart) -> Sets {
+        let n = forward.vertices.len();
+        let mut of: Vec<Bits> = Vec::with_capacity(n);
+        let mut all = Bits::empty(n);
+        for (v, vertex) in forward.vertices.iter().enumerate() {
+            let mut set = Bits::empty(n);
+            set.insert(v as u32);
+            for &u in &vertex.before {
+                set.join(&of[u as usize]);
+            }
+            all.insert(v as u32);
+            of.push(set);
+        }
+        let ends = [Bits::empty(n), all];
+        Sets::of(forward, of.into_iter().chain(ends).collect())
+    }
+
+    fn of(forward: &ForwardPart, members: BTreeSet<Bits>) -> Sets {
+        let vertices = &forward.vertices;
+        let bytes: Vec<u64> = vertices
+            .iter()
+            .map(|vertex| vertex.bytes.0.min(1 << 42))
+            .collect();
+        let unit = (forward.time() as f64 / TIMES).max(1.0);
+        let counted = |time: u64| ((time as f64 / unit).round() as u32).max(1);
+        let times = vertices.iter().map(|vertex| counted(vertex.time)).collect();
+        let mut family = Sets {
+            sets: Vec::new(),
+            bytes,
+            times,
+        };
+        let sets = members.into_iter().map(|set| family.describe(forward, set));
+        let mut sets: Vec<LowerSet> = sets.collect();
+        // A superset holds no less, and more vertices.
+        sets.sort_by_key(|set| {
+            let size: u32 = set.members.0.iter().map(|word| word.count_ones()).sum();
+            (set.bytes, size)
+        });
+        family.sets = sets;
+        family
+    }
+
+    fn describe(&self, forward: &ForwardPart, members: Bits) -> LowerSet {
+        let n = forward.vertices.len();
+        let none = Bits::empty(n);
+        let mut boundary = Bits::empty(n);
+        let mut next = Bits::empty(n);
+        let (mut bytes, mut time) = (0, 0);
+        for v in members.without(&none) {
+            let vertex = &forward.vertices[v as usize];
+            bytes += self.bytes[v as usize];
+            time += self.times[v as usize];
+            let mut outside = vertex.after.iter().filter(|&&w| !members.has(w)).peekable();
+            if outside.peek().is_some() || !vertex.recomputable {
+                boundary.insert(v);
+            }
+            outside.for_each(|&w| next.insert(w));
+        }
+        let mut feeding = Bits::empty(n);
+        for w in next.without(&members) {
+            for &u in &forward.vertices[w as usize].before {
+                feeding.insert(u);
+            }
+        }
+        let behind = self.sum(next.without(&members)) + self.sum(feeding.without(&members));
+        LowerSet {
+            members,
+            boundary,
+            bytes,
+            time,
+            behind,
+        }
+    }
+
+    fn sum(&self, vertices: impl Iterator<Item = u32>) -> u64 {
+        vertices.map(|v| self.bytes[v as usize]).sum()
+    }
+
+    /// M(∂(L') \ L) and T(∂(L') \ L): what the step from L to L' keeps, and saves.
+    pub(super) fn kept(&self, lower: &LowerSet, upper: &LowerSet) -> (u64, u32) {
+        let kept = upper.boundary.without(&lower.members);
+        kept.fold((0, 0), |(bytes, time), v| {
+            (
+                bytes + self.bytes[v as usize],
+                time + self.times[v as usize],
+            )
+        })
+    }
+
+    /// The segments of the sequence, which ascends to all vertices.
+    pub(super) fn segments(&self, sequence: &[usize]) -> Segments {
+        let vertices = 0..self.bytes.len() as u32;
+        let first_with = |v: u32| {
+            sequence
+                .iter()
+                .position(|&set| self.sets[set].members.has(v))
+        };
+        Segments {
+            of: vertices
+                .map(|v| first_with(v).unwrap_or(0) as u32)
+                .collect(),
+        }
+    }
+}
