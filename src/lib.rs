@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod compare;
 pub mod onnx;
 pub mod report;
 pub mod run;

@@ -24,7 +24,7 @@ use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, e
 use crate::report::{self, Outcome, ReportFile};
 
 /// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
-const EVALUATIONS: u64 = 1_000_000;
+pub(crate) const EVALUATIONS: u64 = 1_000_000;
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]
@@ -59,6 +59,8 @@ pub enum Failure {
     },
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
+    #[error("{}: cannot write the plot: {error}", path.display())]
+    Plot { path: PathBuf, error: io::Error },
     #[error("{}: the report would replace the model; write it to another file", path.display())]
     ReportOntoModel { path: PathBuf },
     #[error("cannot print the result: {0}")]
@@ -224,7 +226,7 @@ fn overrides(setting: &Setting) -> Result<Overrides, Failure> {
 }
 
 /// Sets the flag when the time is over. The thread ends with the program.
-fn stop_after(limit: Duration) -> Arc<AtomicBool> {
+pub(crate) fn stop_after(limit: Duration) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     thread::spawn(move || {
@@ -235,7 +237,7 @@ fn stop_after(limit: Duration) -> Arc<AtomicBool> {
 }
 
 /// What the arguments and the files that they name say; the budget is for the caller to set.
-fn options(setting: &Setting) -> Result<Options, Failure> {
+pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
     Ok(Options {
         bindings: setting.bindings()?,
         budget: BudgetRequest::Smallest,
@@ -252,7 +254,7 @@ fn options(setting: &Setting) -> Result<Options, Failure> {
 }
 
 /// Says what in the model and the options does not go together.
-fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
+pub(crate) fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
     for file in model
         .external_data()
         .iter()

@@ -720,3 +720,48 @@ fn readme_shows_what_its_first_command_prints() {
         );
     }
 }
+
+#[test]
+fn a_comparison_has_every_strategy_and_every_budget() {
+    let folder = Folder::new();
+    let budgets = ["--budget", "fixed+95%", "--budget", "fixed+1%"];
+    let arguments = [
+        "compare", "in.onnx", "--json", "--quiet", "--plot", "plot.svg",
+    ];
+    let output = folder.output(arguments.into_iter().chain(budgets));
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let strategies = result["strategies"].as_array().expect("a list");
+    let names: Vec<&str> = strategies
+        .iter()
+        .filter_map(|s| s["strategy"].as_str())
+        .collect();
+    assert!(names.starts_with(&["auto", "chen-sqrt"]), "{names:?}");
+    for strategy in strategies {
+        let rows = strategy["rows"].as_array().expect("a list");
+        if strategy["refused"].is_null() {
+            assert_eq!(rows.len(), 2, "{strategy}");
+            assert_eq!(
+                rows[1]["fits"], false,
+                "a hundredth fits nothing: {strategy}"
+            );
+        }
+    }
+    let rows = &strategies[0]["rows"];
+    assert!(rows[0]["peak_after_bytes"].as_u64() <= rows[0]["budget_bytes"].as_u64());
+    let plot = fs::read_to_string(folder.path("plot.svg")).expect("a plot");
+    assert!(plot.contains("chen-sqrt"));
+}
+
+#[test]
+fn a_sweep_goes_down_to_what_does_not_fit() {
+    let folder = Folder::new();
+    let shown = folder.run(["sweep", "in.onnx", "--strategy", "chen-budget", "--quiet"]);
+    assert!(shown.starts_with("exit status 0\n"), "{shown}");
+    let rows = shown.lines().filter(|line| line.starts_with("fixed+"));
+    assert_eq!(rows.count(), 8, "{shown}");
+    assert!(
+        shown.contains("the smallest peak that chen-budget finds is "),
+        "{shown}"
+    );
+}

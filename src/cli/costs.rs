@@ -112,6 +112,7 @@ mod tests {
             time_us: Some(1.5),
             workspace_bytes: Some(7),
             recomputable: Some(false),
+            mirrors: None,
         };
         let expected = [("a", NodeOverride::default()), ("b", b)];
         assert_eq!(

@@ -5,6 +5,7 @@ mod costs;
 mod device;
 mod messages;
 mod profile;
+mod rows;
 mod size;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,9 @@ pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
 pub use messages::Messages;
 pub use profile::{ProfileError, read as read_profile};
+pub use rows::{Compare, Row, Sweep};
 
+use crate::compare;
 use crate::report;
 use crate::run::{self, Failure};
 
@@ -56,6 +59,10 @@ enum Command {
     Inspect(Inspect),
     /// Checks that OUT computes what IN computes, and shows what both need.
     Verify(Verify),
+    /// Shows what a row of budgets costs, in added time; writes no graph.
+    Sweep(Sweep),
+    /// Plans with all strategies, and shows the exact figures of each; writes no graph.
+    Compare(Compare),
 }
 
 /// `ckpt-opt IN OUT --budget SIZE`.
@@ -209,14 +216,18 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
         }
     };
-    let quiet = arguments
-        .rewrite
-        .as_ref()
-        .is_none_or(|rewrite| rewrite.quiet);
+    let quiet = match (&arguments.command, &arguments.rewrite) {
+        (Some(Command::Sweep(sweep)), _) => sweep.row.quiet,
+        (Some(Command::Compare(compare)), _) => compare.row.quiet,
+        (_, Some(rewrite)) => rewrite.quiet,
+        (_, None) => true,
+    };
     let messages = Messages::new(quiet);
     let result = match (arguments.command, arguments.rewrite) {
         (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
         (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages),
+        (Some(Command::Sweep(sweep)), _) => compare::sweep(&sweep, &messages),
+        (Some(Command::Compare(compare)), _) => compare::compare(&compare, &messages),
         (None, Some(rewrite)) => run::rewrite(&rewrite, started, &messages),
         (None, None) => Err(Failure::Usage("expected IN and OUT; see --help".to_owned())),
     };

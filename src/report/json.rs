@@ -116,7 +116,7 @@ fn peak(peak: &Peak) -> PeakReport<'_> {
     }
 }
 
-fn line(object: &impl Serialize) -> String {
+pub(super) fn line(object: &impl Serialize) -> String {
     // Fails for maps with keys that are not strings, of which there are none.
     let mut text = serde_json::to_string(object).unwrap_or_default();
     text.push('\n');

@@ -2,6 +2,8 @@
 
 mod file;
 mod json;
+pub mod plot;
+pub mod rows;
 mod table;
 
 use std::fmt::{self, Display, Write};

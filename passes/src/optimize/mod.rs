@@ -239,13 +239,24 @@ fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesErr
 /// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
 /// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
 pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
+    let mut row = optimize_each(input, options, &[options.budget])?;
+    row.pop().expect("one result for one budget")
+}
+
+/// The same for several budgets, in their sequence; `options.budget` is not looked at. What all of
+/// them need is worked out once, so that a row of budgets takes less than its parts.
+pub fn optimize_each(
+    input: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     verify::structure(input).map_err(OptimizeError::Input)?;
     if !is_training_graph(input) {
         return Err(OptimizeError::NotTraining {
             nodes: input.order().len(),
         });
     }
-    Pipeline::new(with_shapes(input, options)?, options).run()
+    Pipeline::new(with_shapes(input, options)?, options).run(budgets)
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh

@@ -54,7 +54,12 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    pub(super) fn run(self) -> Result<Optimized, OptimizeError> {
+    /// One result for each budget. The plans for all of them are made by one planner, which looks
+    /// for the smallest peak once.
+    pub(super) fn run(
+        self,
+        budgets: &[BudgetRequest],
+    ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
         let task = self.task();
         let strategy = self.options.strategy;
         let mut planner = planner(strategy, &task)
@@ -66,17 +71,30 @@ impl<'o> Pipeline<'o> {
             }
         };
         let smallest = self.smallest(&least);
+        let each = budgets.iter();
+        Ok(each
+            .map(|&request| self.fit(planner.as_mut(), &least, &smallest, request))
+            .collect())
+    }
+
+    fn fit(
+        &self,
+        planner: &mut dyn Planner,
+        least: &Plan,
+        smallest: &Candidate,
+        request: BudgetRequest,
+    ) -> Result<Optimized, OptimizeError> {
         let reached = smallest.need();
         // A hair's breadth more lets the search look for a cheaper plan with the same peak.
         let reached = reached + Bytes(reached.0 / 500);
-        let budget = self.budget(reached);
+        let budget = self.budget(request, reached);
         let untouched = Candidate::new(self.graph.clone(), self.options);
         let candidate = if untouched.need() <= budget {
             untouched
-        } else if let Some(found) = self.within(planner.as_mut(), &least, budget) {
+        } else if let Some(found) = self.within(planner, least, budget) {
             found
         } else if smallest.need() <= budget {
-            smallest
+            smallest.clone()
         } else {
             let reserve = self.options.reserve;
             return Err(OptimizeError::Infeasible {
@@ -94,11 +112,11 @@ impl<'o> Pipeline<'o> {
     }
 
     /// The budget without the reserve, which the graph does not see.
-    fn budget(&self, smallest: Bytes) -> Bytes {
+    fn budget(&self, request: BudgetRequest, smallest: Bytes) -> Bytes {
         let reserve = self.options.reserve;
         let (fixed, peak) = (self.before.fixed, need(&self.graph, &self.before));
         let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
-        match self.options.budget {
+        match request {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
             BudgetRequest::PartOfPeak(of) => part(peak + reserve, of) - reserve,
             BudgetRequest::FixedPlusPart(of) => fixed + part(peak - fixed, of),

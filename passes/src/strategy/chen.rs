@@ -169,3 +169,114 @@ fn recursive_counts(forward: &ForwardPart, cuts: &[u32], kept: usize, depth: u32
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::analysis::cost::NodeOverride;
+    use crate::bytes::Bytes;
+    use crate::graph::Graph;
+    use crate::strategy::tests::{names, with_overrides, with_task};
+    use crate::testing::UniformChain;
+
+    /// The smallest peak of the plans in tensors of the chain, what the caller owns left out.
+    fn units(length: u64, plans: impl Fn(&Task<'_>) -> Vec<Plan>) -> u64 {
+        let chain = UniformChain::new(length);
+        with_task(&chain.graph, |task| {
+            let judged = plans(task).into_iter().map(|plan| task.judge(plan).plan);
+            let peak = judged.map(|plan| plan.predicted_peak).min().unwrap();
+            let room = peak - UniformChain::owned();
+            // The runtime's objects add some bytes.
+            room.0 / UniformChain::UNIT.0
+        })
+    }
+
+    #[test]
+    fn the_memory_of_a_chain_grows_with_the_root_of_its_length() {
+        for root in [4, 6, 10, 14] {
+            // √n − 1 boundaries, a segment of √n (one more where it does not divide evenly), and
+            // the two gradients that a gradient node reads and writes.
+            let most = (root - 1) + (root + 1) + 2;
+            let found = units(root * root, sqrt);
+            assert!(found <= most, "{root}: {found} > {most}");
+            // Without copies it is the length.
+            assert_eq!(
+                units(root * root, |task| vec![task.without_copies()]),
+                root * root + 1
+            );
+        }
+    }
+
+    #[test]
+    fn the_memory_of_the_recursive_scheme_grows_with_the_logarithm() {
+        for log in 3..=8u64 {
+            // A kept value for every halving, a block, and three more where gradients meet it.
+            let found = units(1 << log, recursive);
+            assert!(found <= log + 4, "2^{log}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_layer_runs_again_no_more_often_than_the_chain_is_halved() {
+        let chain = UniformChain::new(64);
+        with_task(&chain.graph, |task| {
+            let forward = ForwardPart::of(task);
+            let counts = recursive_counts(&forward, &forward.cuts(), 1, 32);
+            assert_eq!(counts.iter().max(), Some(&6));
+        });
+    }
+
+    #[test]
+    fn a_segment_is_closed_at_the_first_point_at_which_it_holds_more_than_b() {
+        let chain = UniformChain::new(9);
+        with_task(&chain.graph, |task| {
+            let forward = ForwardPart::of(task);
+            // Ten vertices; the chain can be split behind all but the first and the last.
+            let cuts = forward.cuts();
+            assert_eq!(cuts, [1, 2, 3, 4, 5, 6, 7, 8]);
+            let unit = UniformChain::UNIT.0;
+            assert_eq!(close_at(&forward, &cuts, 2 * unit), [2, 5, 8]);
+            assert_eq!(close_at(&forward, &cuts, 20 * unit), [0u32; 0]);
+        });
+    }
+
+    #[test]
+    fn only_cheap_results_are_dropped() {
+        let text = "g (float[4,4] x, float[4,4] w) => (float loss, float[4,4] dw) <
+            float[4,4] p, float[4,4] r, float[4,4] s, float[4,4] ds, float[4,4] dr, float[4,4] dp
+        > {
+            [p] p = MatMul(x, w) [r] r = Relu(p) [s] s = Add(r, p) [loss] loss = ReduceSum(s)
+            [ds] ds = com.microsoft.ReluGrad(s, s) [dr] dr = com.microsoft.ReluGrad(ds, r)
+            [dp] dp = Mul(dr, p) [dw] dw = MatMul(x, dp)
+        }";
+        let graph = Graph::parse(text).unwrap();
+        with_task(&graph, |task| {
+            let plans = cheap_ops(task);
+            assert_eq!(names(&graph, &plans[0]), "p r s loss ds r dr dp dw");
+        });
+    }
+
+    #[test]
+    fn the_user_sets_single_mirror_counts() {
+        let chain = UniformChain::new(16);
+        let (graph, seventh) = (&chain.graph, chain.graph.order()[6]);
+        let mut named = graph.clone();
+        named.node_mut(seventh).name = "seventh".to_owned();
+        let copies = |mirrors: Option<u32>| {
+            let said = NodeOverride {
+                mirrors,
+                ..NodeOverride::default()
+            };
+            let overrides = BTreeMap::from([("seventh".to_owned(), said)]);
+            with_overrides(&named, overrides, |task| {
+                let plan = sqrt(task).remove(0);
+                let runs = plan.sequence.iter().filter(|&&id| id == seventh).count();
+                (runs, plan.predicted_peak)
+            })
+        };
+        assert_eq!(copies(None), (2, Bytes::ZERO));
+        assert_eq!(copies(Some(0)), (1, Bytes::ZERO));
+    }
+}

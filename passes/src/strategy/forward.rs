@@ -53,7 +53,7 @@ impl ForwardPart {
     ///
     /// A node is in the forward part if a graph output depends on it that itself depends on no
     /// gradient (the loss), or if a YieldOp does, by which ORTModule hands the forward part's
-    /// results to PyTorch.
+    /// results to PyTorch. In a graph that gives out gradients alone, it is what needs no gradient.
     pub fn of(task: &Task<'_>) -> ForwardPart {
         let graph = task.graph;
         let uses = Uses::of(graph);
@@ -260,6 +260,12 @@ fn needed_by_loss(task: &Task<'_>, producers: &[Option<NodeId>], gradient: &[boo
             needed[id.index()] = true;
         }
     }
+    if !needed.contains(&true) && !graph.order().iter().any(|&id| is_yield(graph.node(id))) {
+        // A graph without a loss: what needs no gradient is forward.
+        for &id in graph.order() {
+            needed[id.index()] = !gradient[id.index()];
+        }
+    }
     for &id in task.order.iter().rev() {
         let node = graph.node(id);
         if needed[id.index()] || is_yield(node) && !gradient[id.index()] {
@@ -269,4 +275,63 @@ fn needed_by_loss(task: &Task<'_>, producers: &[Option<NodeId>], gradient: &[boo
         }
     }
     needed
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::strategy::tests::with_task;
+
+    /// Two residual blocks behind a first layer, and a loss.
+    const RESIDUAL: &str = "g (float[10] x, float[10] w) => (float loss, float[10] done) <
+        float[10] a, float[10] b, float[10] c, float[10] d, float[5, 2] view, float[10] e,
+        float[10] f, float[10] de, float[10] dc, float[10] da, int64[2] to = {5, 2}
+    > {
+        [a] a = Exp(x) [b] b = Exp(a) [c] c = Add(b, a)
+        [d] d = Exp(c) [view] view = Reshape(d, to) [e] e = Flatten(view) [f] f = Add(d, c)
+        [loss] loss = ReduceSum(f)
+        [de] de = com.microsoft.GeluGrad(f, e) [dc] dc = Mul(de, c) [da] da = Mul(dc, a)
+        [done] done = com.microsoft.InPlaceAccumulatorV2(w, da)
+    }";
+
+    #[test]
+    fn vertices_are_what_the_loss_depends_on() {
+        let graph = Graph::parse(RESIDUAL).unwrap();
+        let text = with_task(&graph, |task| {
+            let forward = ForwardPart::of(task);
+            let line = |vertex: &Vertex| {
+                let names = vertex.nodes.iter().map(|&id| graph.node(id).name.as_str());
+                let names: Vec<&str> = names.collect();
+                let read = if vertex.read_backward {
+                    ", read backward"
+                } else {
+                    ""
+                };
+                let (before, bytes) = (&vertex.before, vertex.bytes);
+                format!("{} from {before:?}: {bytes}{read}", names.join("+"))
+            };
+            let lines: Vec<String> = forward.vertices.iter().map(line).collect();
+            lines.join("\n")
+        });
+        // e is no reader of the loss, yet it only gives d another name: it belongs to the backward
+        // part, which reads d by it.
+        assert_snapshot!(text, @r"
+        a from []: 40 B, read backward
+        b from [0]: 40 B
+        c from [0, 1]: 40 B, read backward
+        d from [2]: 40 B
+        f from [2, 3]: 40 B, read backward
+        loss from [4]: 4 B
+        ");
+    }
+
+    #[test]
+    fn a_chain_is_cut_where_one_value_alone_leads_on() {
+        let graph = Graph::parse(RESIDUAL).unwrap();
+        let cut: Vec<u32> = with_task(&graph, |task| ForwardPart::of(task).cuts());
+        // Behind c and behind f; past b and d lead a and c.
+        assert_eq!(cut, [2, 4]);
+    }
 }

@@ -76,7 +76,8 @@ pub(super) fn modelled(
         false => Goal::LeastTime,
     };
     let least = smallest_budget(&sets);
-    let mut work = WORK;
+    // The first is looked for to the end.
+    let mut work = u64::MAX;
     let mut found: Vec<Modelled> = Vec::new();
     for eighth in 0..=EIGHTHS {
         let budget = (least as f64 * 2f64.powf(f64::from(eighth) / 8.0)).ceil() as u64;
@@ -91,6 +92,7 @@ pub(super) fn modelled(
                 time,
             });
         }
+        work = work.min(WORK);
     }
     Ok(found)
 }
@@ -98,8 +100,8 @@ pub(super) fn modelled(
 /// Budgets are tried up to four times the smallest, by eighths of an octave.
 const EIGHTHS: u32 = 16;
 
-/// Table entries that may be looked at in all: some seconds.
-const WORK: u64 = 1_000_000_000;
+/// Table entries that may be looked at for budgets above the smallest: seconds.
+const WORK: u64 = 30_000_000;
 
 #[cfg(test)]
 mod tests;

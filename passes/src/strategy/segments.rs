@@ -221,3 +221,72 @@ impl Placing<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::strategy::tests::{names, with_task};
+
+    /// Five layers and their gradients.
+    const CHAIN: &str = "g (float[9] x) => (float[9] da) <
+        float[9] a, float[9] b, float[9] c, float[9] d, float[9] e, float[9] seed,
+        float[9] de, float[9] dd, float[9] dc, float[9] db
+    > {
+        [a] a = com.microsoft.Gelu(x) [b] b = com.microsoft.Gelu(a)
+        [c] c = com.microsoft.Gelu(b) [d] d = com.microsoft.Gelu(c)
+        [e] e = com.microsoft.Gelu(d) [turn] seed = Neg(e)
+        [de] de = com.microsoft.GeluGrad(seed, d) [dd] dd = com.microsoft.GeluGrad(de, c)
+        [dc] dc = com.microsoft.GeluGrad(dd, b) [db] db = com.microsoft.GeluGrad(dc, a)
+        [da] da = com.microsoft.GeluGrad(db, x)
+    }";
+
+    #[test]
+    fn the_inside_of_a_segment_runs_again_right_before_its_backward_part() {
+        let graph = Graph::parse(CHAIN).unwrap();
+        with_task(&graph, |task| {
+            let forward = ForwardPart::of(task);
+            // a b c | d e turn: c is kept, and nothing of the last segment is dropped.
+            let segments = Segments::behind(&forward, &[2]);
+            let counts = segments.mirror_counts(&forward);
+            assert_eq!(counts, [1, 1, 0, 0, 0, 0]);
+            for plan in segments.plans(task, &forward, &counts) {
+                let shown = names(&graph, &plan);
+                assert_eq!(shown, "a b c d e turn de dd a b dc db da");
+            }
+        });
+    }
+
+    #[test]
+    fn mirror_k_is_computed_from_mirrors_up_to_k() {
+        let graph = Graph::parse(CHAIN).unwrap();
+        with_task(&graph, |task| {
+            let forward = ForwardPart::of(task);
+            // d is wanted first: its second mirror, from the second of c, from the only one of b,
+            // from the first of a. What reads a wants its second.
+            let plan = mirrored(task, &forward, &[2, 1, 2, 2, 0, 0]);
+            let shown = names(&graph, &plan);
+            assert_eq!(shown, "a b c d e turn a b c d de dd dc a db da");
+        });
+    }
+
+    #[test]
+    fn counts_of_what_cannot_be_computed_again_are_none() {
+        let random = CHAIN.replace(
+            "[b] b = com.microsoft.Gelu(a)",
+            "[b] b = RandomNormalLike(a)",
+        );
+        let graph = Graph::parse(&random).unwrap();
+        with_task(&graph, |task| {
+            let forward = ForwardPart::of(task);
+            let plan = mirrored(task, &forward, &[1; 6]);
+            let copies = plan.copies();
+            let repeated = plan.sequence.iter().zip(copies).filter(|pair| pair.1);
+            let mut repeated: Vec<&str> = repeated
+                .map(|(&id, _)| graph.node(id).name.as_str())
+                .collect();
+            repeated.sort_unstable();
+            assert_eq!(repeated, ["a", "c", "d", "e", "turn"]);
+        });
+    }
+}

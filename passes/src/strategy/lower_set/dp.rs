@@ -21,7 +21,7 @@ struct Entry {
 }
 
 /// The time of the best sequence within `budget`, as formula (1) counts it, and its sets without
-/// the empty one; `None` if none fits, or `work` (entries looked at) is used up.
+/// the empty one; `None` if none fits, or `work` (entries and pairs looked at) is used up.
 pub(super) fn best_sequence(
     family: &Sets,
     budget: u64,
@@ -47,6 +47,7 @@ pub(super) fn best_sequence(
                 // Sets ascend by memory.
                 break;
             }
+            *work = work.checked_sub(1)?;
             let need = 2 * inside + sets[upper].behind;
             if least + need > budget || !sets[lower].members.is_inside(&sets[upper].members) {
                 continue;

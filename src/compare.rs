@@ -1,0 +1,144 @@
+//! The commands that plan one graph many times: `sweep` and `compare`.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ckpt_passes::graph::Graph;
+use ckpt_passes::optimize::{
+    BudgetRequest, Measured, OptimizeError, Options, Summary, measure, optimize_each,
+};
+use ckpt_passes::search::Effort;
+use ckpt_passes::strategy::Strategy;
+
+use crate::cli::{Compare, Messages, Requested, Row, Sweep};
+use crate::onnx::Model;
+use crate::report::rows::{Cell, Comparison, Tried};
+use crate::run::{self, Failure};
+
+/// Shows what a row of budgets costs.
+pub fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
+    let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
+    finish(&arguments.row, &comparison, Comparison::sweep)
+}
+
+/// Shows what every strategy makes of the same graph.
+pub fn compare(arguments: &Compare, messages: &Messages) -> Result<String, Failure> {
+    let strategies = match arguments.strategies.is_empty() {
+        true => Strategy::ALL.to_vec(),
+        false => arguments.strategies.clone(),
+    };
+    let comparison = compared(&arguments.row, &strategies, messages)?;
+    finish(&arguments.row, &comparison, Comparison::table)
+}
+
+fn finish(
+    row: &Row,
+    comparison: &Comparison,
+    table: impl Fn(&Comparison) -> String,
+) -> Result<String, Failure> {
+    if let Some(path) = &row.plot {
+        fs::write(path, comparison.plot()).map_err(|error| Failure::Plot {
+            path: path.clone(),
+            error,
+        })?;
+    }
+    Ok(match row.json {
+        true => comparison.json(),
+        false => table(comparison),
+    })
+}
+
+fn compared(
+    row: &Row,
+    strategies: &[Strategy],
+    messages: &Messages,
+) -> Result<Comparison, Failure> {
+    let options = Options {
+        effort: Effort {
+            seed: row.seed,
+            evaluations: run::EVALUATIONS,
+        },
+        ..run::options(&row.setting)?
+    };
+    let model = Model::open(&row.input)?;
+    let graph = model.graph()?;
+    run::warn(&model, &graph, &options, messages);
+    let failed = |error: OptimizeError| Failure::Optimize {
+        file: row.input.clone(),
+        error: error.into(),
+    };
+    let measured = measure(&graph, &options).map_err(failed)?;
+    let budgets = row.budgets();
+    let mut tried = Vec::new();
+    for &strategy in strategies {
+        messages.progress(format_args!("planning with {strategy}"));
+        let options = Options {
+            strategy,
+            stop: row.time_limit.map_or_else(Arc::default, run::stop_after),
+            ..options.clone()
+        };
+        tried.push(planned(&graph, &options, &budgets, &measured).map_err(failed)?);
+    }
+    Ok(Comparison {
+        fixed: measured.fixed,
+        before: measured.default.bytes,
+        budgets: budgets.into_iter().map(|budget| budget.text).collect(),
+        tried,
+    })
+}
+
+/// What one strategy makes of all budgets, and the smallest peak that it reaches.
+fn planned(
+    graph: &Graph,
+    options: &Options,
+    budgets: &[Requested],
+    measured: &Measured,
+) -> Result<Tried, OptimizeError> {
+    let requests = budgets.iter().map(|budget| budget.budget);
+    let requests: Vec<BudgetRequest> = requests.chain([BudgetRequest::Smallest]).collect();
+    let started = Instant::now();
+    let mut tried = Tried {
+        strategy: options.strategy.name(),
+        seconds: 0.0,
+        refused: None,
+        smallest: measured.default.bytes,
+        cells: Vec::new(),
+    };
+    match optimize_each(graph, options, &requests) {
+        Ok(mut results) => {
+            if let Some(Ok(smallest)) = results.pop() {
+                tried.smallest = smallest.summary.after.bytes;
+            }
+            for result in results {
+                tried.cells.push(match result {
+                    Ok(optimized) => fitting(&optimized.summary),
+                    Err(OptimizeError::Infeasible { budget, smallest }) => {
+                        tried.smallest = tried.smallest.min(smallest.bytes);
+                        Cell::too_large(budget)
+                    }
+                    Err(other) => return Err(other),
+                });
+            }
+        }
+        Err(OptimizeError::Refused { reason, .. }) => tried.refused = Some(reason),
+        Err(other) => return Err(other),
+    }
+    for cell in tried.cells.iter().filter(|cell| cell.fits) {
+        tried.smallest = tried.smallest.min(cell.peak);
+    }
+    tried.seconds = started.elapsed().as_secs_f64();
+    Ok(tried)
+}
+
+fn fitting(summary: &Summary) -> Cell {
+    Cell {
+        budget: summary.budget,
+        fits: true,
+        peak: summary.after.bytes,
+        overhead: summary.overhead(),
+        lower_bound: summary.lower_bound_overhead(),
+        recomputed: summary.recomputed_nodes,
+        barriers: summary.barriers,
+    }
+}
