@@ -191,6 +191,45 @@ fn same_input_and_options_give_the_same_bytes() {
 }
 
 #[test]
+fn a_time_limit_ends_the_search_early_with_a_valid_result() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let rewritten = |more: &[&'static str]| {
+        let arguments = ["model.onnx", "out.onnx", "--dim", "batch=2", "--json"];
+        let budget = ["--budget", "fixed+65%"];
+        json(
+            &folder.output(
+                arguments
+                    .into_iter()
+                    .chain(budget)
+                    .chain(more.iter().copied()),
+            ),
+        )
+    };
+    let whole = rewritten(&[]);
+    let early = rewritten(&["--time-limit", "0.001"]);
+    assert_eq!(whole["stop_reason"], "evaluations");
+    assert_eq!(early["stop_reason"], "time_limit");
+    let number = |result: &Value, key: &str| result[key].as_f64().unwrap();
+    assert!(number(&early, "search_seconds") < number(&whole, "search_seconds"));
+    assert!(number(&early, "peak_after_bytes") <= number(&early, "budget_bytes"));
+    assert!(number(&early, "overhead") >= number(&whole, "overhead"));
+    let verified = folder.output(["verify", "model.onnx", "out.onnx", "--dim", "batch=2"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", shown(&verified));
+}
+
+#[test]
+fn a_time_limit_that_is_not_reached_changes_nothing() {
+    let folder = Folder::new();
+    let unlimited = json(&folder.output(SMALL.into_iter().chain(["--json"])));
+    let bytes = fs::read(folder.path("out.onnx")).unwrap();
+    let limit = ["--json", "--time-limit", "100000"];
+    let limited = json(&folder.output(SMALL.into_iter().chain(limit)));
+    assert_eq!(limited["stop_reason"], unlimited["stop_reason"]);
+    assert!(fs::read(folder.path("out.onnx")).unwrap() == bytes);
+}
+
+#[test]
 fn dry_runs_write_nothing_and_need_no_output() {
     let folder = Folder::new();
     let dry = folder.output(["in.onnx", "--budget", "fixed+90%", "--dry-run", "--json"]);

@@ -1,6 +1,7 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::need::{Candidate, TENSOR, describe, frame, need};
 use super::{
@@ -152,7 +153,11 @@ impl<'o> Pipeline<'o> {
     fn within(&self, planner: &mut dyn Planner, least: &Plan, budget: Bytes) -> Option<Candidate> {
         // An eighth more tensors leaves room for those of mirrors and barriers.
         let spare = Bytes(frame(&self.graph).0 * 9 / 8);
-        let mut target = (budget - spare).max(least.predicted_peak);
+        let mut target = budget - spare;
+        // A search that was stopped knows of no smallest peak.
+        if !self.options.stop.load(Ordering::Relaxed) {
+            target = target.max(least.predicted_peak);
+        }
         for _ in 0..CORRECTIONS {
             let plan = planner.within(target).ok()?;
             let (graph, costs) = self.apply(&plan);
@@ -270,29 +275,39 @@ impl<'o> Pipeline<'o> {
 }
 
 /// This program's own strategy: the cheapest that the searches find, one for each order.
-struct Searches(Vec<Search>);
+struct Searches {
+    searches: Vec<Search>,
+    stop: Arc<AtomicBool>,
+}
 
 impl Searches {
     fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
-        Searches(orders.iter().map(|order| search(task, order)).collect())
+        Searches {
+            searches: orders.iter().map(|order| search(task, order)).collect(),
+            stop: task.stop.clone(),
+        }
     }
 }
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let smallest = self.0.iter_mut().map(Search::smallest);
+        let smallest = self.searches.iter_mut().map(Search::smallest);
         let smallest = smallest
             .min_by_key(|plan| plan.predicted_peak)
             .unwrap_or_default();
-        if budget < smallest.predicted_peak {
+        let known = budget == Bytes::ZERO || !self.stop.load(Ordering::Relaxed);
+        if known && budget < smallest.predicted_peak {
             return Err(Unplanned::TooLarge(smallest));
         }
-        let estimates = self.0.iter_mut().map(|search| search.estimate(budget));
+        let estimates = self
+            .searches
+            .iter_mut()
+            .map(|search| search.estimate(budget));
         let best = estimates
             .enumerate()
             .filter_map(|(i, cost)| Some((cost?, i)))
             .min();
-        best.and_then(|(_, i)| self.0[i].within(budget))
+        best.and_then(|(_, i)| self.searches[i].within(budget))
             .ok_or(Unplanned::TooLarge(smallest))
     }
 }
