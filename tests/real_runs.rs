@@ -102,6 +102,29 @@ fn vgg16_runs_at_the_smallest_peak() {
     check("vgg16", &["batch=1"], "min");
 }
 
+#[test]
+fn a_rewritten_graph_trains_as_the_original_does() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = root().join("testdata/models/resnet18.onnx");
+    let rewritten = folder.path().join("rewritten.onnx");
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", "fixed+65%", "--dim", "batch=2", "--json"])
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert!(number(&plan, "recomputed_nodes") > 0.0);
+    let script: [&OsStr; 5] = [
+        "tools/train.py".as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+        "--dim".as_ref(),
+        "batch=2".as_ref(),
+    ];
+    assert_success(&python(script));
+}
+
 /// Rewrites a graph of `testdata/models` for `budget`, runs it before and after, and compares bits,
 /// peaks and predictions.
 fn check(model: &str, dims: &[&str], budget: &str) {
