@@ -17,13 +17,29 @@ pub struct Judged {
 pub struct Family {
     /// Or why the strategy has none.
     plans: Result<Vec<Judged>, String>,
+    notes: Vec<String>,
 }
 
 impl Family {
-    /// Judges the plans, equal ones once; or keeps why the strategy has none.
-    pub fn of(task: &Task<'_>, plans: Result<Vec<Plan>, String>) -> Family {
+    /// Judges the plans, equal ones once.
+    pub fn of(task: &Task<'_>, plans: Vec<Plan>) -> Family {
         Family {
-            plans: plans.map(|plans| Family::judge(task, plans)),
+            plans: Ok(Family::judge(task, plans)),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Judges the plans, which come with notes; or keeps why the strategy has none.
+    pub fn noted(task: &Task<'_>, plans: Result<(Vec<Plan>, Vec<String>), String>) -> Family {
+        match plans {
+            Ok((plans, notes)) => Family {
+                notes,
+                ..Family::of(task, plans)
+            },
+            Err(reason) => Family {
+                plans: Err(reason),
+                notes: Vec::new(),
+            },
         }
     }
 
@@ -60,5 +76,9 @@ impl Planner for Family {
                 .map(|judged| judged.plan.clone())
                 .unwrap_or_default(),
         ))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 }

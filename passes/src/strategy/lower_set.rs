@@ -14,6 +14,7 @@
 //! takes 10 for a convolution and 1 for anything else.
 
 use super::{ForwardPart, Segments, Task};
+use crate::bytes::Bytes;
 use crate::plan::Plan;
 
 mod dp;
@@ -45,20 +46,27 @@ pub(super) struct Modelled {
 }
 
 /// The plans for the smallest feasible B and some larger ones, of the least time (time-centric)
-/// or of the most (memory-centric, section 4.4), the smallest first. An error says why there are
-/// none.
+/// or of the most (memory-centric, section 4.4), the smallest first; and what the paper's own
+/// formula makes of the first. An error says why there are none.
 pub(super) fn plans(
     task: &Task<'_>,
     sequences: Sequences,
     memory_centric: bool,
-) -> Result<Vec<Plan>, String> {
+) -> Result<(Vec<Plan>, Vec<String>), String> {
     let forward = ForwardPart::of(task);
     let mut plans = Vec::new();
-    for modelled in modelled(&forward, sequences, memory_centric)? {
+    let found = modelled(&forward, sequences, memory_centric)?;
+    let smallest = found.first().map(|modelled| Bytes(modelled.budget));
+    let note = format!(
+        "without liveness analysis, by the paper's formula, the smallest budget of a canonical \
+         strategy is {} besides what the caller owns",
+        smallest.unwrap_or_default()
+    );
+    for modelled in found {
         let segments = &modelled.segments;
         plans.extend(segments.plans(task, &forward, &segments.mirror_counts(&forward)));
     }
-    Ok(plans)
+    Ok((plans, vec![note]))
 }
 
 /// The sequences behind [`plans`].
@@ -79,7 +87,8 @@ pub(super) fn modelled(
     // The first is looked for to the end.
     let mut work = u64::MAX;
     let mut found: Vec<Modelled> = Vec::new();
-    for eighth in 0..=EIGHTHS {
+    let step = if sets.sets.len() > MANY { 4 } else { 1 };
+    for eighth in (0..=EIGHTHS).step_by(step) {
         let budget = (least as f64 * 2f64.powf(f64::from(eighth) / 8.0)).ceil() as u64;
         let Some((time, sequence)) = best_sequence(&sets, budget, goal, &mut work) else {
             break;
@@ -100,8 +109,11 @@ pub(super) fn modelled(
 /// Budgets are tried up to four times the smallest, by eighths of an octave.
 const EIGHTHS: u32 = 16;
 
-/// Table entries that may be looked at for budgets above the smallest: seconds.
-const WORK: u64 = 30_000_000;
+/// So many lower sets take so long that fewer budgets are tried.
+const MANY: usize = 1_000;
+
+/// Table entries that may be looked at for budgets above the smallest: some seconds.
+const WORK: u64 = 150_000_000;
 
 #[cfg(test)]
 mod tests;

@@ -198,19 +198,22 @@ pub trait Planner {
 /// The strategy, ready to plan; `None` for [`Strategy::Auto`], which is the pipeline's own search.
 pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Planner + 't>> {
     use lower_set::Sequences::{Approximate, Exact};
-    let lower_sets = |family, memory_centric| lower_set::plans(task, family, memory_centric);
+    let lower_sets = |family, memory_centric| {
+        let plans = lower_set::plans(task, family, memory_centric);
+        Some(Box::new(Family::noted(task, plans)) as Box<dyn Planner + 't>)
+    };
     let plans = match strategy {
         Strategy::Auto => return None,
-        Strategy::ChenSqrt => Ok(chen::sqrt(task)),
-        Strategy::ChenBudget => Ok(chen::budget(task)),
-        Strategy::ChenRecursive => Ok(chen::recursive(task)),
-        Strategy::CheapOps => Ok(chen::cheap_ops(task)),
-        Strategy::LowerSetExactTime => lower_sets(Exact, false),
-        Strategy::LowerSetExactMemory => lower_sets(Exact, true),
-        Strategy::LowerSetApproxTime => lower_sets(Approximate, false),
-        Strategy::LowerSetApproxMemory => lower_sets(Approximate, true),
-        Strategy::GreedyRemat => Ok(greedy_remat::plans(task)),
-        Strategy::Knapsack => Ok(knapsack::plans(task)),
+        Strategy::ChenSqrt => chen::sqrt(task),
+        Strategy::ChenBudget => chen::budget(task),
+        Strategy::ChenRecursive => chen::recursive(task),
+        Strategy::CheapOps => chen::cheap_ops(task),
+        Strategy::LowerSetExactTime => return lower_sets(Exact, false),
+        Strategy::LowerSetExactMemory => return lower_sets(Exact, true),
+        Strategy::LowerSetApproxTime => return lower_sets(Approximate, false),
+        Strategy::LowerSetApproxMemory => return lower_sets(Approximate, true),
+        Strategy::GreedyRemat => greedy_remat::plans(task),
+        Strategy::Knapsack => knapsack::plans(task),
         Strategy::PreciseDp | Strategy::UniformDp | Strategy::Revolve => {
             return Some(chain_planner::planner(strategy, task));
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize};
-use crate::search::first_order;
+use crate::search::first_orders;
 use crate::testing::random_training_graph;
 
 fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
@@ -38,7 +38,7 @@ pub(super) fn with_overrides<T>(
     let costs = costs(graph, &device, &overrides);
     let run = Liveness::simulate(graph, ExecutionOrder::Default, device.provider, &costs);
     let sequences = sequences(graph, &run.order);
-    let order = first_order(graph, device.provider, &costs, &sequences);
+    let order = first_orders(graph, device.provider, &costs, &sequences).swap_remove(0);
     ask(&Task {
         graph,
         order: &order,

@@ -15,6 +15,9 @@ cargo xtask quality [DIR] [OPTION...]
                            plans the graphs in DIR (testdata/models) and generated ones at many budgets,
                            and prints how good the plans are; --sweep checks that a larger budget never
                            costs more. Options: .venv/bin/python tools/quality.py --help
+cargo xtask published DIR [OPTION...]
+                           plans the networks of the lower-set paper's Table 1 that are in DIR with every
+                           strategy, and prints their peaks beside the paper's
 cargo xtask figures [DIR]  draws the trade-off curves of the chain and join papers, as CSV and SVG in DIR
                            (target/figures)";
 
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
+        Some("published") => published(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
@@ -137,6 +141,15 @@ fn quality(arguments: &[String]) -> Result<(), Failed> {
         options => ("testdata/models", options),
     };
     run(tool("quality.py", models).args(options))
+}
+
+fn published(arguments: &[String]) -> Result<(), Failed> {
+    let [models, options @ ..] = arguments else {
+        return Err(Failed("which folder has the networks?".to_owned()));
+    };
+    setup()?;
+    release(&["ckpt-opt"])?;
+    run(tool("published_table.py", models).args(options))
 }
 
 fn release(packages: &[&str]) -> Result<(), Failed> {

@@ -88,7 +88,7 @@ pub(super) fn best_sequence(
 }
 
 /// Entries of one set before those are dropped that no best sequence needs.
-const MANY: usize = 4096;
+const MANY: usize = 1024;
 
 /// Drops entries that keep no less than one with a time that is as good.
 fn prune(entries: &mut Vec<Entry>, goal: Goal) {

@@ -1,6 +1,5 @@
 use super::dp::Goal;
 use super::*;
-use crate::bytes::Bytes;
 use crate::strategy::Vertex;
 use crate::testing::SplitMix64;
 
