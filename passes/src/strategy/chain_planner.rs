@@ -27,7 +27,10 @@ const NEIGHBOURS: usize = 4;
 pub(super) fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Box<dyn Planner + 't> {
     let forward = ForwardPart::of(task);
     match ChainGraph::of(task, &forward, MOST_STAGES) {
-        Ok(graph) => Box::new(Knob::of(strategy, task, graph)),
+        Ok(graph) => {
+            let settings = ChainSettings::of(strategy, graph);
+            Box::new(Knob::of(task, Box::new(settings)))
+        }
         Err(reason) => Box::new(Refusing(reason)),
     }
 }
@@ -58,11 +61,22 @@ struct Precise {
     memories: Vec<u32>,
 }
 
-/// Plans by the memory that the chain may take, judged when they are needed.
-struct Knob<'t> {
+/// The plans of a strategy, by one setting: the more of it, the more memory they should take.
+pub(super) trait Settings {
+    /// How many settings there are.
+    fn count(&self) -> usize;
+
+    /// The plan of a setting below [`Settings::count`].
+    fn plan(&self, setting: usize) -> Plan;
+
+    /// What to say of a plan that was handed out; `None` if it is the one without copies.
+    fn notes(&self, setting: Option<usize>) -> Vec<String>;
+}
+
+/// Finds the setting for a budget, judging plans as they are needed.
+pub(super) struct Knob<'t> {
     task: &'t Task<'t>,
-    graph: ChainGraph,
-    solver: Solver,
+    settings: Box<dyn Settings + 't>,
     judged: BTreeMap<usize, Judged>,
     unmodified: Judged,
     /// The setting of the last plan that was handed out.
@@ -70,58 +84,28 @@ struct Knob<'t> {
 }
 
 impl<'t> Knob<'t> {
-    fn of(strategy: Strategy, task: &'t Task<'t>, graph: ChainGraph) -> Knob<'t> {
-        let stages = graph.chain.stages.len();
-        let solver = match strategy {
-            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graph.chain))),
-            Strategy::UniformDp => Solver::Uniform(UniformDp::solve(stages, stages)),
-            _ => Solver::Revolve,
-        };
+    pub(super) fn of(task: &'t Task<'t>, settings: Box<dyn Settings + 't>) -> Knob<'t> {
         Knob {
             task,
-            graph,
-            solver,
+            settings,
             judged: BTreeMap::new(),
             unmodified: task.judge(task.without_copies()),
             chosen: None,
         }
     }
 
-    /// How many settings there are.
-    fn settings(&self) -> usize {
-        match &self.solver {
-            Solver::Precise(precise) => precise.memories.len(),
-            _ => self.graph.chain.stages.len(),
-        }
-    }
-
-    fn schedule(&self, setting: usize) -> Vec<Operation> {
-        let chain = &self.graph.chain;
-        match &self.solver {
-            Solver::Revolve => revolve::schedule(chain, setting as u64 + 1),
-            Solver::Uniform(tables) => tables.schedule(chain, setting + 1),
-            Solver::Precise(precise) => {
-                let schedule = precise.tables.schedule(chain, precise.memories[setting]);
-                schedule.unwrap_or_default()
-            }
-        }
-    }
-
     /// The figures of one setting.
     fn judge(&mut self, setting: usize) -> &Judged {
-        if !self.judged.contains_key(&setting) {
-            let plan = self.graph.plan(&self.schedule(setting));
-            let plan = plan.without_unread_copies(self.task.graph, self.task.recomputation);
-            self.judged.insert(setting, self.task.judge(plan));
-        }
-        self.judged
-            .entry(setting)
-            .or_insert_with(|| self.unmodified.clone())
+        let (task, settings) = (self.task, &self.settings);
+        self.judged.entry(setting).or_insert_with(|| {
+            let plan = settings.plan(setting);
+            task.judge(plan.without_unread_copies(task.graph, task.recomputation))
+        })
     }
 
     /// Judges the settings around the largest that fits.
     fn look(&mut self, budget: Bytes) {
-        let (mut low, mut high) = (0, self.settings());
+        let (mut low, mut high) = (0, self.settings.count());
         while low < high {
             let middle = low + (high - low) / 2;
             if self.judge(middle).plan.predicted_peak <= budget {
@@ -130,7 +114,7 @@ impl<'t> Knob<'t> {
                 high = middle;
             }
         }
-        let last = (low + NEIGHBOURS).min(self.settings());
+        let last = (low + NEIGHBOURS).min(self.settings.count());
         for setting in low.saturating_sub(NEIGHBOURS)..last {
             self.judge(setting);
         }
@@ -141,10 +125,8 @@ impl Planner for Knob<'_> {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
         self.look(budget);
         let all = || {
-            let settings = self
-                .judged
-                .iter()
-                .map(|(&setting, judged)| (Some(setting), judged));
+            let settings = self.judged.iter();
+            let settings = settings.map(|(&setting, judged)| (Some(setting), judged));
             settings.chain([(None, &self.unmodified)])
         };
         let peak = |judged: &Judged| judged.plan.predicted_peak;
@@ -162,13 +144,60 @@ impl Planner for Knob<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
+        self.settings.notes(self.chosen)
+    }
+}
+
+/// A chain strategy: the setting is the memory of the chain.
+struct ChainSettings {
+    graph: ChainGraph,
+    solver: Solver,
+}
+
+impl ChainSettings {
+    fn of(strategy: Strategy, graph: ChainGraph) -> ChainSettings {
+        let stages = graph.chain.stages.len();
+        let solver = match strategy {
+            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graph.chain))),
+            Strategy::UniformDp => Solver::Uniform(UniformDp::solve(stages, stages)),
+            _ => Solver::Revolve,
+        };
+        ChainSettings { graph, solver }
+    }
+
+    fn schedule(&self, setting: usize) -> Vec<Operation> {
+        let chain = &self.graph.chain;
+        match &self.solver {
+            Solver::Revolve => revolve::schedule(chain, setting as u64 + 1),
+            Solver::Uniform(tables) => tables.schedule(chain, setting + 1),
+            Solver::Precise(precise) => {
+                let schedule = precise.tables.schedule(chain, precise.memories[setting]);
+                schedule.unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl Settings for ChainSettings {
+    fn count(&self) -> usize {
+        match &self.solver {
+            Solver::Precise(precise) => precise.memories.len(),
+            _ => self.graph.chain.stages.len(),
+        }
+    }
+
+    fn plan(&self, setting: usize) -> Plan {
+        self.graph.plan(&self.schedule(setting))
+    }
+
+    fn notes(&self, setting: Option<usize>) -> Vec<String> {
         let stages = self.graph.chain.stages.len();
         let mut notes = vec![format!(
             "cut into a chain of {stages} blocks at {} of {} articulation points",
             stages - 1,
             self.graph.points
         )];
-        if let (Solver::Precise(precise), Some(setting)) = (&self.solver, self.chosen) {
+        if let (Solver::Precise(precise), Some(setting)) = (&self.solver, setting) {
             notes.push(precise.note(setting));
         }
         notes

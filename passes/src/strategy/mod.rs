@@ -18,9 +18,11 @@
 pub mod chain;
 mod chain_graph;
 mod chain_planner;
+mod chain_split;
 mod family;
 mod forward;
 pub mod join_dp;
+mod join_dp_graph;
 pub mod precise_dp;
 pub mod revolve;
 mod segments;
@@ -84,11 +86,13 @@ pub enum Strategy {
     UniformDp,
     /// Exact for a chain of equal blocks, in closed form (Griewank and Walther 2000).
     Revolve,
+    /// Exact for equal blocks on branches that meet in the loss (Beaumont et al. 2019, Theorem 3).
+    JoinDp,
 }
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 14] = [
+    pub const ALL: [Strategy; 15] = [
         Strategy::Auto,
         Strategy::ChenSqrt,
         Strategy::ChenBudget,
@@ -103,6 +107,7 @@ impl Strategy {
         Strategy::PreciseDp,
         Strategy::UniformDp,
         Strategy::Revolve,
+        Strategy::JoinDp,
     ];
 
     /// As `--strategy` takes it.
@@ -122,6 +127,7 @@ impl Strategy {
             Strategy::PreciseDp => "precise-dp",
             Strategy::UniformDp => "uniform-dp",
             Strategy::Revolve => "revolve",
+            Strategy::JoinDp => "join-dp",
         }
     }
 }
@@ -217,6 +223,7 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
         Strategy::PreciseDp | Strategy::UniformDp | Strategy::Revolve => {
             return Some(chain_planner::planner(strategy, task));
         }
+        Strategy::JoinDp => return Some(join_dp_graph::planner(task)),
     };
     Some(Box::new(Family::of(task, plans)))
 }

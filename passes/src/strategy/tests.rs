@@ -7,7 +7,7 @@ use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize};
 use crate::search::first_orders;
 use crate::testing::random_training_graph;
 
-fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
+pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
     Options {
         bindings: BTreeMap::new(),
         budget,

@@ -1,0 +1,377 @@
+//! Which stage of a chain, or of chains that meet, every node of a graph belongs to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::chain::{Operation, Stage};
+use super::{ForwardPart, Task};
+use crate::graph::{NodeId, TensorId, TensorKind};
+use crate::operators;
+
+/// The nodes of one stage.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StageNodes {
+    /// Forward nodes, as they first run.
+    pub(super) first: Vec<NodeId>,
+    /// What runs again for the result.
+    pub(super) forward: Vec<NodeId>,
+    /// What runs again for the backward part.
+    pub(super) replay: Vec<NodeId>,
+    /// The backward part.
+    pub(super) backward: Vec<NodeId>,
+}
+
+impl StageNodes {
+    /// What an operation of a schedule runs; `first` says that nothing of the stage has run yet.
+    pub(super) fn run(&self, operation: Operation, first: bool, sequence: &mut Vec<NodeId>) {
+        match operation {
+            Operation::Drop(_) => {}
+            _ if first => sequence.extend(&self.first),
+            Operation::Forward(_) => sequence.extend(&self.forward),
+            // The internals come with the result.
+            Operation::Tape(_) => {
+                let both: BTreeSet<NodeId> =
+                    self.forward.iter().chain(&self.replay).copied().collect();
+                sequence.extend(self.first.iter().filter(|id| both.contains(id)));
+            }
+            Operation::Replay(_) => sequence.extend(&self.replay),
+            Operation::Backward(_) => {}
+        }
+        if let Operation::Backward(_) = operation {
+            sequence.extend(&self.backward);
+        }
+    }
+}
+
+/// Which stage comes after which.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// By vertex: its stage. The turn is the last one.
+    pub(super) of: Vec<u32>,
+    /// By stage: the stage that reads its result.
+    pub(super) above: Vec<u32>,
+    /// By stage: its branch. Stages of one branch have ascending numbers.
+    pub(super) branch: Vec<u32>,
+}
+
+/// The stage of backward nodes that wait for several branches.
+pub(super) const SEVERAL: u32 = u32::MAX;
+
+impl Layout {
+    /// A chain of stages that are numbered as they follow each other.
+    pub(super) fn chain(of: Vec<u32>) -> Layout {
+        let stages = of.iter().max().map_or(0, |last| last + 1);
+        Layout {
+            of,
+            above: (1..=stages)
+                .map(|i| i.min(stages.saturating_sub(1)))
+                .collect(),
+            branch: vec![0; stages as usize],
+        }
+    }
+
+    fn stages(&self) -> usize {
+        self.above.len()
+    }
+
+    /// The stage, run from the last to the first, at which all of these are over.
+    fn latest(&self, stages: impl Iterator<Item = u32>) -> u32 {
+        let turn = self.stages().saturating_sub(1) as u32;
+        stages.fold(turn, |latest, stage| match (latest, stage) {
+            (SEVERAL, _) | (_, SEVERAL) => SEVERAL,
+            (latest, stage) if latest == turn => stage,
+            (latest, stage) if stage == turn => latest,
+            (latest, stage) if self.branch[latest as usize] == self.branch[stage as usize] => {
+                latest.min(stage)
+            }
+            _ => SEVERAL,
+        })
+    }
+}
+
+/// Which stage everything belongs to.
+pub(super) struct Split<'s> {
+    task: &'s Task<'s>,
+    forward: &'s ForwardPart,
+    layout: Layout,
+    /// By node id: its stage, or [`SEVERAL`].
+    pub(super) stage_of: Vec<u32>,
+    /// By tensor: the tensor whose memory it lies in.
+    roots: Vec<TensorId>,
+    /// Memory that a stage hands on to the next, by its first tensor.
+    handed_on: BTreeSet<TensorId>,
+}
+
+impl<'s> Split<'s> {
+    pub(super) fn of(task: &'s Task<'s>, forward: &'s ForwardPart, layout: Layout) -> Split<'s> {
+        let graph = task.graph;
+        let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
+        for &id in task.order {
+            let node = graph.node(id);
+            for (output, input) in operators::aliases(node) {
+                if let (Some(output), Some(input)) = (node.output(output), node.input(input)) {
+                    roots[output.index()] = roots[input.index()];
+                }
+            }
+        }
+        let mut split = Split {
+            task,
+            forward,
+            layout,
+            stage_of: vec![0; graph.node_count()],
+            roots,
+            handed_on: BTreeSet::new(),
+        };
+        for &id in task.order {
+            if !forward.backward[id.index()] {
+                split.place_forward(id);
+            }
+        }
+        for &id in task.order {
+            if forward.backward[id.index()] {
+                split.stage_of[id.index()] = split.backward_stage(id);
+            }
+        }
+        split
+    }
+
+    /// How many stages there are.
+    pub(super) fn stages(&self) -> usize {
+        self.layout.stages()
+    }
+
+    fn root(&self, tensor: TensorId) -> TensorId {
+        self.roots[tensor.index()]
+    }
+
+    /// Bytes of the memory that starts with `root`; 0 for what the caller owns.
+    fn bytes(&self, root: TensorId) -> u64 {
+        let tensor = self.task.graph.tensor(root);
+        match tensor.kind {
+            TensorKind::Value => tensor.bytes().map_or(0, |bytes| bytes.0),
+            _ => 0,
+        }
+    }
+
+    fn place_forward(&mut self, id: NodeId) {
+        let reads: Vec<TensorId> = self.task.graph.node(id).reads().collect();
+        let behind = reads
+            .iter()
+            .filter_map(|&tensor| self.forward.producer(tensor))
+            .map(|producer| self.stage_of[producer.index()]);
+        let stage = match self.forward.vertex_of[id.index()] {
+            Some(vertex) => self.layout.of[vertex as usize],
+            None => behind.max().unwrap_or(0),
+        };
+        self.stage_of[id.index()] = stage;
+        if self.forward.vertex_of[id.index()].is_none() {
+            return;
+        }
+        for tensor in reads {
+            if let Some(vertex) = self.forward.vertex(tensor)
+                && self.layout.of[vertex as usize] != stage
+            {
+                self.handed_on.insert(self.root(tensor));
+            }
+        }
+    }
+
+    /// The latest stage, run from the last to the first, at whose turn the node can run.
+    fn backward_stage(&self, id: NodeId) -> u32 {
+        let reads = self.task.graph.node(id).reads().filter_map(|tensor| {
+            if let Some(vertex) = self.forward.vertex(tensor) {
+                let stage = self.layout.of[vertex as usize];
+                let handed_on = self.handed_on.contains(&self.root(tensor));
+                let above = self.layout.above[stage as usize];
+                return Some(if handed_on { above } else { stage });
+            }
+            self.backward_of(self.forward.producer(tensor)?)
+        });
+        let earlier = self.task.sequences.iter().filter(|pair| pair.1 == id);
+        let earlier = earlier.filter_map(|pair| self.backward_of(pair.0));
+        self.layout.latest(reads.chain(earlier))
+    }
+
+    fn backward_of(&self, id: NodeId) -> Option<u32> {
+        self.forward.backward[id.index()].then(|| self.stage_of[id.index()])
+    }
+
+    pub(super) fn nodes(&self, i: usize) -> StageNodes {
+        let order = self.task.order.iter().copied();
+        let (backward, first): (Vec<NodeId>, Vec<NodeId>) = order
+            .filter(|id| self.stage_of[id.index()] as usize == i)
+            .partition(|id| self.forward.backward[id.index()]);
+        let (mut results, mut wanted) = (BTreeSet::new(), BTreeSet::new());
+        for &id in &first {
+            let Some(vertex) = self.forward.vertex_of[id.index()] else {
+                continue;
+            };
+            let roots = self.task.graph.node(id).writes().map(|t| self.root(t));
+            if roots.into_iter().any(|root| self.handed_on.contains(&root)) {
+                results.insert(vertex);
+            }
+        }
+        for &id in self.task.order {
+            if !self.forward.backward[id.index()] {
+                continue;
+            }
+            for tensor in self.task.graph.node(id).reads() {
+                let Some(vertex) = self.forward.vertex(tensor) else {
+                    continue;
+                };
+                let handed_on = self.handed_on.contains(&self.root(tensor));
+                let here = self.is_at_or_below(id, i);
+                if self.layout.of[vertex as usize] as usize == i && (!handed_on || here) {
+                    wanted.insert(vertex);
+                }
+            }
+        }
+        let again = |of: BTreeSet<u32>| {
+            let needed = self.needed(of, i);
+            let runs = |id: &&NodeId| {
+                let vertex = self.forward.vertex_of[id.index()];
+                vertex.is_some_and(|vertex| needed.contains(&vertex))
+            };
+            first.iter().filter(runs).copied().collect()
+        };
+        StageNodes {
+            forward: again(results),
+            replay: again(wanted),
+            first,
+            backward,
+        }
+    }
+
+    /// Does the backward node run at stage i or after it?
+    fn is_at_or_below(&self, id: NodeId, i: usize) -> bool {
+        let stage = self.stage_of[id.index()] as usize;
+        let branch = |stage: usize| self.layout.branch.get(stage);
+        stage <= i && branch(stage) == branch(i)
+    }
+
+    /// What has to run again in stage i for these vertices.
+    fn needed(&self, of: BTreeSet<u32>, i: usize) -> BTreeSet<u32> {
+        let mut needed = BTreeSet::new();
+        let mut open: Vec<u32> = of.into_iter().collect();
+        while let Some(v) = open.pop() {
+            let vertex = &self.forward.vertices[v as usize];
+            if self.layout.of[v as usize] as usize == i && vertex.recomputable && needed.insert(v) {
+                open.extend(&vertex.before);
+            }
+        }
+        needed
+    }
+
+    /// By i: the size of g_i, what backward parts from i on leave for those before.
+    pub(super) fn gradients(&self) -> Vec<u64> {
+        // By memory: the stages that write and read it.
+        let mut spans: BTreeMap<TensorId, (u32, u32)> = BTreeMap::new();
+        for &id in self.task.order {
+            let node = self.task.graph.node(id);
+            let stage = self.stage_of[id.index()];
+            if !self.forward.backward[id.index()] || stage == SEVERAL {
+                continue;
+            }
+            for tensor in node.writes() {
+                let span = spans.entry(self.root(tensor)).or_insert((stage, stage));
+                span.0 = span.0.max(stage);
+            }
+            for tensor in node.reads() {
+                if let Some(span) = spans.get_mut(&self.root(tensor)) {
+                    span.1 = span.1.min(stage);
+                }
+            }
+        }
+        let mut sizes = vec![0u64; self.layout.stages() + 1];
+        for (root, (written, read)) in spans {
+            for size in &mut sizes[read as usize + 1..=(written as usize).max(read as usize)] {
+                *size = size.saturating_add(self.bytes(root));
+            }
+        }
+        sizes
+    }
+
+    pub(super) fn stage(&self, i: usize, nodes: &StageNodes, gradients: &[u64]) -> Stage {
+        let forward = self.forward;
+        let mut result = BTreeSet::new();
+        for &id in &nodes.first {
+            let roots = self.task.graph.node(id).writes().map(|t| self.root(t));
+            result.extend(roots.filter(|root| self.handed_on.contains(root)));
+        }
+        let repeated: BTreeSet<NodeId> = nodes.replay.iter().copied().collect();
+        let mut internals = BTreeSet::new();
+        for &id in self
+            .task
+            .order
+            .iter()
+            .filter(|id| forward.backward[id.index()])
+        {
+            for tensor in self.task.graph.node(id).reads() {
+                let producer = forward.producer(tensor);
+                if producer.is_some_and(|producer| repeated.contains(&producer)) {
+                    internals.insert(self.root(tensor));
+                }
+            }
+        }
+        let reads_result = internals.iter().any(|root| result.contains(root));
+        let sum = |roots: &mut dyn Iterator<Item = &TensorId>| {
+            let sizes = roots.map(|&root| self.bytes(root));
+            sizes.fold(0, u64::saturating_add)
+        };
+        let time = |nodes: &[NodeId]| {
+            let times = nodes.iter().map(|id| self.task.costs[id.index()].time.0);
+            times.fold(0, u64::saturating_add)
+        };
+        let turn = i + 1 == self.layout.stages();
+        let in_forward = self.in_passing(&nodes.first);
+        let in_backward = self.in_passing(&nodes.backward);
+        let result_bytes = sum(&mut result.iter());
+        Stage {
+            forward_time: time(&nodes.forward),
+            replay_time: if turn { 0 } else { time(&nodes.replay) },
+            backward_time: time(&nodes.backward),
+            result: result_bytes,
+            internals: match turn {
+                true => 0,
+                false => sum(&mut internals.difference(&result)),
+            },
+            reads_result: reads_result && !turn,
+            gradient: gradients[i],
+            forward_workspace: in_forward.saturating_sub(result_bytes),
+            backward_workspace: match turn {
+                true => in_forward.max(in_backward),
+                false => in_backward.saturating_sub(gradients[i]),
+            },
+        }
+    }
+
+    /// The most that the nodes need at once of what only they write and read, and for workspace.
+    fn in_passing(&self, nodes: &[NodeId]) -> u64 {
+        let mut last: BTreeMap<TensorId, usize> = BTreeMap::new();
+        for (step, &id) in nodes.iter().enumerate() {
+            let node = self.task.graph.node(id);
+            for tensor in node.reads().chain(node.writes()) {
+                last.insert(self.root(tensor), step);
+            }
+        }
+        let mut live: BTreeSet<TensorId> = BTreeSet::new();
+        let (mut held, mut most) = (0u64, 0u64);
+        for (step, &id) in nodes.iter().enumerate() {
+            let node = self.task.graph.node(id);
+            for tensor in node.writes() {
+                let root = self.root(tensor);
+                if live.insert(root) {
+                    held = held.saturating_add(self.bytes(root));
+                }
+            }
+            let workspace = self.task.costs[id.index()].workspace.0;
+            most = most.max(held.saturating_add(workspace));
+            for tensor in node.reads().chain(node.writes()) {
+                let root = self.root(tensor);
+                if last.get(&root) == Some(&step) && live.remove(&root) {
+                    held = held.saturating_sub(self.bytes(root));
+                }
+            }
+        }
+        most
+    }
+}
