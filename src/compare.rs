@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, Summary, measure, optimize_each,
@@ -96,7 +97,9 @@ fn planned(
     measured: &Measured,
 ) -> Result<Tried, OptimizeError> {
     let requests = budgets.iter().map(|budget| budget.budget);
-    let requests: Vec<BudgetRequest> = requests.chain([BudgetRequest::Smallest]).collect();
+    // Nothing fits into no memory, and the refusal says what the smallest peak is.
+    let nothing = BudgetRequest::Bytes(Bytes::ZERO);
+    let requests: Vec<BudgetRequest> = requests.chain([nothing]).collect();
     let started = Instant::now();
     let mut tried = Tried {
         strategy: options.strategy.name(),
@@ -107,8 +110,8 @@ fn planned(
     };
     match optimize_each(graph, options, &requests) {
         Ok(mut results) => {
-            if let Some(Ok(smallest)) = results.pop() {
-                tried.smallest = smallest.summary.after.bytes;
+            if let Some(Err(OptimizeError::Infeasible { smallest, .. })) = results.pop() {
+                tried.smallest = smallest.bytes;
             }
             for result in results {
                 tried.cells.push(match result {

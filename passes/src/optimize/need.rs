@@ -77,7 +77,7 @@ pub(crate) fn with_objects(liveness: &Liveness) -> Bytes {
 /// shape, the reference count, the padding of the block. Runtime fact: 314 bytes (what the unmodified
 /// and the rewritten ResNet-18, ResNet-152 and GoogLeNet need beyond their elements, measured by
 /// `tools/measure.py`; with [`SLOT`] and [`FEED`] it explains each of them to 0.2 %).
-pub(super) const TENSOR: Bytes = Bytes(320);
+pub(crate) const TENSOR: Bytes = Bytes(320);
 
 /// A tensor's place in the runtime's frame, whether it lives or not.
 const SLOT: u64 = 25;

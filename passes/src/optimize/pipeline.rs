@@ -17,7 +17,7 @@ use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::{Search, first_orders};
-use crate::strategy::{Planner, Task, Unplanned, planner};
+use crate::strategy::{Planner, Portfolio, Task, Unplanned, planner};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
 use crate::transform::release_unread::ReleaseUnread;
@@ -63,8 +63,10 @@ impl<'o> Pipeline<'o> {
     ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
         let task = self.task();
         let strategy = self.options.strategy;
-        let mut planner = planner(strategy, &task)
-            .unwrap_or_else(|| Box::new(Searches::new(&task, &self.orders)));
+        let mut planner = planner(strategy, &task).unwrap_or_else(|| {
+            let own = Box::new(Searches::new(&task, &self.orders));
+            Box::new(Portfolio::new(&task, own))
+        });
         let least = match planner.within(Bytes::ZERO) {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => plan,
             Err(Unplanned::Refused(reason)) => {

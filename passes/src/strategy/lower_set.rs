@@ -69,6 +69,22 @@ pub(super) fn plans(
     Ok((plans, vec![note]))
 }
 
+/// A few memory-centric plans from ancestors, quickly.
+pub(super) fn coarse(task: &Task<'_>) -> Vec<Plan> {
+    let forward = ForwardPart::of(task);
+    let sets = Sets::ancestors(&forward);
+    let least = smallest_budget(&sets);
+    let mut plans = Vec::new();
+    for part in [1.0, 1.2, 1.5] {
+        let budget = (least as f64 * part).ceil() as u64;
+        let best = best_sequence(&sets, budget, Goal::MostTime, &mut WORK.clone());
+        let Some((_, sequence)) = best else { break };
+        let segments = sets.segments(&sequence);
+        plans.extend(segments.plans(task, &forward, &segments.mirror_counts(&forward)));
+    }
+    plans
+}
+
 /// The sequences behind [`plans`].
 pub(super) fn modelled(
     forward: &ForwardPart,

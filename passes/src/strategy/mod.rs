@@ -32,6 +32,7 @@ mod chen;
 mod greedy_remat;
 mod knapsack;
 mod lower_set;
+mod portfolio;
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,6 +53,7 @@ use crate::transform::release_unread::ReleaseUnread;
 
 pub use family::{Family, Judged};
 pub use forward::{ForwardPart, Vertex};
+pub use portfolio::Portfolio;
 pub use segments::{Segments, mirrored};
 
 /// How to search.

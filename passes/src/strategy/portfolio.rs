@@ -1,0 +1,150 @@
+//! What the published strategies find where this program's own search finds less.
+//!
+//! Where memory is very short, the search, which puts copy after copy into one order of first
+//! computations, can get stuck above what whole segments reach: concatenations of concatenations
+//! (DenseNet) are an example. So the plans of a few quick strategies are looked at as well, and a
+//! search starts in the order of the one with the smallest peak.
+
+use std::sync::atomic::Ordering;
+
+use super::{Judged, Planner, Task, Unplanned, chen, lower_set};
+use crate::bytes::Bytes;
+use crate::graph::NodeId;
+use crate::optimize::need::TENSOR;
+use crate::plan::Plan;
+use crate::search::Search;
+
+/// A planner that is never worse than the one it begins with.
+pub struct Portfolio<'t> {
+    task: &'t Task<'t>,
+    own: Box<dyn Planner + 't>,
+    others: Option<Others>,
+}
+
+struct Others {
+    plans: Vec<Judged>,
+    search: Search,
+}
+
+/// Graphs of more nodes take too long to look at so many plans.
+const MOST_NODES: usize = 5_000;
+
+/// An own plan that adds no more than this part of the step's time stands.
+const CHEAP: u64 = 20;
+
+impl<'t> Portfolio<'t> {
+    /// Begins with `own`.
+    pub fn new(task: &'t Task<'t>, own: Box<dyn Planner + 't>) -> Portfolio<'t> {
+        Portfolio {
+            task,
+            own,
+            others: None,
+        }
+    }
+
+    fn others(&mut self) -> Option<&mut Others> {
+        let stopped = self.task.stop.load(Ordering::Relaxed);
+        if self.task.order.len() > MOST_NODES || stopped {
+            return None;
+        }
+        if self.others.is_none() {
+            self.others = Some(Others::of(self.task)?);
+        }
+        self.others.as_mut()
+    }
+
+    /// Nanoseconds that the plan's copies add.
+    fn added(&self, plan: &Plan) -> u64 {
+        let copies = plan.sequence.iter().zip(plan.copies());
+        let copies = copies.filter(|copy| copy.1);
+        let times = copies.map(|(id, _)| self.task.costs[id.index()].time.0);
+        times.fold(0, u64::saturating_add)
+    }
+}
+
+impl Others {
+    fn of(task: &Task<'_>) -> Option<Others> {
+        let mut plans = chen::recursive(task);
+        plans.extend(lower_set::coarse(task));
+        let plans: Vec<Judged> = plans
+            .into_iter()
+            .map(|plan| task.judge(plan.without_unread_copies(task.graph, task.recomputation)))
+            .collect();
+        let smallest = plans
+            .iter()
+            .min_by_key(|judged| judged.plan.predicted_peak)?;
+        let copies = smallest.plan.copies();
+        let first = smallest.plan.sequence.iter().zip(copies);
+        let order: Vec<NodeId> = first.filter(|copy| !copy.1).map(|(&id, _)| id).collect();
+        let (provider, rules) = (task.device.provider, task.recomputation);
+        let search = Search::new(task.graph, &order, provider, task.costs, rules, task.effort)
+            .counting_objects(TENSOR)
+            .until(task.stop.clone());
+        Some(Others { plans, search })
+    }
+}
+
+impl Planner for Portfolio<'_> {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        let own = self.own.within(budget);
+        if let Ok(plan) = &own {
+            let times = self.task.costs.iter().map(|cost| cost.time.0);
+            let step = times.fold(0, u64::saturating_add);
+            if self.added(plan) <= step / CHEAP {
+                return own;
+            }
+        }
+        let Some(others) = self.others() else {
+            return own;
+        };
+        let mut plans: Vec<Plan> = others.plans.iter().map(|j| j.plan.clone()).collect();
+        plans.push(others.search.smallest());
+        plans.extend(others.search.within(budget));
+        match own {
+            Ok(plan) | Err(Unplanned::TooLarge(plan)) => plans.push(plan),
+            Err(refused) => return Err(refused),
+        }
+        let fitting = plans.iter().filter(|plan| plan.predicted_peak <= budget);
+        let cheapest = fitting.min_by_key(|plan| (self.added(plan), plan.predicted_peak));
+        if let Some(plan) = cheapest {
+            return Ok(plan.clone());
+        }
+        let smallest = plans
+            .into_iter()
+            .min_by_key(|plan| (plan.predicted_peak, self.added(plan)));
+        Err(Unplanned::TooLarge(smallest.unwrap_or_default()))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.own.notes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::Family;
+    use crate::strategy::tests::with_task;
+    use crate::testing::UniformChain;
+
+    #[test]
+    fn a_planner_without_ideas_is_helped_down_to_what_segments_reach() {
+        let chain = UniformChain::new(64);
+        with_task(&chain.graph, |task| {
+            let alone = || Box::new(Family::of(task, Vec::new()));
+            let smallest = |planner: &mut dyn Planner| match planner.within(Bytes::ZERO) {
+                Err(Unplanned::TooLarge(plan)) => plan.predicted_peak,
+                other => panic!("nothing fits into no memory: {other:?}"),
+            };
+            let without = smallest(&mut *alone());
+            let segments = Family::of(task, chen::recursive(task));
+            let reached = smallest(&mut { segments });
+            let mut portfolio = Portfolio::new(task, alone());
+            assert!(reached < without);
+            assert!(smallest(&mut portfolio) <= reached);
+            // Where nothing has to be computed again, the own plan stands.
+            let plan = portfolio.within(without).unwrap();
+            assert_eq!(plan.sequence, task.order);
+        });
+    }
+}
