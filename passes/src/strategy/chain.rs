@@ -29,8 +29,10 @@ pub struct Stage {
     pub reads_result: bool,
     /// Size of g_i.
     pub gradient: u64,
-    /// Size needed in passing while the forward part or the replay runs.
+    /// Size needed in passing while the forward part runs and keeps nothing but x_{i+1}.
     pub forward_workspace: u64,
+    /// Size needed in passing while it keeps the internals, and during the replay.
+    pub taped_workspace: u64,
     /// Size needed in passing while the backward part runs.
     pub backward_workspace: u64,
 }
@@ -273,8 +275,11 @@ pub(super) mod tests {
                     } else {
                         stages[i].forward_time
                     };
-                    peak = peak
-                        .max(live(&results, &internals, gradient) + stages[i].forward_workspace);
+                    let workspace = match operation {
+                        Operation::Forward(_) => stages[i].forward_workspace,
+                        _ => stages[i].taped_workspace,
+                    };
+                    peak = peak.max(live(&results, &internals, gradient) + workspace);
                 }
                 Operation::Backward(i) => {
                     assert_eq!(gradient, i + 1, "{operation:?} out of turn");

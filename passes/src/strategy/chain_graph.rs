@@ -67,12 +67,13 @@ impl ChainGraph {
                     .to_owned(),
             );
         }
-        let gradients = split.gradients();
+        let spans = split.spans();
+        let gradients = split.gradients(&spans);
         let chain = Chain {
             input: 0,
             upstream: 0,
             stages: (0..split.stages())
-                .map(|i| split.stage(i, &stages[i], &gradients))
+                .map(|i| split.stage(i, &stages[i], &spans, &gradients))
                 .collect(),
         };
         Ok(ChainGraph {

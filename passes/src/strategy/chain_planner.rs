@@ -219,7 +219,8 @@ impl Precise {
             .map(|s| s.result.saturating_add(s.internals));
         let during = chain.stages.iter().enumerate().map(|(i, s)| {
             let gradients = s.gradient.saturating_add(chain.gradient(i + 1));
-            let workspace = s.backward_workspace.max(s.forward_workspace);
+            let passing = s.forward_workspace.max(s.taped_workspace);
+            let workspace = s.backward_workspace.max(passing);
             gradients.saturating_add(workspace)
         });
         let most = kept

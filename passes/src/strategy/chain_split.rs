@@ -42,6 +42,9 @@ impl StageNodes {
     }
 }
 
+/// By the memory that backward parts write: the stage that writes it, and the last that reads it.
+pub(super) type Spans = BTreeMap<TensorId, (u32, u32)>;
+
 /// Which stage comes after which.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
@@ -262,9 +265,19 @@ impl<'s> Split<'s> {
     }
 
     /// By i: the size of g_i, what backward parts from i on leave for those before.
-    pub(super) fn gradients(&self) -> Vec<u64> {
-        // By memory: the stages that write and read it.
-        let mut spans: BTreeMap<TensorId, (u32, u32)> = BTreeMap::new();
+    pub(super) fn gradients(&self, spans: &Spans) -> Vec<u64> {
+        let mut sizes = vec![0u64; self.layout.stages() + 1];
+        for (&root, &(written, read)) in spans {
+            for size in &mut sizes[read as usize + 1..=(written as usize).max(read as usize)] {
+                *size = size.saturating_add(self.bytes(root));
+            }
+        }
+        sizes
+    }
+
+    /// Where what backward parts write is written and last read.
+    pub(super) fn spans(&self) -> Spans {
+        let mut spans = Spans::new();
         for &id in self.task.order {
             let node = self.task.graph.node(id);
             let stage = self.stage_of[id.index()];
@@ -281,16 +294,17 @@ impl<'s> Split<'s> {
                 }
             }
         }
-        let mut sizes = vec![0u64; self.layout.stages() + 1];
-        for (root, (written, read)) in spans {
-            for size in &mut sizes[read as usize + 1..=(written as usize).max(read as usize)] {
-                *size = size.saturating_add(self.bytes(root));
-            }
-        }
-        sizes
+        spans
     }
 
-    pub(super) fn stage(&self, i: usize, nodes: &StageNodes, gradients: &[u64]) -> Stage {
+    /// The stage's figures. `spans` and `gradients` are those of the methods of these names.
+    pub(super) fn stage(
+        &self,
+        i: usize,
+        nodes: &StageNodes,
+        spans: &Spans,
+        gradients: &[u64],
+    ) -> Stage {
         let forward = self.forward;
         let mut result = BTreeSet::new();
         for &id in &nodes.first {
@@ -307,8 +321,11 @@ impl<'s> Split<'s> {
         {
             for tensor in self.task.graph.node(id).reads() {
                 let producer = forward.producer(tensor);
-                if producer.is_some_and(|producer| repeated.contains(&producer)) {
-                    internals.insert(self.root(tensor));
+                let root = self.root(tensor);
+                // The stage above has read its result by then.
+                let over = result.contains(&root) && !self.is_at_or_below(id, i);
+                if !over && producer.is_some_and(|producer| repeated.contains(&producer)) {
+                    internals.insert(root);
                 }
             }
         }
@@ -322,9 +339,23 @@ impl<'s> Split<'s> {
             times.fold(0, u64::saturating_add)
         };
         let turn = i + 1 == self.layout.stages();
-        let in_forward = self.in_passing(&nodes.first);
-        let in_backward = self.in_passing(&nodes.backward);
         let result_bytes = sum(&mut result.iter());
+        let internal_bytes = sum(&mut internals.difference(&result));
+        let in_forward = self.in_passing(&nodes.first, &BTreeSet::new(), &BTreeSet::new());
+        let taped = self.in_passing(&nodes.first, &BTreeSet::new(), &internals);
+        // What waits for stages further down stays.
+        let stage = i as u32;
+        let waiting = spans
+            .iter()
+            .filter(|span| span.1.0 > stage && span.1.1 <= stage);
+        let left = spans.iter().filter(|span| span.1.1 < stage);
+        let there = waiting.map(|span| *span.0).chain(internals.iter().copied());
+        let left = left.map(|span| *span.0).collect();
+        let in_backward = self.in_passing(&nodes.backward, &there.collect(), &left);
+        let counted = internal_bytes
+            .saturating_add(if reads_result { result_bytes } else { 0 })
+            .saturating_add(gradients[i])
+            .saturating_add(gradients[i + 1]);
         Stage {
             forward_time: time(&nodes.forward),
             replay_time: if turn { 0 } else { time(&nodes.replay) },
@@ -332,20 +363,27 @@ impl<'s> Split<'s> {
             result: result_bytes,
             internals: match turn {
                 true => 0,
-                false => sum(&mut internals.difference(&result)),
+                false => internal_bytes,
             },
             reads_result: reads_result && !turn,
             gradient: gradients[i],
             forward_workspace: in_forward.saturating_sub(result_bytes),
+            taped_workspace: taped.saturating_sub(result_bytes.saturating_add(internal_bytes)),
             backward_workspace: match turn {
                 true => in_forward.max(in_backward),
-                false => in_backward.saturating_sub(gradients[i]),
+                false => in_backward.saturating_sub(counted),
             },
         }
     }
 
-    /// The most that the nodes need at once of what only they write and read, and for workspace.
-    fn in_passing(&self, nodes: &[NodeId]) -> u64 {
+    /// The most that the nodes need at once of what they write and of what is `there` before, and
+    /// for workspace. What nobody reads any more is freed, but for what is to be `left`.
+    fn in_passing(
+        &self,
+        nodes: &[NodeId],
+        there: &BTreeSet<TensorId>,
+        left: &BTreeSet<TensorId>,
+    ) -> u64 {
         let mut last: BTreeMap<TensorId, usize> = BTreeMap::new();
         for (step, &id) in nodes.iter().enumerate() {
             let node = self.task.graph.node(id);
@@ -353,8 +391,10 @@ impl<'s> Split<'s> {
                 last.insert(self.root(tensor), step);
             }
         }
-        let mut live: BTreeSet<TensorId> = BTreeSet::new();
-        let (mut held, mut most) = (0u64, 0u64);
+        let mut live = there.clone();
+        let all = there.iter().map(|&root| self.bytes(root));
+        let mut held = all.fold(0, u64::saturating_add);
+        let mut most = held;
         for (step, &id) in nodes.iter().enumerate() {
             let node = self.task.graph.node(id);
             for tensor in node.writes() {
@@ -367,7 +407,8 @@ impl<'s> Split<'s> {
             most = most.max(held.saturating_add(workspace));
             for tensor in node.reads().chain(node.writes()) {
                 let root = self.root(tensor);
-                if last.get(&root) == Some(&step) && live.remove(&root) {
+                let over = last.get(&root) == Some(&step) && !left.contains(&root);
+                if over && live.remove(&root) {
                     held = held.saturating_sub(self.bytes(root));
                 }
             }

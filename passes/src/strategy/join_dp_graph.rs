@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use super::chain::{Chain, Operation};
 use super::chain_planner::{Knob, Refusing, Settings};
-use super::chain_split::{Layout, SEVERAL, Split, StageNodes};
+use super::chain_split::{Layout, SEVERAL, Spans, Split, StageNodes};
 use super::join_dp::{JoinDp, JoinOperation, Times, fewest_slots, least_span, most_slots};
 use super::segments::is_allowed;
 use super::{ForwardPart, Planner, Task};
@@ -83,7 +83,9 @@ impl<'t> JoinGraph<'t> {
             starts.push(start);
             let ids = start..start + length;
             branches.push(Chain {
-                stages: ids.map(|i| split.stage(i, &stages[i], &none)).collect(),
+                stages: ids
+                    .map(|i| split.stage(i, &stages[i], &Spans::new(), &none))
+                    .collect(),
                 ..Chain::default()
             });
             start += length;

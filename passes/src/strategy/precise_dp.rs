@@ -305,10 +305,11 @@ impl Bucketed {
                 if stage.reads_result { result } else { 0 },
             ]);
             let forward_workspace = round(stage.forward_workspace);
+            let taped_workspace = round(stage.taped_workspace);
             let during = add(&[kept, gradients[i + 1]]);
             let backward_peak = add(&[during, gradients[i], round(stage.backward_workspace)]);
             let replay = match stage.needs_replay() {
-                true => add(&[during, forward_workspace]),
+                true => add(&[during, taped_workspace]),
                 false => 0,
             };
             Sizes {
@@ -320,7 +321,7 @@ impl Bucketed {
                 backward_peak,
                 one_peak: backward_peak.max(replay),
                 forward_workspace,
-                tape_peak: add(&[taped, forward_workspace]),
+                tape_peak: add(&[taped, taped_workspace]),
             }
         });
         Bucketed {
@@ -396,6 +397,7 @@ mod tests {
                 gradient: number(9),
                 backward_workspace: number(4) / 3,
                 forward_workspace: number(4) / 3,
+                taped_workspace: number(4) / 3,
                 ..Stage::default()
             };
             if internals {
