@@ -9,3 +9,5 @@ pub mod compare;
 pub mod onnx;
 pub mod report;
 pub mod run;
+#[cfg(feature = "highs")]
+pub mod solver;

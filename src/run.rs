@@ -13,6 +13,7 @@ use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, measure, optimize, verify_written,
 };
+use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use thiserror::Error;
@@ -104,6 +105,7 @@ pub fn rewrite(
             evaluations: EVALUATIONS,
         },
         stop: arguments.time_limit.map_or_else(Arc::default, stop_after),
+        solving: solving(arguments)?,
         ..options(&arguments.setting)?
     };
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
@@ -236,6 +238,26 @@ pub(crate) fn stop_after(limit: Duration) -> Arc<AtomicBool> {
     stop
 }
 
+/// The solver of this build, and what it is to do.
+fn solving(arguments: &Rewrite) -> Result<Solving, Failure> {
+    #[cfg(feature = "highs")]
+    let solver: Option<Arc<dyn Solver>> = Some(Arc::new(crate::solver::Highs));
+    #[cfg(not(feature = "highs"))]
+    let solver: Option<Arc<dyn Solver>> = None;
+    if arguments.certify && solver.is_none() {
+        return Err(Failure::Usage(
+            "--certify needs a solver, which this build does not have: build it with \
+             cargo build --release --features highs"
+                .to_owned(),
+        ));
+    }
+    Ok(Solving {
+        solver,
+        certify: arguments.certify,
+        seconds: arguments.time_limit.map(|limit| limit.as_secs_f64()),
+    })
+}
+
 /// What the arguments and the files that they name say; the budget is for the caller to set.
 pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
     Ok(Options {
@@ -250,6 +272,7 @@ pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
             evaluations: EVALUATIONS,
         },
         stop: Arc::default(),
+        solving: Solving::default(),
     })
 }
 
@@ -317,6 +340,7 @@ mod tests {
                 evaluations: 0,
             },
             stop: Arc::default(),
+            solving: Solving::default(),
         };
         let folder = tempfile::tempdir().unwrap();
         let pending = export(&model, &changed, &folder.path().join("out.onnx")).unwrap();

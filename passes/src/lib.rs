@@ -9,6 +9,7 @@ pub mod operators;
 pub mod optimize;
 pub mod pass;
 pub mod plan;
+pub mod program;
 pub mod search;
 pub mod strategy;
 #[cfg(any(test, feature = "testing"))]

@@ -91,6 +91,10 @@ pub struct Rewrite {
     /// ends by the work it has done, and the result does not depend on the machine's speed.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub time_limit: Option<Duration>,
+    /// Prove a higher lower bound with a solver, which takes longer. Needs a build with
+    /// --features highs.
+    #[arg(long)]
+    pub certify: bool,
     /// Allow an operator variant that is not bitwise, by name. This version has none.
     #[arg(long, value_name = "NAME", value_parser = parse_variant)]
     pub allow: Vec<String>,

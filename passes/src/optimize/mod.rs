@@ -16,6 +16,7 @@ use crate::analysis::order::ExecutionOrder;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::pass::Pass;
+use crate::program::Solving;
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
@@ -53,6 +54,8 @@ pub struct Options {
     pub effort: Effort,
     /// Set from outside, it ends the search early: the result then depends on when.
     pub stop: Arc<AtomicBool>,
+    /// For what a solver is used.
+    pub solving: Solving,
 }
 
 /// The largest need of a graph in one order, and what makes it.

@@ -16,6 +16,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::program::Limits;
 use crate::search::{Search, first_orders};
 use crate::strategy::{Planner, Portfolio, Task, Unplanned, planner};
 use crate::transform::enforce_order::EnforceOrder;
@@ -24,6 +25,13 @@ use crate::transform::release_unread::ReleaseUnread;
 
 /// How often the search aims lower because the runtime's order needs more than the plan's.
 const CORRECTIONS: usize = 4;
+
+/// When a solver that raises the lower bound ends.
+const CERTIFYING: Limits = Limits {
+    nodes: 2_000,
+    seconds: None,
+    gap: 1e-4,
+};
 
 pub(super) struct Pipeline<'o> {
     options: &'o Options,
@@ -272,7 +280,18 @@ impl<'o> Pipeline<'o> {
         let order: Vec<NodeId> = order
             .filter(|id| id.index() < self.graph.node_count())
             .collect();
-        search(&self.task(), &order).lower_bound(room, known)
+        let search = search(&self.task(), &order);
+        let solving = &self.options.solving;
+        match solving.solver.as_deref().filter(|_| solving.certify) {
+            Some(solver) => {
+                let limits = Limits {
+                    seconds: solving.seconds,
+                    ..CERTIFYING
+                };
+                search.certified_bound(room, known, solver, limits)
+            }
+            None => search.lower_bound(room, known),
+        }
     }
 }
 

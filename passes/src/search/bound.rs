@@ -28,28 +28,55 @@
 mod ascent;
 mod gaps;
 mod overlap;
+mod whole;
 
 use super::problem::Problem;
+use crate::program::{Limits, Solver};
 use ascent::{Cover, climb};
 use gaps::gaps;
 
 /// Nanoseconds that every schedule within `budget` adds; `known` is what one such schedule adds,
 /// and `memory` the need of each step without copies.
 pub(crate) fn lower_bound(problem: &Problem, memory: &[f64], budget: f64, known: u64) -> u64 {
+    covered(problem, memory, budget, known, |cover| {
+        climb(cover, known as f64)
+    })
+}
+
+/// The same with whole gaps and runs, by a solver.
+pub(crate) fn whole_bound(
+    problem: &Problem,
+    memory: &[f64],
+    budget: f64,
+    known: u64,
+    solver: &dyn Solver,
+    limits: Limits,
+) -> u64 {
+    covered(problem, memory, budget, known, |cover| {
+        whole::solve(cover, solver, limits)
+    })
+}
+
+fn covered(
+    problem: &Problem,
+    memory: &[f64],
+    budget: f64,
+    known: u64,
+    bound: impl FnOnce(&Cover<'_>) -> f64,
+) -> u64 {
     let deficit: Vec<f64> = memory.iter().map(|need| need - budget).collect();
     if deficit.iter().all(|&need| need <= 0.0) {
         return 0;
     }
     let gaps = gaps(problem);
     let times: Vec<f64> = problem.steps.iter().map(|step| step.time as f64).collect();
-    let cover = Cover {
+    let best = bound(&Cover {
         deficit: &deficit,
         gaps: &gaps,
         times: &times,
-    };
-    let best = climb(&cover, known as f64);
-    // Rounding must not lift the bound above what is proved.
-    ((best * (1.0 - 1e-9)) as u64).min(known)
+    });
+    // Rounding must not lift the bound above what is proved; a solver rounds more than we do.
+    ((best * (1.0 - 1e-6)) as u64).min(known)
 }
 
 #[cfg(test)]

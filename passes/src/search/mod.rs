@@ -4,6 +4,7 @@
 
 mod bound;
 mod bulk;
+mod exact;
 mod first_order;
 mod greedy;
 mod moves;
@@ -24,6 +25,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::plan::Plan;
+use crate::program::{Limits, Solver};
 
 pub use first_order::first_orders;
 
@@ -48,6 +50,15 @@ pub struct Search {
     smallest: Option<Found>,
     /// A budget, and the cheapest starts within it.
     starts: Option<(Bytes, Vec<Found>)>,
+}
+
+/// What an exact program says.
+#[derive(Clone, Debug)]
+pub struct Solved {
+    /// The best plan found, simulated, and the nanoseconds that it adds.
+    pub plan: Option<(Plan, u64)>,
+    /// Nanoseconds that every plan adds which fits; infinite if none does.
+    pub bound: f64,
 }
 
 /// A schedule by its copies.
@@ -182,12 +193,67 @@ impl Search {
     /// computations; `known` is what one such schedule adds.
     pub fn lower_bound(&self, budget: Bytes, known: u64) -> u64 {
         let target = (budget - self.problem.fixed).0 as f64;
-        let state = State::new(&self.problem, target, Exponent::One);
-        let memory: Vec<f64> = (0..self.problem.steps.len() as Step)
-            .map(|step| state.memory(step))
-            .collect();
-        bound::lower_bound(&self.problem, &memory, target, known)
+        bound::lower_bound(&self.problem, &self.memory(), target, known)
     }
+
+    /// The same by a solver, which may prove more: with the exact program for small graphs, with
+    /// whole gaps for others.
+    pub fn certified_bound(
+        &self,
+        budget: Bytes,
+        known: u64,
+        solver: &dyn Solver,
+        limits: Limits,
+    ) -> u64 {
+        let target = (budget - self.problem.fixed).0 as f64;
+        let simple = self.lower_bound(budget, known);
+        let memory = self.memory();
+        let whole = bound::whole_bound(&self.problem, &memory, target, known, solver, limits);
+        let best = simple.max(whole);
+        if best == known || self.problem.steps.len() > Search::MOST_STEPS_CERTIFIED {
+            return best;
+        }
+        let solved = exact::solve(&self.problem, target, Some(known), solver, limits);
+        // A float above u64::MAX becomes u64::MAX.
+        let exact = (solved.bound * (1.0 - 1e-6)) as u64;
+        best.max(exact).min(known)
+    }
+
+    /// Up to so many nodes, [`Search::certified_bound`] uses the exact program.
+    pub const MOST_STEPS_CERTIFIED: usize = 60;
+
+    /// By step: its need without copies.
+    fn memory(&self) -> Vec<f64> {
+        let state = State::new(&self.problem, f64::MAX, Exponent::One);
+        let steps = 0..self.problem.steps.len() as Step;
+        steps.map(|step| state.memory(step)).collect()
+    }
+
+    /// The cheapest plan within `budget` by the exact 0-1 program, and the nanoseconds that every
+    /// plan adds. With `below`, only plans that add less are looked for. `None` if the graph has
+    /// more than [`Search::MOST_STEPS_SOLVED`] nodes.
+    pub fn solve(
+        &self,
+        budget: Bytes,
+        below: Option<u64>,
+        solver: &dyn Solver,
+        limits: Limits,
+    ) -> Option<Solved> {
+        if self.problem.steps.len() > Search::MOST_STEPS_SOLVED {
+            return None;
+        }
+        let target = (budget - self.problem.fixed).0 as f64;
+        let solved = exact::solve(&self.problem, target, below, solver, limits);
+        Some(Solved {
+            plan: solved
+                .found
+                .map(|(copies, added)| (self.plan(&copies), added)),
+            bound: solved.bound,
+        })
+    }
+
+    /// See [`Search::solve`].
+    pub const MOST_STEPS_SOLVED: usize = exact::MOST_STEPS;
 
     fn start(&self, start: &Start, target: f64) -> Option<Found> {
         let exponent = match start {

@@ -4,7 +4,11 @@ use super::*;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize};
+<<<<<<< HEAD
 use crate::search::first_orders;
+=======
+use crate::program::Solving;
+>>>>>>> 5d398ff (Certify the lower bound with a solver, and test the search against exact programs)
 use crate::testing::random_training_graph;
 
 pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
@@ -20,6 +24,7 @@ pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
             evaluations: 2_000,
         },
         stop: Arc::default(),
+        solving: Solving::default(),
     }
 }
 

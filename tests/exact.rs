@@ -1,0 +1,163 @@
+//! The search against the exact 0-1 program, solved by HiGHS.
+//!
+//! `cargo test --release --features highs,testing --test exact`
+
+use std::collections::BTreeMap;
+
+use ckpt_opt::solver::Highs;
+use ckpt_passes::analysis::cost::{Cost, Nanos};
+use ckpt_passes::analysis::recompute::Recomputation;
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::graph::Graph;
+use ckpt_passes::operators::Provider;
+use ckpt_passes::program::Limits;
+use ckpt_passes::search::{Effort, Search};
+use ckpt_passes::testing::{UniformChain, random_training_graph};
+
+const LIMITS: Limits = Limits {
+    nodes: 20_000,
+    seconds: Some(20.0),
+    gap: 1e-6,
+};
+
+/// Times from 100 to 970 ns; some nodes have workspace.
+fn costs(graph: &Graph) -> Vec<Cost> {
+    let cost = |id: u64| Cost {
+        time: Nanos(100 + id * 70 % 900),
+        workspace: Bytes(id % 5 * 300),
+    };
+    (0..graph.node_count() as u64).map(cost).collect()
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    /// How many optima are proved.
+    closed: usize,
+    /// In how many of them something has to be computed twice.
+    positive: usize,
+    worse: Vec<String>,
+}
+
+fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
+    let costs = costs(graph);
+    let rules = Recomputation::of(graph, &BTreeMap::new());
+    let effort = Effort {
+        seed: 1,
+        evaluations: 100_000,
+    };
+    let mut search = Search::new(graph, graph.order(), Provider::Cpu, &costs, &rules, effort);
+    let step: u64 = graph
+        .order()
+        .iter()
+        .map(|id| costs[id.index()].time.0)
+        .sum();
+    let most = search.without_copies().predicted_peak;
+    let least = search.smallest().predicted_peak;
+    for part in [1, 3] {
+        let budget = least + Bytes((most - least).0 * part / 4);
+        let Some(ours) = search.within(budget) else {
+            tally
+                .worse
+                .push(format!("{name}, part {part}: nothing found"));
+            continue;
+        };
+        let time: u64 = ours
+            .sequence
+            .iter()
+            .map(|id| costs[id.index()].time.0)
+            .sum();
+        let ours = time - step;
+        let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+        let bound = search.lower_bound(budget, ours * 2 + 1000);
+        let optimum = solved.plan.as_ref().map(|plan| plan.1);
+        let Some(optimum) = optimum else { continue };
+        assert!(
+            optimum as f64 >= solved.bound * (1.0 - 1e-6) - 1.0,
+            "{name}, part {part}"
+        );
+        if (optimum as f64) > solved.bound * (1.0 + 1e-4) + 1.0 {
+            continue;
+        }
+        tally.closed += 1;
+        tally.positive += usize::from(optimum > 0);
+        assert!(
+            bound <= optimum,
+            "{name}, part {part}: bound {bound}, optimum {optimum}"
+        );
+        // 0.1 points of the step's time.
+        if ours as f64 > optimum as f64 + 0.001 * step as f64 {
+            tally.worse.push(format!(
+                "{name}, part {part}: {ours} ns, optimum {optimum} of {step}"
+            ));
+        }
+    }
+}
+
+#[test]
+fn the_search_finds_the_optimum_of_small_random_graphs() {
+    let mut tally = Tally::default();
+    let sizes = (0..20).map(|seed| (seed, 8 + seed as usize));
+    // Larger ones that HiGHS closes in about a second.
+    let larger = [
+        100, 101, 103, 104, 105, 107, 108, 110, 111, 113, 120, 122, 126, 128, 131, 133,
+    ];
+    let larger = larger.map(|seed| (seed, 24 + seed as usize % 20));
+    for (seed, size) in sizes.chain(larger) {
+        let graph = random_training_graph(seed, size);
+        compare(&format!("seed {seed}"), &graph, &mut tally);
+    }
+    assert!(tally.worse.is_empty(), "{tally:?}");
+    assert!(tally.closed >= 60 && tally.positive >= 40, "{tally:?}");
+}
+
+#[test]
+fn the_program_agrees_with_revolve_on_uniform_chains() {
+    let mut compared = 0;
+    for length in 3..8 {
+        let chain = UniformChain::new(length);
+        let rules = Recomputation::of(&chain.graph, &BTreeMap::new());
+        let effort = Effort {
+            seed: 1,
+            evaluations: 1_000,
+        };
+        let (graph, costs) = (&chain.graph, &chain.costs);
+        let search = Search::new(graph, graph.order(), Provider::Cpu, costs, &rules, effort);
+        for budget in chain.peaks() {
+            let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+            let optimum = solved.plan.map(|(_, added)| added);
+            assert_eq!(optimum, chain.optimum(budget), "{length} layers, {budget}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 15, "{compared}");
+}
+
+#[test]
+fn what_is_certified_is_between_the_simple_bound_and_the_optimum() {
+    let mut raised = 0;
+    for seed in 100..112 {
+        let graph = random_training_graph(seed, 20);
+        let costs = costs(&graph);
+        let rules = Recomputation::of(&graph, &BTreeMap::new());
+        let effort = Effort {
+            seed: 1,
+            evaluations: 10_000,
+        };
+        let mut search = Search::new(&graph, graph.order(), Provider::Cpu, &costs, &rules, effort);
+        let most = search.without_copies().predicted_peak;
+        let least = search.smallest().predicted_peak;
+        let budget = least + Bytes((most - least).0 / 4);
+        let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+        let (_, optimum) = solved.plan.unwrap();
+        // What is known may be twice what is best.
+        let known = optimum * 2 + 100;
+        let simple = search.lower_bound(budget, known);
+        let certified = search.certified_bound(budget, known, &Highs, LIMITS);
+        assert!(
+            simple <= certified && certified <= optimum,
+            "seed {seed}: {simple} {certified} {optimum}"
+        );
+        raised += usize::from(certified > simple);
+    }
+    assert!(raised > 4, "{raised}");
+}
