@@ -397,6 +397,17 @@ fn budgets_that_are_no_sizes_are_usage_errors() {
     ");
 }
 
+#[cfg(not(feature = "highs"))]
+#[test]
+fn certifying_without_a_solver_says_how_to_get_one() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(["--certify"])), @r"
+    exit status 2
+    --- errors
+    error: --certify needs a solver, which this build does not have: build it with cargo build --release --features highs
+    ");
+}
+
 #[test]
 fn options_that_do_not_exist_are_usage_errors() {
     let folder = Folder::new();

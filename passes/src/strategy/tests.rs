@@ -4,11 +4,8 @@ use super::*;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize};
-<<<<<<< HEAD
-use crate::search::first_orders;
-=======
 use crate::program::Solving;
->>>>>>> 5d398ff (Certify the lower bound with a solver, and test the search against exact programs)
+use crate::search::first_orders;
 use crate::testing::random_training_graph;
 
 pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
