@@ -1,6 +1,6 @@
 //! Chen, Xu, Zhang and Guestrin: Training Deep Nets with Sublinear Memory Cost, 2016.
 //!
-//! All four ways to choose the mirror counts m(v) of their Algorithm 2, which [`mirrored`] and the
+//! All four ways to choose the mirror counts m(v) of their Algorithm 2, which [`mirrored`](super::mirrored) and the
 //! canonical strategy follow: 0 keeps the value of v, k computes it again k times. The paper
 //! leaves open what "candidate stage splitting points" are; articulation points are, as in
 //! Kusumoto et al. 2019, appendix B. The user may set single counts (`mirrors` in the cost table).
