@@ -152,7 +152,7 @@ fn profile(skeleton: &Skeleton, order: &[u32], buffers: &[Buffer]) -> Vec<u64> {
 }
 
 /// How many tensors there are at each step, each from its node to its own last reader.
-fn tensors(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
+pub(crate) fn tensors(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
     let mut last_read = vec![None; skeleton.size.len()];
     for (step, &node) in order.iter().enumerate() {
         for &tensor in skeleton.reads.get(node as usize) {

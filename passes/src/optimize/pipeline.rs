@@ -182,10 +182,7 @@ impl<'o> Pipeline<'o> {
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
     fn enforced(&self, graph: Graph, costs: &[Cost], budget: Bytes) -> Result<Candidate, Bytes> {
-        // What the plan's own order needs besides elements is a first guess.
-        let provider = self.options.device.provider;
-        let planned = Liveness::in_file_order(&graph, provider, costs);
-        let mut room = budget - (need(&graph, &planned) - planned.peak);
+        let mut room = budget - frame(&graph);
         for _ in 0..CORRECTIONS {
             let mut graph = graph.clone();
             let enforce = self.enforce(room, costs);
@@ -196,7 +193,7 @@ impl<'o> Pipeline<'o> {
             if candidate.need() <= budget {
                 return Ok(candidate);
             }
-            // The barriers' own tensors take some room as well.
+            // The barriers' tensors take some room in the runtime's frame as well.
             room = room - (candidate.need() - budget);
         }
         Err(budget - room)
@@ -206,6 +203,7 @@ impl<'o> Pipeline<'o> {
         let provider = self.options.device.provider;
         EnforceOrder {
             budget,
+            object: TENSOR,
             provider,
             costs,
             sequences: &self.sequences,

@@ -76,6 +76,7 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
     ReleaseUnread.run(&mut graph).unwrap();
     let enforce = EnforceOrder {
         budget,
+        object: Bytes::ZERO,
         provider: CPU,
         costs: &costs(&graph),
         sequences: &in_sequence(original),

@@ -29,6 +29,9 @@ use placement::{Barrier, Placement};
 pub struct EnforceOrder<'c> {
     /// What a step may take, what the caller owns included.
     pub budget: Bytes,
+    /// What the runtime keeps for each tensor that lives, besides its elements. The outputs of a
+    /// barrier that nobody reads live to the end of the step.
+    pub object: Bytes,
     /// Who runs the graph.
     pub provider: Provider,
     /// By node id.
@@ -57,7 +60,7 @@ impl Pass for EnforceOrder<'_> {
     fn run(&self, graph: &mut Graph) -> Result<Changed, NotEnforceable> {
         let fixed = liveness::fixed_bytes(graph);
         let placement = Placement::new(graph, self.provider, self.costs);
-        let choice = Choice::new(&placement, graph, self.sequences, (self.budget - fixed).0);
+        let choice = Choice::new(&placement, graph, self, (self.budget - fixed).0);
         let chosen = choice.choose().map_err(|reached| NotEnforceable {
             reached: fixed + Bytes(reached),
             budget: self.budget,
@@ -77,7 +80,7 @@ impl EnforceOrder<'_> {
     /// as far as barriers can enforce it.
     pub fn smallest_peak(&self, graph: &Graph) -> Bytes {
         let placement = Placement::new(graph, self.provider, self.costs);
-        let choice = Choice::new(&placement, graph, self.sequences, 0);
+        let choice = Choice::new(&placement, graph, self, 0);
         let all = vec![true; graph.order().len()];
         liveness::fixed_bytes(graph) + Bytes(choice.peak(&all))
     }

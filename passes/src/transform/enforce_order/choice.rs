@@ -10,6 +10,7 @@ use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::graph::{Graph, NodeId};
 
+use super::EnforceOrder;
 use super::placement::{Chosen, Placement};
 
 /// How many visits of nodes adding may take, and then thinning out: two to eight seconds each,
@@ -21,6 +22,8 @@ pub(super) struct Choice<'p> {
     /// Positions of which the first has to run before the second.
     sequences: Vec<(u32, u32)>,
     budget: u64,
+    /// Bytes that a tensor takes besides its elements.
+    object: u64,
     allowance: usize,
     /// Visits of nodes so far.
     work: Cell<usize>,
@@ -40,18 +43,19 @@ impl<'p> Choice<'p> {
     pub(super) fn new(
         placement: &'p Placement,
         graph: &Graph,
-        sequences: &[(NodeId, NodeId)],
+        pass: &EnforceOrder<'_>,
         budget: u64,
     ) -> Choice<'p> {
         let positions = graph.positions();
         let place = |id: NodeId| positions[id.index()];
-        let pairs = sequences.iter();
+        let pairs = pass.sequences.iter();
         Choice {
             placement,
             sequences: pairs
                 .map(|&(first, second)| (place(first), place(second)))
                 .collect(),
             budget,
+            object: pass.object.0,
             allowance: WORK,
             work: Cell::new(0),
         }
@@ -107,8 +111,13 @@ impl<'p> Choice<'p> {
                 .set(self.work.get().saturating_add(skeleton.len()));
             let order = execution_order(&skeleton, order);
             let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+            let elements = liveness::profile_of(&skeleton, &order);
+            let tensors = liveness::tensors(&skeleton, &order);
+            let needs = elements.into_iter().zip(tensors);
             Run {
-                profile: liveness::profile_of(&skeleton, &order),
+                profile: needs
+                    .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
+                    .collect(),
                 broken: self.broken_sequence(&wanted),
                 wanted,
             }

@@ -45,6 +45,7 @@ fn enforced(
         .collect();
     let pass = EnforceOrder {
         budget: Bytes(budget),
+        object: Bytes::ZERO,
         provider: CPU,
         costs: &free(graph),
         sequences: &sequences,
@@ -119,6 +120,7 @@ fn the_smallest_peak_is_what_all_barriers_reach_together() {
     let graph = Graph::parse(MIRROR).unwrap();
     let pass = EnforceOrder {
         budget: Bytes::ZERO,
+        object: Bytes::ZERO,
         provider: CPU,
         costs: &free(&graph),
         sequences: &[],

@@ -51,6 +51,17 @@ fn placed(graph: &Graph) -> Placement {
     Placement::new(graph, CPU, &vec![Cost::default(); graph.node_count()])
 }
 
+fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p> {
+    let pass = EnforceOrder {
+        budget: Bytes::ZERO,
+        object: Bytes(3),
+        provider: CPU,
+        costs: &[],
+        sequences: &[],
+    };
+    Choice::new(placement, graph, &pass, budget)
+}
+
 fn barriers(placement: &Placement, chosen: &Chosen) -> usize {
     placement.barriers(chosen).len()
 }
@@ -60,8 +71,8 @@ fn all_barriers_together_enforce_the_files_order() {
     for seed in 0..60 {
         let graph = mirrored(seed, 20 + seed as usize * 2);
         let placement = placed(&graph);
-        let choice = Choice::new(&placement, &graph, &[], 0);
-        for run in choice.runs(&vec![true; placement.len()]) {
+        let made = choice(&placement, &graph, 0);
+        for run in made.runs(&vec![true; placement.len()]) {
             // The runtime puts every Shape and Size directly behind its producer.
             let moves = |position: &u32| {
                 let node = graph.node(graph.order()[*position as usize]);
@@ -84,21 +95,17 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
         let graph = mirrored(seed, 60);
         let placement = placed(&graph);
         let all = vec![true; placement.len()];
-        let budget = Choice::new(&placement, &graph, &[], 0).peak(&all);
+        let budget = choice(&placement, &graph, 0).peak(&all);
         for (allowance, total) in [0, 1_000, WORK].into_iter().zip(&mut total) {
-            let mut choice = Choice::new(&placement, &graph, &[], budget);
-            choice.allowance = allowance;
-            let chosen = choice.choose().expect("all barriers fit");
+            let mut made = choice(&placement, &graph, budget);
+            made.allowance = allowance;
+            let chosen = made.choose().expect("all barriers fit");
             // Adding and thinning out end with the simulation that uses up their allowance; one
             // more each for no barrier and for all. Each visits, in two orders, at most every node
             // with a barrier: 4 · nodes.
             let most = 2 * allowance + 4 * 4 * placement.len();
-            assert!(
-                choice.work.get() <= most,
-                "seed {seed}: {}",
-                choice.work.get()
-            );
-            assert!(choice.peak(&chosen) <= budget, "seed {seed}");
+            assert!(made.work.get() <= most, "seed {seed}: {}", made.work.get());
+            assert!(made.peak(&chosen) <= budget, "seed {seed}");
             *total += barriers(&placement, &chosen);
         }
     }
@@ -109,8 +116,8 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
 fn a_peak_that_barriers_do_not_reach_is_told_after_little_work() {
     let graph = mirrored(1, 60);
     let placement = placed(&graph);
-    let mut choice = Choice::new(&placement, &graph, &[], 0);
-    choice.allowance = 0;
+    let mut made = choice(&placement, &graph, 0);
+    made.allowance = 0;
     let all = vec![true; placement.len()];
-    assert_eq!(choice.choose(), Err(choice.peak(&all)));
+    assert_eq!(made.choose(), Err(made.peak(&all)));
 }
