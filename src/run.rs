@@ -99,6 +99,11 @@ pub fn rewrite(
 ) -> Result<String, Failure> {
     let options = Options {
         budget: arguments.budget.budget,
+        variants: arguments
+            .variants
+            .iter()
+            .flat_map(|chosen| chosen.groups())
+            .collect(),
         strategy: arguments.strategy,
         effort: Effort {
             seed: arguments.seed,
@@ -266,6 +271,7 @@ pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
         reserve: setting.reserve,
         device: cli::find_device(&setting.device)?,
         overrides: overrides(setting)?,
+        variants: Default::default(),
         strategy: Strategy::Auto,
         effort: Effort {
             seed: 0,
@@ -334,6 +340,7 @@ mod tests {
             reserve: Bytes::ZERO,
             device: Device::preset("cpu").unwrap(),
             overrides: Overrides::new(),
+            variants: Default::default(),
             strategy: Strategy::Auto,
             effort: Effort {
                 seed: 0,

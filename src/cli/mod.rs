@@ -16,10 +16,11 @@ use std::time::Duration;
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::BudgetRequest;
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
@@ -95,6 +96,18 @@ pub struct Rewrite {
     /// --features highs.
     #[arg(long)]
     pub certify: bool,
+    /// Which operators may be replaced by others that compute the same bits, if that helps:
+    /// none, all, or some of sums (gradients are added up one after another), convolution (other
+    /// forms of convolutions' gradients), output-activated (gradients from an activation's output
+    /// instead of its input, or back) and masks (smaller masks), with commas between.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub variants: Vec<Variants>,
     /// Allow an operator variant that is not bitwise, by name. This version has none.
     #[arg(long, value_name = "NAME", value_parser = parse_variant)]
     pub allow: Vec<String>,
@@ -175,6 +188,32 @@ pub struct Requested {
     pub budget: BudgetRequest,
     /// As the user wrote it.
     pub text: String,
+}
+
+/// Which operators may be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Variants {
+    None,
+    All,
+    Sums,
+    Convolution,
+    OutputActivated,
+    Masks,
+}
+
+impl Variants {
+    /// What the name stands for.
+    pub fn groups(self) -> Vec<Group> {
+        match self {
+            Variants::None => Vec::new(),
+            Variants::All => Group::ALL.to_vec(),
+            Variants::Sums => vec![Group::Sums],
+            Variants::Convolution => vec![Group::Convolution],
+            Variants::OutputActivated => vec![Group::OutputActivated],
+            Variants::Masks => vec![Group::Masks],
+        }
+    }
 }
 
 /// The settings of ONNX Runtime that a peak is for.

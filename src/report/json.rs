@@ -21,6 +21,8 @@ struct Figures<'a> {
     lower_bound_overhead: f64,
     recomputed_nodes: usize,
     barriers: usize,
+    /// Nodes that are replaced by others that compute the same.
+    variants: usize,
     nodes_before: usize,
     nodes_after: usize,
     strategy: &'static str,
@@ -38,10 +40,18 @@ struct Report<'a> {
     figures: Figures<'a>,
     /// The names of the added copies, in file order.
     recomputed: Vec<&'a str>,
+    /// The nodes that are replaced, and by what.
+    replaced: Vec<Replaced<'a>>,
     /// What the strategy says of its plan.
     notes: &'a [String],
     before: PeakReport<'a>,
     after: PeakReport<'a>,
+}
+
+#[derive(Serialize)]
+struct Replaced<'a> {
+    node: &'a str,
+    variant: &'a str,
 }
 
 #[derive(Serialize)]
@@ -75,9 +85,17 @@ pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
             .map(|id| graph.node(id).name.as_str())
             .collect(),
         notes: &outcome.optimized.summary.notes,
+        replaced: replaced(outcome),
         before: peak(&outcome.optimized.summary.before),
         after: peak(&outcome.optimized.summary.after),
     })
+}
+
+fn replaced<'a>(outcome: &Outcome<'a>) -> Vec<Replaced<'a>> {
+    let variants = outcome.optimized.summary.variants.iter();
+    variants
+        .map(|(node, variant)| Replaced { node, variant })
+        .collect()
 }
 
 fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
@@ -93,6 +111,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         lower_bound_overhead: summary.lower_bound_overhead(),
         recomputed_nodes: summary.recomputed_nodes,
         barriers: summary.barriers,
+        variants: summary.variants.len(),
         nodes_before: summary.nodes_before,
         nodes_after: summary.nodes_after,
         strategy: outcome.arguments.strategy.name(),

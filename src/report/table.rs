@@ -64,7 +64,7 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
         Some(costs) => format!("by {}, the rest for {}", costs.display(), outcome.device),
     };
     let count = |label, count: usize| (label, String::new(), count.to_string(), String::new());
-    vec![
+    let mut rows = vec![
         ("", "before".to_owned(), "after".to_owned(), String::new()),
         memory("peak of a step", before, after),
         (
@@ -88,7 +88,11 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
         ),
         count("  recomputed", summary.recomputed_nodes),
         count("  barriers", summary.barriers),
-    ]
+    ];
+    if !summary.variants.is_empty() {
+        rows.push(count("  in another form", summary.variants.len()));
+    }
+    rows
 }
 
 /// Nanoseconds with three significant digits.

@@ -35,11 +35,13 @@ const fn convolution(operator: Operator) -> Operator {
 
 /// Depthwise and gradient kernels run at rates of their own.
 pub(super) fn family(view: &View) -> Family {
+    // The CPU kernel multiplies and adds up as the gradient by the data does (measured).
+    let transposed = view.node.op_type == "ConvTranspose";
     let gradient = view.node.op_type.ends_with("Grad");
     let weights = view.input(if gradient { 2 } else { 1 });
     let depthwise = view.node.int("group").unwrap_or(1) > 1
         && weights.is_ok_and(|w| w.shape.get(1) == Some(&1));
-    match (depthwise, gradient) {
+    match (depthwise, gradient || transposed) {
         (true, _) => Family::DepthwiseConvolution,
         (false, true) => Family::ConvolutionGradient,
         (false, false) => Family::Convolution,

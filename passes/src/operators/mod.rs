@@ -27,6 +27,7 @@ mod sampling;
 mod shape_ops;
 mod slice;
 mod training;
+pub mod variants;
 mod view;
 mod window;
 mod workspace;

@@ -1,5 +1,6 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
+mod forms;
 pub(crate) mod need;
 mod pipeline;
 
@@ -8,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use need::{describe, need};
-use pipeline::Pipeline;
 
 use crate::analysis::cost::{Device, Overrides, costs};
 use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
+use crate::operators::variants::Group;
 use crate::pass::Pass;
 use crate::program::Solving;
 use crate::search::Effort;
@@ -50,6 +51,8 @@ pub struct Options {
     pub overrides: Overrides,
     /// How to search.
     pub strategy: Strategy,
+    /// Which variants may replace nodes.
+    pub variants: BTreeSet<Group>,
     /// How hard to search.
     pub effort: Effort,
     /// Set from outside, it ends the search early: the result then depends on when.
@@ -100,6 +103,8 @@ pub struct Summary {
     pub nodes_before: usize,
     /// Nodes of the rewritten graph.
     pub nodes_after: usize,
+    /// The nodes that are replaced, by name, and by which variant.
+    pub variants: Vec<(String, &'static str)>,
     /// What the strategy has to say about its plan, one sentence each.
     pub notes: Vec<String>,
     /// Why the search ended.
@@ -259,7 +264,7 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    Pipeline::new(with_shapes(input, options)?, options).run(budgets)
+    forms::optimize_each(&with_shapes(input, options)?, options, budgets)
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh

@@ -35,6 +35,9 @@ const CERTIFYING: Limits = Limits {
 
 pub(super) struct Pipeline<'o> {
     options: &'o Options,
+    /// The unmodified graph.
+    original: &'o Graph,
+    /// The same with variants in it.
     graph: Graph,
     costs: Vec<Cost>,
     recomputation: Recomputation,
@@ -45,15 +48,23 @@ pub(super) struct Pipeline<'o> {
 }
 
 impl<'o> Pipeline<'o> {
-    pub(super) fn new(graph: Graph, options: &'o Options) -> Pipeline<'o> {
+    pub(super) fn new(original: &'o Graph, graph: Graph, options: &'o Options) -> Pipeline<'o> {
         let provider = options.device.provider;
+        let before = costs(original, &options.device, &options.overrides);
+        let before = Liveness::simulate(original, ExecutionOrder::Default, provider, &before);
+        // Variants replace no node that updates anything.
+        let sequences = sequences(original, &before.order);
         let costs = costs(&graph, &options.device, &options.overrides);
         let recomputation = Recomputation::of(&graph, &options.overrides);
-        let before = Liveness::simulate(&graph, ExecutionOrder::Default, provider, &costs);
-        let sequences = sequences(&graph, &before.order);
-        let orders = first_orders(&graph, provider, &costs, &sequences);
+        let mut orders = first_orders(&graph, provider, &costs, &sequences);
+        // The runtime makes them initializers, so the simulation lets them stand anywhere.
+        let is_computed = |id: &NodeId| !graph.node(*id).is("", "Constant");
+        for order in &mut orders {
+            order.sort_by_key(is_computed);
+        }
         Pipeline {
             options,
+            original,
             graph,
             costs,
             recomputation,
@@ -99,7 +110,7 @@ impl<'o> Pipeline<'o> {
         // A hair's breadth more lets the search look for a cheaper plan with the same peak.
         let reached = reached + Bytes(reached.0 / 500);
         let budget = self.budget(request, reached);
-        let untouched = Candidate::new(self.graph.clone(), self.options);
+        let untouched = Candidate::new(self.original.clone(), self.options);
         let candidate = if untouched.need() <= budget {
             untouched
         } else if let Some(found) = self.within(planner, least, budget) {
@@ -113,7 +124,7 @@ impl<'o> Pipeline<'o> {
                 smallest: Box::new(smallest.peak(reserve)),
             });
         };
-        verify_rewritten(&self.graph, &candidate.graph, self.options, budget)?;
+        verify_rewritten(self.original, &candidate.graph, self.options, budget)?;
         let notes = planner.notes();
         let summary = self.summary(&candidate, budget, reached, notes);
         Ok(Optimized {
@@ -125,7 +136,7 @@ impl<'o> Pipeline<'o> {
     /// The budget without the reserve, which the graph does not see.
     fn budget(&self, request: BudgetRequest, smallest: Bytes) -> Bytes {
         let reserve = self.options.reserve;
-        let (fixed, peak) = (self.before.fixed, need(&self.graph, &self.before));
+        let (fixed, peak) = (self.before.fixed, need(self.original, &self.before));
         let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
         match request {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
@@ -243,13 +254,14 @@ impl<'o> Pipeline<'o> {
                 .is("com.microsoft", "PassThrough")
         };
         let is_mirror = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
-        let time_before = time(&self.graph, &self.costs);
-        let time_added = time(&candidate.graph, &candidate.costs) - time_before;
+        let costs = costs(self.original, &self.options.device, &self.options.overrides);
+        let time_before = time(self.original, &costs);
+        let time_added = time(&candidate.graph, &candidate.costs).saturating_sub(time_before);
         let room = budget - frame(&self.graph);
         Summary {
             budget: budget + reserve,
             fixed: self.before.fixed + reserve,
-            before: describe(&self.graph, &self.before, reserve),
+            before: describe(self.original, &self.before, reserve),
             after: candidate.peak(reserve),
             smallest_peak: smallest.min(candidate.need()) + reserve,
             time_before,
@@ -261,8 +273,9 @@ impl<'o> Pipeline<'o> {
             lower_bound: self.lower_bound(candidate, room, time_added),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
-            nodes_before: self.graph.order().len(),
+            nodes_before: self.original.order().len(),
             nodes_after: candidate.graph.order().len(),
+            variants: Vec::new(),
             notes,
             stop_reason: match time_added {
                 _ if self.options.stop.load(Ordering::Relaxed) => StopReason::TimeLimit,

@@ -15,6 +15,7 @@ pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         reserve: Bytes::ZERO,
         device: Device::preset("cpu").unwrap(),
         overrides: BTreeMap::new(),
+        variants: Default::default(),
         strategy,
         effort: Effort {
             seed: 1,

@@ -1,5 +1,6 @@
 //! Rewriting: one pass per file. Rewriting never decides; what to do is in a pass's fields.
 
+pub mod apply_variants;
 pub mod enforce_order;
 pub mod infer_shapes;
 pub mod insert_mirrors;

@@ -7,7 +7,7 @@ use super::structure::topological;
 use super::values::{Computation, MARKER, Repeatable, Value, Values};
 use super::violation::label;
 use super::{Violation, structure, trust};
-use crate::graph::{Attribute, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Attribute, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// What a node of the rewritten graph is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Role {
     Original(NodeId),
     /// It computes this node of the original again.
     Copy(NodeId),
+    /// It computes this node of the original, or a part of it, in another form.
+    Variant(NodeId),
     /// It forwards its inputs.
     Barrier,
     /// It reads a tensor that nobody else reads, so that the runtime frees it.
@@ -90,10 +92,15 @@ pub fn equivalence(
     }
     for &id in rewritten.order() {
         check.roles[id.index()] = match originals[id.index()] {
-            Some(of) => check.original_node(id, of)?,
+            Some(of) => match check.original_node(id, of) {
+                Ok(role) => role,
+                // Another form of it, perhaps.
+                Err(violation) => check.replacing_node(id, of).ok_or(violation)?,
+            },
             None => check.new_node(id)?,
         };
     }
+    check.names_keep_their_values()?;
     check.new_names_are_free()?;
     check.every_new_node_is_read()?;
     check.types()?;
@@ -202,6 +209,38 @@ impl Check<'_> {
         Ok(Role::Original(of))
     }
 
+    /// A node that writes what a node of the original without effects writes, in another form.
+    fn replacing_node(&mut self, id: NodeId, of: NodeId) -> Option<Role> {
+        let (node, original) = (self.rewritten.node(id), self.original.node(of));
+        trust::repeatable(original, false).ok()?;
+        let renamed = node.name != original.name
+            && node.is(&original.domain, &original.op_type)
+            && node.writes().count() == original.writes().count();
+        if renamed || node.attribute(MARKER).is_some() {
+            return None;
+        }
+        match self.new_node(id).ok()? {
+            Role::Copy(by) | Role::Variant(by) => Some(Role::Variant(by)),
+            _ => None,
+        }
+    }
+
+    /// Whoever knows a tensor of the original by name finds its value there.
+    fn names_keep_their_values(&self) -> Result<(), Violation> {
+        for &id in self.rewritten.order() {
+            for written in self.rewritten.node(id).writes() {
+                let tensor = &self.rewritten.tensor(written).name;
+                let wanted = self.original.tensor_named(tensor);
+                let wanted = wanted.map(|of| self.values.of[of.index()]);
+                if wanted.is_some() && self.held[written.index()] != wanted {
+                    let (node, tensor) = (label(self.rewritten, id), tensor.clone());
+                    return Err(Violation::WrongValue { node, tensor });
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn new_node(&mut self, id: NodeId) -> Result<Role, Violation> {
         let node = self.rewritten.node(id);
         if node.is("com.microsoft", "PassThrough") {
@@ -255,7 +294,10 @@ impl Check<'_> {
                 }
             }
         }
-        Ok(Role::Copy(known.original))
+        Ok(match known.variant {
+            true => Role::Variant(known.original),
+            false => Role::Copy(known.original),
+        })
     }
 
     fn barrier(&mut self, id: NodeId) -> Result<Role, Violation> {
@@ -362,7 +404,10 @@ impl Check<'_> {
         }
         let clash = self.rewritten.order().iter().find(|id| {
             let name = self.rewritten.node(**id).name.as_str();
-            let new = matches!(self.roles[id.index()], Role::Copy(_) | Role::Barrier);
+            let new = matches!(
+                self.roles[id.index()],
+                Role::Copy(_) | Role::Variant(_) | Role::Barrier
+            );
             new && !name.is_empty() && bearers[name] > 1
         });
         match clash {
@@ -374,7 +419,13 @@ impl Check<'_> {
     }
 
     fn every_new_node_is_read(&self) -> Result<(), Violation> {
-        let mut read = vec![false; self.rewritten.tensor_count()];
+        // What the original writes as well is as useful here as it is there.
+        let names = self
+            .rewritten
+            .tensor_ids()
+            .map(|id| &self.rewritten.tensor(id).name);
+        let known = names.map(|name| self.original.tensor_named(name).is_some());
+        let mut read: Vec<bool> = known.collect();
         let is_release = |id: NodeId| self.roles[id.index()] == Role::Release;
         for &id in self.rewritten.order().iter().filter(|&&id| !is_release(id)) {
             for tensor in self.rewritten.node(id).reads() {
@@ -401,27 +452,27 @@ impl Check<'_> {
     fn types(&self) -> Result<(), Violation> {
         for id in self.rewritten.tensor_ids() {
             let tensor = self.rewritten.tensor(id);
-            let same_name = self.original.tensor_named(&tensor.name);
-            let holder = self.held[id.index()].map(|value| self.values.holder[value.0 as usize]);
-            let Some(of) = same_name.or(holder).map(|of| self.original.tensor(of)) else {
+            let value = match self.original.tensor_named(&tensor.name) {
+                Some(same_name) => Some(self.values.of[same_name.index()]),
+                None => self.held[id.index()],
+            };
+            let Some(value) = value else {
                 continue;
             };
-            let elements = of.element.zip(tensor.element).is_none_or(|(a, b)| a == b);
-            let shapes = of
-                .shape
-                .as_ref()
-                .zip(tensor.shape.as_ref())
-                .is_none_or(|(a, b)| a == b);
+            let (element, shape) = &self.values.types[value.0 as usize];
+            let elements = element.zip(tensor.element).is_none_or(|(a, b)| a == b);
+            let both = shape.as_ref().zip(tensor.shape.as_ref());
+            let shapes = both.is_none_or(|(a, b)| a == b);
             if !elements || !shapes {
-                let describe = |tensor: &Tensor| {
-                    let element = tensor.element.map_or("unknown", |element| element.name());
-                    let shape = tensor.shape.as_ref().map(|shape| format!("{shape:?}"));
+                let describe = |element: Option<ElementType>, shape: &Option<Vec<u64>>| {
+                    let element = element.map_or("unknown", |element| element.name());
+                    let shape = shape.as_ref().map(|shape| format!("{shape:?}"));
                     format!("{element} {}", shape.unwrap_or_default())
                 };
                 return Err(Violation::WrongType {
                     tensor: tensor.name.clone(),
-                    expected: describe(of),
-                    found: describe(tensor),
+                    expected: describe(*element, shape),
+                    found: describe(tensor.element, &tensor.shape),
                 });
             }
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Violation;
 use super::violation::label;
+use super::{Violation, trust};
 use crate::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
 
 /// What the caller sees must stay.
@@ -86,7 +86,8 @@ fn outside(tensor: &Tensor) -> String {
 }
 
 /// For every node of `rewritten`, the node of `original` that it is, by what it writes; nodes
-/// that write nothing are matched by name and operator, in file order.
+/// that write nothing are matched by name and operator, in file order. Only nodes without effects
+/// besides their results may be missing: whoever reads these must find them elsewhere.
 pub(super) fn match_originals(
     original: &Graph,
     rewritten: &Graph,
@@ -114,7 +115,8 @@ pub(super) fn match_originals(
     for &id in rewritten.order() {
         originals[id.index()] = wanted.get_mut(&key(rewritten, id)).and_then(Vec::pop);
     }
-    match wanted.into_values().flatten().next() {
+    let has_effects = |id: &NodeId| trust::repeatable(original.node(*id), false).is_err();
+    match wanted.into_values().flatten().find(has_effects) {
         None => Ok(originals),
         Some(missing) => Err(Violation::NodeMissing {
             node: label(original, missing),

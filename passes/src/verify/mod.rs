@@ -13,6 +13,7 @@ mod structure;
 mod trust;
 mod updates;
 mod values;
+mod variants;
 mod violation;
 
 pub use equivalence::{Correspondence, Role, equivalence};

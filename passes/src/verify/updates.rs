@@ -28,7 +28,7 @@ pub fn updates(
     let found = Accesses::of(rewritten, rewritten_order, |id| {
         match correspondence.role(id) {
             Role::Original(_) => Some(id),
-            Role::Copy(_) | Role::Barrier | Role::Release => None,
+            Role::Copy(_) | Role::Variant(_) | Role::Barrier | Role::Release => None,
         }
     });
     for (buffer, updaters) in &expected.updates {
@@ -57,7 +57,7 @@ pub fn updates(
         .collect();
     for read in &found.reads {
         let of = match correspondence.role(read.node) {
-            Role::Original(of) | Role::Copy(of) => of,
+            Role::Original(of) | Role::Copy(of) | Role::Variant(of) => of,
             Role::Barrier | Role::Release => continue,
         };
         let wanted = times.get(&(of, read.buffer.as_str())).copied().unwrap_or(0);

@@ -7,7 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::trust;
-use crate::graph::{AttributeValue, Constant, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::graph::{
+    AttributeValue, Constant, ElementType, Graph, Node, NodeId, TensorId, TensorKind,
+};
 
 /// The attribute by which the rewriter marks copies; it has no meaning to the operator.
 pub(super) const MARKER: &str = "__recompute";
@@ -61,14 +63,16 @@ pub(super) struct Repeatable {
     pub(super) written: Vec<bool>,
     /// Why it must not be repeated after all.
     pub(super) forbidden: Option<&'static str>,
+    /// The original has no node that computes this: it is another form.
+    pub(super) variant: bool,
 }
 
 /// The values of the original, and who may compute them again.
 pub(super) struct Values {
     /// By tensor.
     pub(super) of: Vec<Value>,
-    /// A tensor that holds each value.
-    pub(super) holder: Vec<TensorId>,
+    /// The type and the shape of each value.
+    pub(super) types: Vec<(Option<ElementType>, Option<Vec<u64>>)>,
     pub(super) repeatable: HashMap<Computation, Repeatable>,
     /// By tensor: its contents are in the file, and the caller cannot replace them.
     fixed: Vec<bool>,
@@ -79,23 +83,26 @@ impl Values {
     pub(super) fn number(graph: &Graph, order: &[NodeId], permitted: &BTreeSet<String>) -> Values {
         let mut values = Values {
             of: vec![Value(u32::MAX); graph.tensor_count()],
-            holder: Vec::new(),
+            types: Vec::new(),
             repeatable: HashMap::new(),
             fixed: fixed_tensors(graph),
         };
         let updated = updated_tensors(graph, order);
         for id in graph.tensor_ids() {
-            values.of[id.index()] = values.fresh(id);
+            let tensor = graph.tensor(id);
+            values.of[id.index()] = values.fresh(tensor.element, tensor.shape.clone());
         }
         for &id in order {
             values.number_node(graph, id, &updated, permitted);
         }
+        values.add_variants(graph, order);
         values
     }
 
-    fn fresh(&mut self, holder: TensorId) -> Value {
-        self.holder.push(holder);
-        Value(self.holder.len() as u32 - 1)
+    /// A value like no other.
+    pub(super) fn fresh(&mut self, element: Option<ElementType>, shape: Option<Vec<u64>>) -> Value {
+        self.types.push((element, shape));
+        Value(self.types.len() as u32 - 1)
     }
 
     fn number_node(
@@ -151,6 +158,7 @@ impl Values {
             outputs,
             written,
             forbidden,
+            variant: false,
         };
         self.repeatable.entry(computation).or_insert(copy);
     }
@@ -193,6 +201,7 @@ impl Values {
                 outputs,
                 written: vec![true; 5],
                 forbidden: None,
+                variant: false,
             };
             self.repeatable.insert(computation, copy);
         }
@@ -213,6 +222,7 @@ impl Values {
                 outputs,
                 written: vec![true],
                 forbidden: None,
+                variant: false,
             };
             self.repeatable.entry(computation).or_insert(copy);
         }

@@ -50,6 +50,8 @@ pub enum Violation {
         expected: String,
         found: String,
     },
+    #[error("\"{tensor}\", which {node} writes, does not hold the original's value")]
+    WrongValue { node: String, tensor: String },
     #[error("{node} updates {found} in place, not {expected} itself")]
     WrongBuffer {
         node: String,

@@ -1,0 +1,206 @@
+//! Other ways to compute what a node computes.
+//!
+//! A variant replaces one node by a few others that write the same tensors. What it reads, how
+//! long it takes and what its kernels allocate follow from these nodes, which are ordinary
+//! operators; so the same simulation and the same cost model judge both forms.
+//!
+//! Every variant has a test that runs both forms in ONNX Runtime and compares the bits
+//! (`tests/variants.rs`).
+
+mod activation;
+mod convolution;
+mod pooling;
+mod sums;
+
+use super::Provider;
+use crate::graph::{Attribute, AttributeValue, ElementType, Graph, Node, NodeId, TensorId, Uses};
+
+/// Which idea a variant belongs to: what the ablation of MONeT's Figure 4 (Shah et al., 2021)
+/// switches on and off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// Gradients are added up one after another.
+    Sums,
+    /// Other forms of convolutions and their gradients.
+    Convolution,
+    /// Gradients of activations from their output instead of their input, or back.
+    OutputActivated,
+    /// Smaller masks instead of values.
+    Masks,
+}
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Group; 4] = [
+        Group::Sums,
+        Group::Convolution,
+        Group::OutputActivated,
+        Group::Masks,
+    ];
+
+    /// As reports show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Sums => "sums",
+            Group::Convolution => "convolution",
+            Group::OutputActivated => "output-activated",
+            Group::Masks => "masks",
+        }
+    }
+}
+
+/// One way to replace a node.
+pub struct Variant {
+    /// As reports show it.
+    pub name: &'static str,
+    /// Which idea it belongs to.
+    pub group: Group,
+    replace: fn(&Site) -> Option<Vec<Part>>,
+}
+
+/// There is one of each name.
+impl PartialEq for Variant {
+    fn eq(&self, other: &Variant) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Variant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All variants, all of them bitwise: the results are those of the replaced node to the bit.
+pub const VARIANTS: &[Variant] = &[
+    sums::RUNNING_SUM,
+    convolution::TRANSPOSED,
+    convolution::SPLIT_GRADIENT,
+    activation::FROM_OUTPUT,
+    activation::FROM_INPUT,
+    pooling::NARROW_MASK,
+    activation::BOOL_MASK,
+];
+
+impl Variant {
+    /// The nodes that replace `node`, in the order in which they run; `None` where the variant
+    /// does not apply. Needs concrete shapes.
+    pub fn parts(&self, graph: &Graph, uses: &Uses, node: NodeId) -> Option<Vec<Part>> {
+        let node = graph.node(node);
+        // What subgraphs read, and domains that only look like ONNX's, are left alone.
+        if !node.captures.is_empty() {
+            return None;
+        }
+        (self.replace)(&Site { graph, uses, node })
+    }
+
+    /// Is there a chance that it pays on this provider?
+    pub fn suits(&self, provider: Provider) -> bool {
+        // Bits of convolutions are only known to agree on the CPU.
+        provider == Provider::Cpu || self.name != convolution::TRANSPOSED.name
+    }
+}
+
+/// One node of a replacement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Its domain.
+    pub domain: &'static str,
+    /// Its operator.
+    pub op_type: &'static str,
+    /// Its attributes.
+    pub attributes: Vec<Attribute>,
+    /// What it reads.
+    pub inputs: Vec<Option<Read>>,
+    /// What it writes.
+    pub outputs: Vec<Option<Write>>,
+}
+
+/// What a part reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A tensor of the graph.
+    Tensor(TensorId),
+    /// An output of an earlier part: the part's position, the output's.
+    Output(usize, usize),
+}
+
+/// What a part writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// An output of the replaced node.
+    Tensor(TensorId),
+    /// A new tensor.
+    New {
+        /// What is put behind the name of the replaced node's first output.
+        suffix: String,
+        /// Whose shape it has; `None` for a scalar.
+        like: Option<TensorId>,
+        /// The type of its elements.
+        element: ElementType,
+    },
+}
+
+/// A node that might be replaced.
+struct Site<'g> {
+    graph: &'g Graph,
+    uses: &'g Uses,
+    node: &'g Node,
+}
+
+impl Site<'_> {
+    fn element(&self, tensor: TensorId) -> Option<ElementType> {
+        self.graph.tensor(tensor).element
+    }
+
+    fn shape(&self, tensor: TensorId) -> Option<&[u64]> {
+        self.graph.tensor(tensor).shape.as_deref()
+    }
+
+    /// Are both shapes known and equal?
+    fn alike(&self, a: TensorId, b: TensorId) -> bool {
+        self.shape(a).is_some() && self.shape(a) == self.shape(b)
+    }
+
+    fn opset(&self) -> i64 {
+        self.graph.opsets.get("").copied().unwrap_or(0)
+    }
+}
+
+fn part(
+    domain: &'static str,
+    op_type: &'static str,
+    inputs: impl IntoIterator<Item = Option<Read>>,
+    outputs: impl IntoIterator<Item = Option<Write>>,
+) -> Part {
+    Part {
+        domain,
+        op_type,
+        attributes: Vec::new(),
+        inputs: inputs.into_iter().collect(),
+        outputs: outputs.into_iter().collect(),
+    }
+}
+
+impl Part {
+    fn with(mut self, name: &str, value: AttributeValue) -> Part {
+        self.attributes.push(Attribute {
+            name: name.to_owned(),
+            value,
+        });
+        self
+    }
+}
+
+fn tensor(id: TensorId) -> Option<Read> {
+    Some(Read::Tensor(id))
+}
+
+fn scalar_zero() -> Part {
+    let zero = Write::New {
+        suffix: "zero".to_owned(),
+        like: None,
+        element: ElementType::Float,
+    };
+    part("", "Constant", [], [Some(zero)]).with("value_float", AttributeValue::Float(0.0))
+}

@@ -1,0 +1,265 @@
+//! Replaces nodes by other nodes that compute the same.
+
+use std::convert::Infallible;
+
+use crate::graph::{
+    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+};
+use crate::operators::variants::{Part, Read, Variant, Write};
+use crate::pass::{Changed, Pass};
+
+/// **Does**: replaces each chosen node by the parts of its variant, which stand where it stood.
+/// **Needs**: concrete shapes; no node chosen twice.
+/// **Keeps**: everything else, all names and their values. The replaced node's name and place go to
+/// the part with the same operator, or else to the last one.
+pub struct ApplyVariants<'v> {
+    /// Which nodes to replace, and by what.
+    pub choices: &'v [(NodeId, &'static Variant)],
+}
+
+impl Pass for ApplyVariants<'_> {
+    type Error = Infallible;
+
+    fn name(&self) -> &'static str {
+        "apply-variants"
+    }
+
+    fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        let uses = Uses::of(graph);
+        let found = self.choices.iter().map(|&(id, variant)| {
+            let parts = variant.parts(graph, &uses, id);
+            (id, parts.unwrap_or_default())
+        });
+        let found: Vec<(NodeId, Vec<Part>)> =
+            found.filter(|(_, parts)| !parts.is_empty()).collect();
+        let mut replaced: Vec<Vec<NodeId>> = vec![Vec::new(); graph.node_count()];
+        let before = graph.order().to_vec();
+        for (id, parts) in &found {
+            replaced[id.index()] = replace(graph, *id, parts);
+        }
+        let mut order = Vec::with_capacity(graph.node_count());
+        for id in before {
+            match replaced[id.index()].as_slice() {
+                [] => order.push(id),
+                parts => order.extend(parts),
+            }
+        }
+        graph.set_order(order);
+        Ok(if found.is_empty() {
+            Changed::No
+        } else {
+            Changed::Yes
+        })
+    }
+}
+
+/// The nodes that stand where `id` stood.
+fn replace(graph: &mut Graph, id: NodeId, parts: &[Part]) -> Vec<NodeId> {
+    let original = graph.node(id).clone();
+    let same = |part: &Part| original.is(part.domain, part.op_type);
+    let heir = parts.iter().rposition(same).unwrap_or(parts.len() - 1);
+    let first = original.writes().next();
+    let base = first.map_or(String::new(), |tensor| graph.tensor(tensor).name.clone());
+    let mut written: Vec<Vec<Option<TensorId>>> = Vec::new();
+    let mut nodes = Vec::new();
+    for (position, part) in parts.iter().enumerate() {
+        let outputs = part.outputs.iter().map(|output| match output.as_ref()? {
+            Write::Tensor(tensor) => Some(*tensor),
+            Write::New {
+                suffix,
+                like,
+                element,
+            } => Some(new_tensor(
+                graph,
+                &format!("{base}/{suffix}"),
+                *like,
+                *element,
+            )),
+        });
+        let outputs: Vec<_> = outputs.collect();
+        let read = |read: &Option<Read>| match (*read)? {
+            Read::Tensor(tensor) => Some(tensor),
+            Read::Output(part, output) => *written.get(part)?.get(output)?,
+        };
+        let mut node = Node::new(
+            original.name.clone(),
+            part.domain,
+            part.op_type,
+            part.inputs.iter().map(read).collect(),
+            outputs.clone(),
+        );
+        node.attributes.clone_from(&part.attributes);
+        if same(part) {
+            node.template = original.template;
+        }
+        written.push(outputs);
+        if position == heir {
+            *graph.node_mut(id) = node;
+            nodes.push(id);
+        } else {
+            let last = node.writes().last();
+            node.name = match last {
+                Some(tensor) => format!("ckpt-opt/variant/{}", graph.tensor(tensor).name),
+                None => String::new(),
+            };
+            nodes.push(graph.add_node(node));
+        }
+    }
+    nodes
+}
+
+fn new_tensor(
+    graph: &mut Graph,
+    wish: &str,
+    like: Option<TensorId>,
+    element: ElementType,
+) -> TensorId {
+    let name = graph.free_tensor_name(wish);
+    let (declared, shape) = match like.map(|like| graph.tensor(like)) {
+        Some(like) => (like.declared.clone(), like.shape.clone()),
+        None => (Some(Vec::<Dimension>::new()), Some(Vec::new())),
+    };
+    graph.add_tensor(Tensor {
+        element: Some(element),
+        declared,
+        shape,
+        ..Tensor::new(name, TensorKind::Value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::text::diff;
+    use crate::operators::variants::VARIANTS;
+    use crate::verify;
+
+    const HEAD: &str = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>"#;
+
+    /// What the variant called `name` makes of every node that it applies to.
+    fn changes(name: &str, text: &str) -> String {
+        let graph = Graph::parse(&format!("{HEAD} {text}")).unwrap();
+        let variant = VARIANTS.iter().find(|v| v.name == name).unwrap();
+        let uses = Uses::of(&graph);
+        let applies = |&id: &NodeId| variant.parts(&graph, &uses, id).is_some();
+        let chosen: Vec<_> = graph
+            .order()
+            .iter()
+            .copied()
+            .filter(applies)
+            .map(|id| (id, variant))
+            .collect();
+        let mut rewritten = graph.clone();
+        let changed = ApplyVariants { choices: &chosen }
+            .run(&mut rewritten)
+            .unwrap();
+        assert_eq!(changed == Changed::Yes, rewritten != graph);
+        verify::equivalence(&graph, &rewritten, &Default::default()).unwrap();
+        diff(&graph.to_listing(), &rewritten.to_listing())
+    }
+
+    #[test]
+    fn a_sum_becomes_a_chain_of_additions_in_the_order_of_its_inputs() {
+        // 64 * 64 * 4 = 16384 bytes.
+        let text = "g (float[64,64] x) => (float[64,64] y)
+           <float[64,64] a, float[64,64] b, float[64,64] c>
+           {
+              a = Exp(x)
+              b = Neg(x)
+              c = Abs(x)
+              [all] y = Sum(c, a, b, x)
+           }";
+        insta::assert_snapshot!(changes("running-sum", text), @r#"
+          c = Abs(x)
+        - y = Sum(c, a, b, x)
+        + "y/sum_1" = Add(c, a)
+        + "y/sum_2" = Add("y/sum_1", b)
+        + y = Add("y/sum_2", x)
+        "#);
+    }
+
+    #[test]
+    fn small_and_broadcast_sums_stay() {
+        let text = "g (float[64,64] x, float[63,64] u, float[1,64] v) => ()
+           <float[64,64] y, float[63,64] z>
+           {
+              y = Sum(x, x, v)
+              z = Sum(u, u, u)
+           }";
+        assert_eq!(changes("running-sum", text), "");
+    }
+
+    const GRADIENT: &str = "g (float[1,4,9,8] x, float[6,2,3,3] w, float[1,6,4,4] dy) => ()
+           <float[1,4,9,8] dx, float[6,2,3,3] dw, float[6] db>
+           {
+              [grad] dx, dw, db = com.microsoft.ConvGrad <group = 2, strides = [2, 2], pads = [0, 1, 0, 1]> (dy, x, w)
+           }";
+
+    #[test]
+    fn a_convolution_s_gradient_is_split() {
+        insta::assert_snapshot!(changes("split-gradient", GRADIENT), @r#"
+        - dx, dw, db = ConvGrad(dy, x, w)
+        + dx = ConvGrad(dy, x, w)
+        + "", dw, db = ConvGrad(dy, x, w)
+        "#);
+    }
+
+    #[test]
+    fn a_transposed_convolution_pads_what_the_windows_left_over() {
+        // Rows: (4 - 1) * 2 + 3 = 9 of 9 + 0. Columns: 9 of 8 + 2, so one is left.
+        insta::assert_snapshot!(changes("transposed-convolution", GRADIENT), @r#"
+        - dx, dw, db = ConvGrad(dy, x, w)
+        + dx = ConvTranspose(dy, w)
+        + "", dw, db = ConvGrad(dy, x, w)
+        "#);
+    }
+
+    const RELU: &str = "g (float[64] x, float[64] dy) => (float[64] y) <float[64] dx>
+           {
+              y = Relu(x)
+              [grad] dx = com.microsoft.ReluGrad(dy, y)
+           }";
+
+    #[test]
+    fn the_gradient_of_relu_reads_its_input_or_its_output() {
+        insta::assert_snapshot!(changes("relu-from-input", RELU), @r"
+          y = Relu(x)
+        - dx = ReluGrad(dy, y)
+        + dx = ReluGrad(dy, x)
+        ");
+        insta::assert_snapshot!(changes("relu-from-output", &RELU.replace("(dy, y)", "(dy, x)")), @r"
+          y = Relu(x)
+        - dx = ReluGrad(dy, x)
+        + dx = ReluGrad(dy, y)
+        ");
+    }
+
+    #[test]
+    fn the_gradient_of_relu_reads_a_mask() {
+        insta::assert_snapshot!(changes("relu-bool-mask", RELU), @r#"
+          y = Relu(x)
+        - dx = ReluGrad(dy, y)
+        + "dx/zero" = Constant()
+        + "dx/mask" = Greater(y, "dx/zero")
+        + "dx/mask_float" = Cast("dx/mask")
+        + dx = ReluGrad(dy, "dx/mask_float")
+        "#);
+    }
+
+    #[test]
+    fn a_pooling_mask_is_kept_in_half_the_memory() {
+        let text = "g (float[1,1,64,64] x, float[1,1,32,32] dy) => ()
+           <float[1,1,32,32] y, int64[1,1,32,32] mask, float[1,1,64,64] dx>
+           {
+              [pool] y, mask = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+              dx = MaxPoolGrad <kernel_shape = [2, 2], strides = [2, 2]> (dy, mask)
+           }";
+        insta::assert_snapshot!(changes("narrow-pooling-mask", text), @r#"
+        - y, mask = MaxPool(x)
+        + y, "y/mask_int64" = MaxPool(x)
+        + "y/mask_int32" = Cast("y/mask_int64")
+        + mask = Cast("y/mask_int32")
+          dx = MaxPoolGrad(dy, mask)
+        "#);
+    }
+}

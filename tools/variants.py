@@ -1,0 +1,183 @@
+"""Random nodes that variants replace, and a comparison of both forms in ONNX Runtime.
+
+variants.py write DIR N      writes DIR/<number>.onnx
+variants.py compare DIR      runs each DIR/<number>.onnx and every DIR/<number>.<variant>.onnx on the
+                             same inputs, and prints as JSON how many pairs had equal bits, by
+                             variant, and which had not
+"""
+
+import collections
+import json
+import pathlib
+import random
+import sys
+
+import numpy
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+
+
+def model(nodes, inputs, outputs, values=()):
+    """Each of the lists has (name, type, shape)."""
+    info = lambda triple: helper.make_tensor_value_info(*triple)
+    graph = helper.make_graph(
+        nodes,
+        "variants",
+        [info(t) for t in inputs],
+        [info(t) for t in outputs],
+        value_info=[info(t) for t in values],
+    )
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def running_sum(r):
+    shape = [r.randint(64, 96), r.randint(64, 96)]
+    element = r.choice([FLOAT, FLOAT, DOUBLE])
+    names = ["x%d" % i for i in range(r.choice([3, 4, 5, 8, 9, 17, 64]))]
+    node = helper.make_node("Sum", names, ["y"], name="node")
+    return model([node], [(n, element, shape) for n in names], [("y", element, shape)])
+
+
+def convolution_gradient(r):
+    axes = r.choice([1, 2, 2, 2, 3])
+    group = r.choice([1, 1, 2, 3])
+    depthwise = r.random() < 0.2
+    channels = group * (1 if depthwise else r.randint(1, 5))
+    filters = group * r.randint(1, 5)
+    pointwise = r.random() < 0.2
+    each = lambda low, high: [r.randint(low, high) for _ in range(axes)]
+    kernel = [1] * axes if pointwise else each(1, 4)
+    strides, dilations = each(1, 3), each(1, 2)
+    begin = [r.randint(0, k) for k in kernel]
+    end = [r.randint(0, k) for k in kernel]
+    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    size = [e + r.randint(0, 9) for e in extent]
+    count = [
+        (s + b + e - x) // t + 1 for s, b, e, x, t in zip(size, begin, end, extent, strides)
+    ]
+    batch = r.randint(1, 3)
+    x = [batch, channels] + size
+    w = [filters, channels // group] + kernel
+    dy = [batch, filters] + count
+    written = r.choice([["dx", "dw", "db"], ["dx", "dw"], ["dx"], ["dx", "", "db"]])
+    attributes = {"dilations": dilations, "pads": begin + end, "strides": strides}
+    # What is not given has its default.
+    if strides == [1] * axes and r.random() < 0.5:
+        del attributes["strides"]
+    if dilations == [1] * axes and r.random() < 0.5:
+        del attributes["dilations"]
+    if group > 1 or r.random() < 0.5:
+        attributes["group"] = group
+    if r.random() < 0.5:
+        attributes["kernel_shape"] = kernel
+    node = helper.make_node(
+        "ConvGrad", ["dy", "x", "w"], written, name="node", domain="com.microsoft", **attributes
+    )
+    shapes = {"dx": x, "dw": w, "db": [filters]}
+    outputs = [(name, FLOAT, shapes[name]) for name in written if name]
+    return model([node], [("dy", FLOAT, dy), ("x", FLOAT, x), ("w", FLOAT, w)], outputs)
+
+
+def relu_gradient(r):
+    shape = [r.randint(1, 9) for _ in range(r.randint(1, 4))]
+    read = r.choice(["x", "y"])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("ReluGrad", ["dy", read], ["dx"], name="node", domain="com.microsoft"),
+    ]
+    # The output must not be the graph's: a value that is read twice is the usual case.
+    nodes.append(helper.make_node("Neg", ["y"], ["z"]))
+    inputs = [("x", FLOAT, shape), ("dy", FLOAT, shape)]
+    return model(nodes, inputs, [("dx", FLOAT, shape), ("z", FLOAT, shape)], [("y", FLOAT, shape)])
+
+
+def pooling(r):
+    axes = r.choice([1, 2, 2, 3])
+    kernel = [r.randint(1, 3) for _ in range(axes)]
+    strides = [r.randint(1, 3) for _ in range(axes)]
+    pads = [r.randint(0, k // 2) for k in kernel]
+    size = [k + r.randint(0, 9) for k in kernel]
+    count = [(s + 2 * p - k) // t + 1 for s, p, k, t in zip(size, pads, kernel, strides)]
+    lead = [r.randint(1, 3), r.randint(1, 4)]
+    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads + pads}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y", "mask"], name="node", **attributes),
+        helper.make_node("MaxPoolGrad", ["dy", "mask"], ["dx"], **attributes),
+    ]
+    inputs = [("x", FLOAT, lead + size), ("dy", FLOAT, lead + count)]
+    outputs = [("y", FLOAT, lead + count), ("dx", FLOAT, lead + size)]
+    return model(nodes, inputs, outputs, [("mask", INT64, lead + count)])
+
+
+KINDS = [running_sum, convolution_gradient, convolution_gradient, relu_gradient, pooling]
+
+
+def write(folder, count):
+    for number in range(count):
+        r = random.Random(number)
+        onnx.save(KINDS[number % len(KINDS)](r), str(folder / ("%d.onnx" % number)))
+
+
+def values(path):
+    """Random inputs, with what is special about floating point numbers here and there."""
+    r = numpy.random.RandomState(int(path.name.split(".")[0]))
+    feeds = {}
+    for value in onnx.load(str(path)).graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        kind = numpy.float64 if value.type.tensor_type.elem_type == DOUBLE else numpy.float32
+        numbers = r.standard_normal(shape) * 10.0 ** r.uniform(-3, 3, shape)
+        flat = numbers.reshape(-1)
+        for special in (0.0, -0.0, numpy.inf, -numpy.inf, numpy.nan, 1e-42, -1e-42):
+            if r.uniform() < 0.2:
+                flat[r.randint(flat.size)] = special
+        feeds[value.name] = numbers.astype(kind)
+    return feeds
+
+
+def run(path, feeds):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def equal(a, b):
+    """Bit by bit; any NaN equals any other."""
+    both = numpy.isnan(a) & numpy.isnan(b)
+    a, b = numpy.where(both, 0, a), numpy.where(both, 0, b)
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def compare(folder):
+    same, differ = collections.Counter(), []
+    for original in sorted(folder.glob("*.onnx")):
+        if original.name.count(".") > 1:
+            continue
+        feeds = values(original)
+        variants = sorted(folder.glob(original.stem + ".*.onnx"))
+        expected = run(original, feeds) if variants else []
+        for path in variants:
+            found = run(path, feeds)
+            if len(found) == len(expected) and all(map(equal, expected, found)):
+                same[path.name.split(".")[1]] += 1
+            else:
+                differ.append(path.name)
+    json.dump({"equal": same, "differ": differ}, sys.stdout)
+
+
+def main():
+    command, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    if command == "write":
+        write(folder, int(sys.argv[3]))
+    else:
+        compare(folder)
+
+
+if __name__ == "__main__":
+    main()
