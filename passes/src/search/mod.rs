@@ -12,6 +12,7 @@ mod neighbourhood;
 mod parallel;
 mod postpone;
 mod problem;
+mod profile;
 mod prune;
 mod random;
 mod state;
@@ -31,8 +32,9 @@ pub use first_order::first_orders;
 
 use greedy::{Reached, greedy};
 use problem::{Problem, Step};
+use profile::Exponent;
 use prune::prune;
-use state::{Copy, Exponent, State};
+use state::{Copy, State};
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Moves: what is toggled together to drop a value, or to do without a copy.
 
 use super::problem::Step;
-use super::state::{Copy, Exponent, State, Undo};
+use super::profile::Exponent;
+use super::state::{Copy, State, Undo};
 
 /// How inputs that have died by then are supplied to a new copy.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,9 +3,10 @@
 
 use super::greedy::{Noise, Reached, greedy};
 use super::moves::merge;
+use super::profile::Exponent;
 use super::prune::prune;
 use super::random::Random;
-use super::state::{Copy, Exponent, State};
+use super::state::{Copy, State};
 
 /// A schedule this much worse than the best is still accepted at first; none at the end.
 const SLACK: f64 = 0.02;

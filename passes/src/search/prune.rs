@@ -35,8 +35,8 @@ mod tests {
     use crate::bytes::Bytes;
     use crate::operators::Provider;
     use crate::search::problem::{Problem, Step};
+    use crate::search::profile::Exponent;
     use crate::search::random::Random;
-    use crate::search::state::Exponent;
     use crate::testing::random_training_graph;
 
     #[test]

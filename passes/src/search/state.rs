@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use super::problem::{Problem, Step, ValueId};
+use super::profile::{Exponent, Profile};
 
 /// A node computed again (or no longer) directly before a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,17 +31,6 @@ pub(crate) struct Copy {
 struct Lifetime {
     start: (Step, Step),
     end: (Step, Step),
-}
-
-/// How strongly memory above the budget counts in Φ = Σ over groups of (excess / budget)^p.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Exponent {
-    /// p = 0.5
-    Half,
-    /// p = 1
-    One,
-    /// p = 2
-    Two,
 }
 
 /// The part of a value's life inside one group.
@@ -59,7 +49,6 @@ pub(crate) struct Undo {
     peaks: Vec<(Step, f64)>,
     shifts: Vec<(Step, f64)>,
     phi: f64,
-    over: i64,
     cost: u64,
 }
 
@@ -75,13 +64,7 @@ pub(crate) struct State<'p> {
     /// By group: the need of its worst position, without values that live through the group.
     local_peak: Vec<f64>,
     /// By group: the need of its worst position.
-    memory: Vec<f64>,
-    budget: f64,
-    scale: f64,
-    exponent: Exponent,
-    phi: f64,
-    /// How many groups are above the budget; exact, where `phi` is rounded.
-    over: i64,
+    profile: Profile,
     cost: u64,
     scratch: Scratch,
     /// Lifetimes worked out and looked up: the measure of work.
@@ -97,6 +80,10 @@ struct Scratch {
     stamp: u32,
     shifts: Vec<(Step, f64)>,
     sums: Vec<f64>,
+    /// Empty ones, for their memory.
+    lists: Vec<Vec<Lifetime>>,
+    /// Empty ones, for their memory.
+    undos: Vec<Undo>,
 }
 
 impl<'p> State<'p> {
@@ -110,12 +97,7 @@ impl<'p> State<'p> {
             lifetimes: vec![Vec::new(); problem.values.len()],
             locals: vec![Vec::new(); n],
             local_peak: vec![0.0; n],
-            memory: vec![0.0; n],
-            budget,
-            scale: 1.0 / budget.max(1.0),
-            exponent,
-            phi: 0.0,
-            over: 0,
+            profile: Profile::new(n, budget, exponent),
             cost: 0,
             scratch: Scratch {
                 value_seen: vec![0; problem.values.len()],
@@ -137,16 +119,12 @@ impl<'p> State<'p> {
 
     /// Aims at another budget.
     pub(crate) fn aim(&mut self, budget: f64, exponent: Exponent) {
-        self.budget = budget;
-        self.scale = 1.0 / budget.max(1.0);
-        self.exponent = exponent;
-        self.phi = self.memory.iter().map(|&m| self.weight(m)).sum();
-        self.over = self.memory.iter().filter(|&&m| m > budget).count() as i64;
+        self.profile.aim(budget, exponent);
     }
 
     /// Φ, up to rounding.
     pub(crate) fn phi(&self) -> f64 {
-        self.phi
+        self.profile.phi()
     }
 
     /// Nanoseconds spent on copies.
@@ -156,22 +134,22 @@ impl<'p> State<'p> {
 
     /// The exponent aimed with.
     pub(crate) fn exponent(&self) -> Exponent {
-        self.exponent
+        self.profile.exponent()
     }
 
     /// The budget aimed at.
     pub(crate) fn budget(&self) -> f64 {
-        self.budget
+        self.profile.budget()
     }
 
     /// The need of the worst position.
     pub(crate) fn peak(&self) -> f64 {
-        self.memory.iter().copied().fold(0.0, f64::max)
+        self.profile.largest(0..self.profile.groups())
     }
 
     /// The need of the worst position of a group.
     pub(crate) fn memory(&self, group: Step) -> f64 {
-        self.memory[group as usize]
+        self.profile.need(group)
     }
 
     /// The largest need strictly between two groups.
@@ -179,15 +157,12 @@ impl<'p> State<'p> {
         if after.saturating_add(1) >= until {
             return 0.0;
         }
-        self.memory[after as usize + 1..until as usize]
-            .iter()
-            .copied()
-            .fold(0.0, f64::max)
+        self.profile.largest(after as usize + 1..until as usize)
     }
 
     /// Does everything fit?
     pub(crate) fn fits(&self) -> bool {
-        self.over == 0
+        self.profile.over() == 0
     }
 
     /// Every copy, by node and then by step.
@@ -245,12 +220,8 @@ impl<'p> State<'p> {
 
     /// Toggles the copies, brings everything up to date, and says how to go back.
     pub(crate) fn apply(&mut self, toggles: &[Copy]) -> Undo {
-        let mut undo = Undo {
-            phi: self.phi,
-            over: self.over,
-            cost: self.cost,
-            ..Undo::default()
-        };
+        let mut undo = self.scratch.undos.pop().unwrap_or_default();
+        (undo.phi, undo.cost) = (self.profile.phi(), self.cost);
         self.next_stamp();
         for &copy in toggles {
             let added = self.toggle(copy);
@@ -279,39 +250,41 @@ impl<'p> State<'p> {
     }
 
     /// Restores what the state was before the `apply` that returned `undo`; last in, first out.
-    pub(crate) fn undo(&mut self, undo: Undo) {
-        for &(copy, added) in undo.toggled.iter().rev() {
+    pub(crate) fn undo(&mut self, mut undo: Undo) {
+        for (copy, added) in undo.toggled.drain(..).rev() {
             let now = self.toggle(copy);
             debug_assert_ne!(now, added);
         }
-        for (value, old) in undo.lifetimes.into_iter().rev() {
+        for (value, old) in undo.lifetimes.drain(..).rev() {
             let size = self.problem.values[value as usize].size;
-            let new = std::mem::replace(&mut self.lifetimes[value as usize], old);
-            for lifetime in new {
-                remove_local(&mut self.locals, lifetime, size);
+            let mut new = std::mem::replace(&mut self.lifetimes[value as usize], old);
+            for (lifetime, added) in differences(&new, &self.lifetimes[value as usize]) {
+                if added {
+                    add_local(&mut self.locals, lifetime, size);
+                } else {
+                    remove_local(&mut self.locals, lifetime, size);
+                }
             }
-            for i in 0..self.lifetimes[value as usize].len() {
-                let lifetime = self.lifetimes[value as usize][i];
-                add_local(&mut self.locals, lifetime, size);
-            }
+            new.clear();
+            self.scratch.lists.push(new);
         }
         let mut level = 0.0;
         for pair in undo.shifts.windows(2) {
             level += pair[0].1;
             if level != 0.0 {
-                for memory in &mut self.memory[pair[0].0 as usize..pair[1].0 as usize] {
-                    *memory -= level;
-                }
+                let groups = pair[0].0 as usize..pair[1].0 as usize;
+                self.profile.add(groups, -level);
             }
         }
-        for (group, old) in undo.peaks.into_iter().rev() {
-            let group = group as usize;
-            self.memory[group] += old - self.local_peak[group];
-            self.local_peak[group] = old;
+        for (group, old) in undo.peaks.drain(..).rev() {
+            let now = std::mem::replace(&mut self.local_peak[group as usize], old);
+            self.profile.add_to(group, old - now);
         }
-        self.phi = undo.phi;
-        self.over = undo.over;
+        self.profile.settle();
+        self.profile.restore_phi(undo.phi);
         self.cost = undo.cost;
+        undo.shifts.clear();
+        self.scratch.undos.push(undo);
     }
 
     /// Does any reader read what this copy computes?
@@ -370,25 +343,24 @@ impl<'p> State<'p> {
         shifts.clear();
         for &value in &values {
             let size = self.problem.values[value as usize].size;
-            let new = self.lifetimes_of(value);
+            let mut new = self.scratch.lists.pop().unwrap_or_default();
+            self.lifetimes_of(value, &mut new);
             if new == self.lifetimes[value as usize] {
+                new.clear();
+                self.scratch.lists.push(new);
                 continue;
             }
-            let old = std::mem::replace(&mut self.lifetimes[value as usize], new);
-            for &lifetime in &old {
-                if !self.lifetimes[value as usize].contains(&lifetime) {
+            let old = std::mem::take(&mut self.lifetimes[value as usize]);
+            for (lifetime, added) in differences(&old, &new) {
+                if added {
+                    add_local(&mut self.locals, lifetime, size);
+                    self.shift(lifetime, size, &mut shifts);
+                } else {
                     remove_local(&mut self.locals, lifetime, size);
                     self.shift(lifetime, -size, &mut shifts);
                 }
             }
-            for i in 0..self.lifetimes[value as usize].len() {
-                let lifetime = self.lifetimes[value as usize][i];
-                if !old.contains(&lifetime) {
-                    add_local(&mut self.locals, lifetime, size);
-                    self.shift(lifetime, size, &mut shifts);
-                }
-            }
-            // Undoing replaces all, so the unchanged ones are taken out and put back there too.
+            self.lifetimes[value as usize] = new;
             undo.lifetimes.push((value, old));
         }
         self.scratch.values = values;
@@ -399,11 +371,7 @@ impl<'p> State<'p> {
             let old = std::mem::replace(&mut self.local_peak[group as usize], peak);
             if peak != old {
                 undo.peaks.push((group, old));
-                let before = self.memory[group as usize];
-                self.memory[group as usize] = before + (peak - old);
-                self.phi += self.weight(before + (peak - old)) - self.weight(before);
-                self.over += i64::from(before + (peak - old) > self.budget)
-                    - i64::from(before > self.budget);
+                self.profile.add_to(group, peak - old);
             }
         }
         self.scratch.groups = groups;
@@ -411,9 +379,11 @@ impl<'p> State<'p> {
         for pair in shifts.windows(2) {
             level += pair[0].1;
             if level != 0.0 {
-                self.raise(pair[0].0 as usize..pair[1].0 as usize, level);
+                let groups = pair[0].0 as usize..pair[1].0 as usize;
+                self.profile.add(groups, level);
             }
         }
+        self.profile.settle();
         undo.shifts.clone_from(&shifts);
         self.scratch.shifts = shifts;
     }
@@ -430,38 +400,9 @@ impl<'p> State<'p> {
         }
     }
 
-    fn raise(&mut self, groups: std::ops::Range<usize>, level: f64) {
-        let budget = self.budget;
-        let slice = &mut self.memory[groups];
-        self.over += slice
-            .iter()
-            .map(|&m| i64::from(m + level > budget) - i64::from(m > budget))
-            .sum::<i64>();
-        let change: f64 = match self.exponent {
-            Exponent::One => sum_of(slice, level, |m| (m - budget).max(0.0)) * self.scale,
-            Exponent::Two => {
-                let scale = self.scale;
-                sum_of(slice, level, |m| {
-                    let excess = (m - budget).max(0.0) * scale;
-                    excess * excess
-                })
-            }
-            Exponent::Half => {
-                let scale = self.scale;
-                sum_of(slice, level, |m| ((m - budget).max(0.0) * scale).sqrt())
-            }
-        };
-        self.phi += change;
-    }
-
     /// What a group that needs this much adds to Φ.
     pub(crate) fn weight(&self, memory: f64) -> f64 {
-        let excess = (memory - self.budget).max(0.0) * self.scale;
-        match self.exponent {
-            Exponent::Half => excess.sqrt(),
-            Exponent::One => excess,
-            Exponent::Two => excess * excess,
-        }
+        self.profile.weight(memory)
     }
 
     /// The worst position of a group, counting only lives that begin or end in it.
@@ -486,6 +427,8 @@ impl<'p> State<'p> {
         let rank = |step: Step| {
             if step > group {
                 inside.len() + 1
+            } else if step <= inside[0] {
+                0
             } else {
                 inside.partition_point(|&n| n < step)
             }
@@ -507,7 +450,8 @@ impl<'p> State<'p> {
         peak
     }
 
-    fn lifetimes_of(&self, value: ValueId) -> Vec<Lifetime> {
+    /// Appends them, in the order of their starts.
+    fn lifetimes_of(&self, value: ValueId, lifetimes: &mut Vec<Lifetime>) {
         let info = &self.problem.values[value as usize];
         let producer = info.producer;
         let copies: &[Step] = if info.recomputed {
@@ -515,7 +459,6 @@ impl<'p> State<'p> {
         } else {
             &[]
         };
-        let mut lifetimes = Vec::with_capacity(copies.len() + 1);
         for i in 0..=copies.len() {
             let start = if i == 0 {
                 (producer, producer)
@@ -538,7 +481,6 @@ impl<'p> State<'p> {
             };
             lifetimes.push(Lifetime { start, end });
         }
-        lifetimes
     }
 
     /// The last reader in `start..next`.
@@ -579,16 +521,6 @@ impl<'p> State<'p> {
     }
 }
 
-fn sum_of(slice: &mut [f64], level: f64, weight: impl Fn(f64) -> f64) -> f64 {
-    let mut change = 0.0;
-    for memory in slice {
-        let new = *memory + level;
-        change += weight(new) - weight(*memory);
-        *memory = new;
-    }
-    change
-}
-
 /// Adds `item` to a sorted list, or removes it; true if it was added.
 fn flip(list: &mut Vec<Step>, item: Step) -> bool {
     match list.binary_search(&item) {
@@ -615,6 +547,29 @@ fn merge_shifts(shifts: &mut Vec<(Step, f64)>) {
     });
 }
 
+/// What is in one list only, both being sorted by start: false if in the old one, true if in the new.
+fn differences<'l>(
+    mut old: &'l [Lifetime],
+    mut new: &'l [Lifetime],
+) -> impl Iterator<Item = (Lifetime, bool)> + 'l {
+    std::iter::from_fn(move || {
+        loop {
+            match (old.split_first(), new.split_first()) {
+                (Some((a, rest)), Some((b, others))) if a == b => (old, new) = (rest, others),
+                (Some((a, rest)), b) if b.is_none_or(|(b, _)| a.start <= b.start) => {
+                    old = rest;
+                    return Some((*a, false));
+                }
+                (_, Some((b, others))) => {
+                    new = others;
+                    return Some((*b, true));
+                }
+                _ => return None,
+            }
+        }
+    })
+}
+
 /// The parts of a lifetime in its first and last group.
 fn parts(lifetime: Lifetime, groups: usize) -> [Option<(Step, Local)>; 2] {
     let Lifetime { start, end } = lifetime;
@@ -639,7 +594,8 @@ fn add_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
 fn remove_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
     for (group, local) in parts(lifetime, locals.len()).into_iter().flatten() {
         let list = &mut locals[group as usize];
-        let found = list.iter().position(|&l| l == Local { size, ..local });
+        // What is undone was put there last.
+        let found = list.iter().rposition(|&l| l == Local { size, ..local });
         debug_assert!(found.is_some(), "a lifetime's part is where it was put");
         if let Some(found) = found {
             list.swap_remove(found);

@@ -56,7 +56,9 @@ fn some_copies(problem: &Problem, random: &mut Random, tries: usize) -> Vec<Copy
 /// Everything that can be seen of a state. Φ is compared apart, since it is rounded.
 fn seen(state: &State<'_>) -> (Vec<f64>, u64, bool, Vec<Copy>, Vec<Vec<Lifetime>>) {
     (
-        state.memory.clone(),
+        (0..state.groups.len() as Step)
+            .map(|group| state.memory(group))
+            .collect(),
         state.cost(),
         state.fits(),
         state.all_copies(),
