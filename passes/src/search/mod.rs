@@ -50,7 +50,7 @@ pub struct Search {
     problem: Problem,
     effort: Effort,
     smallest: Option<Found>,
-    /// A budget, and the cheapest starts within it.
+    /// A budget, and the cheapest starts within it; once they are improved, what came of them.
     starts: Option<(Bytes, Vec<Found>)>,
 }
 
@@ -99,8 +99,15 @@ const CHAINS: u64 = 4;
 /// finds what is not.
 const NOISE: [f64; 2] = [0.6, 5.0];
 
-/// Halvings of the range in which the smallest peak is looked for.
-const HALVINGS: usize = 6;
+/// A budget this much below one that is known has the same starts: the pipeline aims a little
+/// lower when the runtime's order needs more than the plan's.
+const NEAR: f64 = 0.98;
+
+/// The part of the way to the structural bound that a descent tries to take first.
+const STRIDE: f64 = 0.5;
+
+/// A descent ends when it is stuck at strides of this size.
+const SHORTEST_STRIDE: f64 = 0.01;
 
 impl Search {
     /// Prepares the search. `order` is the order of first computations; costs are by node id.
@@ -154,15 +161,14 @@ impl Search {
     }
 
     fn find_starts(&mut self, budget: Bytes) -> Vec<Found> {
-        let target = (budget - self.problem.fixed).0 as f64;
-        let smallest = self.find_smallest().clone();
-        let mut starts: Vec<Start> = [Exponent::One, Exponent::Half, Exponent::Two]
-            .map(Start::Greedy)
-            .to_vec();
-        starts.extend(bulk::prices(&self.problem).into_iter().map(Start::Plenty));
-        if smallest.peak <= target {
-            starts.push(Start::From(smallest.copies));
-        }
+        let target = self.target(budget);
+        let near = self.starts.take().filter(|(known, found)| {
+            !found.is_empty() && budget <= *known && target >= self.target(*known) * NEAR
+        });
+        let starts = match near {
+            Some((_, found)) => found.into_iter().map(|f| Start::From(f.copies)).collect(),
+            None => self.all_starts(target),
+        };
         let found = parallel::map(&starts, |start| self.start(start, target));
         let mut found: Vec<Found> = found.into_iter().flatten().collect();
         found.sort_by_key(|found| found.cost);
@@ -171,10 +177,27 @@ impl Search {
         found
     }
 
+    fn all_starts(&mut self, target: f64) -> Vec<Start> {
+        let smallest = self.find_smallest().clone();
+        let mut starts: Vec<Start> = [Exponent::One, Exponent::Half, Exponent::Two]
+            .map(Start::Greedy)
+            .to_vec();
+        starts.extend(bulk::prices(&self.problem).into_iter().map(Start::Plenty));
+        if smallest.peak <= target {
+            starts.push(Start::From(smallest.copies));
+        }
+        starts
+    }
+
+    /// What is left of `budget` for what the search decides on.
+    fn target(&self, budget: Bytes) -> f64 {
+        (budget - self.problem.fixed).0 as f64
+    }
+
     /// The cheapest plan found whose every step stays within `budget`, what the caller owns
     /// included; `None` if none is found.
     pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
-        let target = (budget - self.problem.fixed).0 as f64;
+        let target = self.target(budget);
         self.estimate(budget)?;
         let (_, found) = self.starts.as_ref()?;
         let chains: Vec<u64> = (0..CHAINS).collect();
@@ -187,14 +210,16 @@ impl Search {
             neighbourhood::improve(&mut state, seed, noise, self.effort.evaluations);
             Found::of(&state)
         });
-        let best = improved.into_iter().min_by_key(|found| found.cost)?;
-        Some(self.plan(&best.copies))
+        let best = improved.iter().min_by_key(|found| found.cost)?;
+        let plan = self.plan(&best.copies);
+        self.starts = Some((budget, improved));
+        Some(plan)
     }
 
     /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
     /// computations; `known` is what one such schedule adds.
     pub fn lower_bound(&self, budget: Bytes, known: u64) -> u64 {
-        let target = (budget - self.problem.fixed).0 as f64;
+        let target = self.target(budget);
         bound::lower_bound(&self.problem, &self.memory(), target, known)
     }
 
@@ -272,7 +297,7 @@ impl Search {
         if greedy(&mut state, &mut None, limit) != Reached::Budget {
             return None;
         }
-        prune(&mut state);
+        prune(&mut state, limit);
         Some(Found::of(&state))
     }
 
@@ -283,35 +308,56 @@ impl Search {
         self.smallest.as_ref().expect("just set")
     }
 
-    /// Aims lower and lower; where the greedy search gets stuck, half way back.
     fn look_for_smallest(&self) -> Found {
+        let most = bulk::prices(&self.problem).last().copied().unwrap_or(0.0);
+        let descents = [
+            (Exponent::Two, None),
+            (Exponent::One, None),
+            (Exponent::Two, Some(most)),
+            (Exponent::Two, Some(f64::MAX)),
+        ];
+        let found = parallel::map(&descents, |&(exponent, plenty)| {
+            self.descend(exponent, plenty)
+        });
+        let least = found.into_iter().min_by(|a, b| {
+            let by_peak = a.peak.total_cmp(&b.peak);
+            by_peak.then(a.cost.cmp(&b.cost))
+        });
+        least.unwrap_or_default()
+    }
+
+    /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
+    /// far.
+    fn descend(&self, exponent: Exponent, plenty: Option<f64>) -> Found {
         let bound = self.problem.structural_bound();
-        let untouched = Found::of(&State::new(&self.problem, 0.0, Exponent::One));
-        let (mut low, mut best) = (bound, untouched);
-        let mut target = low;
-        for _ in 0..HALVINGS {
-            if best.peak <= bound {
-                break;
-            }
-            let reached = parallel::map(&[Exponent::Two, Exponent::One], |&exponent| {
-                let mut state = State::new(&self.problem, target, exponent);
-                let limit = self.effort.evaluations;
-                let reached = greedy(&mut state, &mut None, limit);
-                (reached, Found::of(&state))
-            });
-            let mut fits = false;
-            for (reached, found) in reached {
-                fits |= reached == Reached::Budget;
-                if found.peak < best.peak {
-                    best = found;
-                }
-            }
-            if !fits {
-                low = target;
-            }
-            target = (low + best.peak) / 2.0;
+        let mut state = State::new(&self.problem, 0.0, exponent);
+        let untouched = Found::of(&state);
+        if let Some(price) = plenty {
+            bulk::evict_below(&mut state, price);
         }
-        best
+        let mut best = Found::of(&state);
+        let mut stride = STRIDE;
+        while best.peak > bound && stride > SHORTEST_STRIDE {
+            let target = best.peak - (best.peak - bound) * stride;
+            state.aim(target, exponent);
+            let reached = greedy(&mut state, &mut None, self.effort.evaluations);
+            if state.peak() < best.peak {
+                best = Found::of(&state);
+            }
+            match reached {
+                Reached::Budget => {}
+                Reached::Stuck => {
+                    stride /= 2.0;
+                    neighbourhood::restore(&mut state, &best.copies);
+                }
+                Reached::Limit => break,
+            }
+        }
+        if untouched.peak <= best.peak {
+            untouched
+        } else {
+            best
+        }
     }
 
     /// The plan in which nothing is computed twice.

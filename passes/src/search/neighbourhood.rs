@@ -41,7 +41,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         });
         let reached = greedy(state, &mut noise, limit);
         if reached == Reached::Budget {
-            prune(state);
+            prune(state, u64::MAX);
         }
         // Small worsenings are accepted early, none at the end.
         let used = (state.evaluations() - start) as f64 / (limit - start).max(1) as f64;

@@ -3,13 +3,14 @@
 use super::moves::{may_merge, merge, undo_all};
 use super::state::{Copy, State};
 
-/// Removes copies by decreasing time while everything still fits. Needs a schedule that fits.
-pub(crate) fn prune(state: &mut State<'_>) {
+/// Removes copies by decreasing time while everything still fits, until its work passes `limit`.
+/// Needs a schedule that fits.
+pub(crate) fn prune(state: &mut State<'_>, limit: u64) {
     let time = |state: &State<'_>, copy: Copy| state.problem.steps[copy.node as usize].copy_time;
     let mut copies = state.all_copies();
     copies.sort_by_key(|&copy| (std::cmp::Reverse(time(state, copy)), copy));
     for copy in copies {
-        if state.is_spent(u64::MAX) {
+        if state.is_spent(limit) {
             return;
         }
         if !state.has(copy) {
@@ -68,7 +69,7 @@ mod tests {
             state.apply(&copies);
             state.aim(state.peak(), Exponent::One);
             let before = state.cost();
-            prune(&mut state);
+            prune(&mut state, u64::MAX);
             assert!(state.fits() && state.cost() <= before, "seed {seed}");
             assert!(state.all_copies().iter().all(|copy| copies.contains(copy)));
             saved += u64::from(state.cost() < before);
