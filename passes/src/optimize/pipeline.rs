@@ -1,7 +1,6 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::need::{Candidate, TENSOR, describe, frame, need};
 use super::{
@@ -308,39 +307,48 @@ impl<'o> Pipeline<'o> {
 
 /// This program's own strategy: the cheapest that the searches find, one for each order.
 struct Searches {
+    /// The order that is best by itself first; never empty.
     searches: Vec<Search>,
-    stop: Arc<AtomicBool>,
+    /// Which of them is the cheapest at the first budget that something fits.
+    chosen: Option<usize>,
 }
 
 impl Searches {
     fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
         Searches {
             searches: orders.iter().map(|order| search(task, order)).collect(),
-            stop: task.stop.clone(),
+            chosen: None,
         }
+    }
+
+    /// Looks for it in one order only: what an order needs least is much the same in all.
+    fn smallest(&mut self) -> Plan {
+        let first = self.searches.first_mut();
+        first.map(Search::smallest).unwrap_or_default()
+    }
+
+    fn choose(&mut self, budget: Bytes) -> Option<usize> {
+        let estimates = self
+            .searches
+            .iter_mut()
+            .map(|search| search.estimate(budget));
+        let costs = estimates
+            .enumerate()
+            .filter_map(|(i, cost)| Some((cost?, i)));
+        costs.min().map(|(_, i)| i)
     }
 }
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let smallest = self.searches.iter_mut().map(Search::smallest);
-        let smallest = smallest
-            .min_by_key(|plan| plan.predicted_peak)
-            .unwrap_or_default();
-        let known = budget == Bytes::ZERO || !self.stop.load(Ordering::Relaxed);
-        if known && budget < smallest.predicted_peak {
-            return Err(Unplanned::TooLarge(smallest));
+        if budget == Bytes::ZERO {
+            return Err(Unplanned::TooLarge(self.smallest()));
         }
-        let estimates = self
-            .searches
-            .iter_mut()
-            .map(|search| search.estimate(budget));
-        let best = estimates
-            .enumerate()
-            .filter_map(|(i, cost)| Some((cost?, i)))
-            .min();
-        best.and_then(|(_, i)| self.searches[i].within(budget))
-            .ok_or(Unplanned::TooLarge(smallest))
+        if self.chosen.is_none() {
+            self.chosen = self.choose(budget);
+        }
+        let plan = self.chosen.and_then(|i| self.searches[i].within(budget));
+        plan.ok_or_else(|| Unplanned::TooLarge(self.smallest()))
     }
 }
 

@@ -53,11 +53,7 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     found
 }
 
-/// More copies than that many for each node are not worth the work.
-const MOST_COPIES: usize = 100;
-
-/// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess;
-/// nothing if that takes too many copies.
+/// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess.
 pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
     let problem = state.problem;
     let excess = Excess::of(state);
@@ -90,9 +86,6 @@ pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
                 }
             }
             previous = before;
-        }
-        if toggles.len() > problem.steps.len() * MOST_COPIES {
-            return;
         }
     }
     state.apply(&toggles);

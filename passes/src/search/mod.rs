@@ -50,8 +50,15 @@ pub struct Search {
     problem: Problem,
     effort: Effort,
     smallest: Option<Found>,
-    /// A budget, and the cheapest starts within it; once they are improved, what came of them.
-    starts: Option<(Bytes, Vec<Found>)>,
+    starts: Option<Starts>,
+}
+
+/// The cheapest schedules known within a budget, the best first.
+struct Starts {
+    budget: Bytes,
+    found: Vec<Found>,
+    /// Have they, or those that they come from, been through the neighbourhood search?
+    improved: bool,
 }
 
 /// What an exact program says.
@@ -103,8 +110,17 @@ const NOISE: [f64; 2] = [0.6, 5.0];
 /// lower when the runtime's order needs more than the plan's.
 const NEAR: f64 = 0.98;
 
-/// The part of the way to the structural bound that a descent tries to take first.
-const STRIDE: f64 = 0.5;
+/// What has been improved for a budget near by is searched again for this part of the effort.
+const AGAIN: u64 = 4;
+
+/// How to look for the smallest peak: the exponent; the part of the way to the structural bound
+/// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
+/// by); and the work, as a multiple of that of a neighbourhood search.
+const DESCENTS: [(Exponent, f64, u64); 3] = [
+    (Exponent::One, 0.5, 2),
+    (Exponent::One, 1.0, 2),
+    (Exponent::Two, 1.0, 1),
+];
 
 /// A descent ends when it is stuck at strides of this size.
 const SHORTEST_STRIDE: f64 = 0.01;
@@ -149,44 +165,56 @@ impl Search {
     /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
     /// there is none. Whatever [`Search::smallest`] reaches is found.
     pub fn estimate(&mut self, budget: Bytes) -> Option<u64> {
-        let known = self
-            .starts
-            .as_ref()
-            .is_some_and(|(known, _)| *known == budget);
-        if !known {
-            self.starts = Some((budget, self.find_starts(budget)));
+        let known = self.starts.as_ref();
+        if known.is_none_or(|starts| starts.budget != budget) {
+            self.starts = Some(self.find_starts(budget));
         }
-        let (_, found) = self.starts.as_ref()?;
-        Some(found.first()?.cost)
+        Some(self.starts.as_ref()?.found.first()?.cost)
     }
 
-    fn find_starts(&mut self, budget: Bytes) -> Vec<Found> {
+    fn find_starts(&mut self, budget: Bytes) -> Starts {
         let target = self.target(budget);
-        let near = self.starts.take().filter(|(known, found)| {
-            !found.is_empty() && budget <= *known && target >= self.target(*known) * NEAR
+        let near = self.starts.take().filter(|known| {
+            known.improved && budget <= known.budget && target >= self.target(known.budget) * NEAR
         });
-        let starts = match near {
-            Some((_, found)) => found.into_iter().map(|f| Start::From(f.copies)).collect(),
-            None => self.all_starts(target),
+        let improved = near.is_some();
+        let mut starts: Vec<Start> = match near {
+            Some(known) => known
+                .found
+                .into_iter()
+                .map(|f| Start::From(f.copies))
+                .collect(),
+            None => {
+                let greedy = [Exponent::One, Exponent::Half, Exponent::Two].map(Start::Greedy);
+                let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
+                greedy.into_iter().chain(plenty).collect()
+            }
         };
-        let found = parallel::map(&starts, |start| self.start(start, target));
+        if let Some(smallest) = &self.smallest
+            && smallest.peak <= target
+        {
+            starts.push(Start::From(smallest.copies.clone()));
+        }
+        let mut found = self.found(&starts, target);
+        if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
+            let smallest = Start::From(self.find_smallest().copies.clone());
+            found = self.found(&[smallest], target);
+        }
+        Starts {
+            budget,
+            found,
+            improved,
+        }
+    }
+
+    /// The cheapest of what comes of the starts.
+    fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
+        let found = parallel::map(starts, |start| self.start(start, target));
         let mut found: Vec<Found> = found.into_iter().flatten().collect();
         found.sort_by_key(|found| found.cost);
         found.dedup_by_key(|found| found.cost);
         found.truncate(CHAINS as usize);
         found
-    }
-
-    fn all_starts(&mut self, target: f64) -> Vec<Start> {
-        let smallest = self.find_smallest().clone();
-        let mut starts: Vec<Start> = [Exponent::One, Exponent::Half, Exponent::Two]
-            .map(Start::Greedy)
-            .to_vec();
-        starts.extend(bulk::prices(&self.problem).into_iter().map(Start::Plenty));
-        if smallest.peak <= target {
-            starts.push(Start::From(smallest.copies));
-        }
-        starts
     }
 
     /// What is left of `budget` for what the search decides on.
@@ -199,7 +227,12 @@ impl Search {
     pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
         let target = self.target(budget);
         self.estimate(budget)?;
-        let (_, found) = self.starts.as_ref()?;
+        let starts = self.starts.as_ref()?;
+        let found = &starts.found;
+        let effort = match starts.improved {
+            true => self.effort.evaluations / AGAIN,
+            false => self.effort.evaluations,
+        };
         let chains: Vec<u64> = (0..CHAINS).collect();
         let improved = parallel::map(&chains, |&chain| {
             let from = &found[chain as usize % found.len()];
@@ -207,12 +240,17 @@ impl Search {
             neighbourhood::restore(&mut state, &from.copies);
             let seed = self.effort.seed.wrapping_mul(CHAINS).wrapping_add(chain);
             let noise = NOISE[chain as usize % NOISE.len()];
-            neighbourhood::improve(&mut state, seed, noise, self.effort.evaluations);
+            neighbourhood::improve(&mut state, seed, noise, effort);
             Found::of(&state)
         });
-        let best = improved.iter().min_by_key(|found| found.cost)?;
-        let plan = self.plan(&best.copies);
-        self.starts = Some((budget, improved));
+        let mut found = improved;
+        found.sort_by_key(|found| found.cost);
+        let plan = self.plan(&found.first()?.copies);
+        self.starts = Some(Starts {
+            budget,
+            found,
+            improved: true,
+        });
         Some(plan)
     }
 
@@ -309,15 +347,8 @@ impl Search {
     }
 
     fn look_for_smallest(&self) -> Found {
-        let most = bulk::prices(&self.problem).last().copied().unwrap_or(0.0);
-        let descents = [
-            (Exponent::Two, None),
-            (Exponent::One, None),
-            (Exponent::Two, Some(most)),
-            (Exponent::Two, Some(f64::MAX)),
-        ];
-        let found = parallel::map(&descents, |&(exponent, plenty)| {
-            self.descend(exponent, plenty)
+        let found = parallel::map(&DESCENTS, |&(exponent, stride, work)| {
+            self.descend(exponent, stride, self.effort.evaluations * work)
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);
@@ -328,19 +359,14 @@ impl Search {
 
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
     /// far.
-    fn descend(&self, exponent: Exponent, plenty: Option<f64>) -> Found {
+    fn descend(&self, exponent: Exponent, mut stride: f64, limit: u64) -> Found {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
-        let untouched = Found::of(&state);
-        if let Some(price) = plenty {
-            bulk::evict_below(&mut state, price);
-        }
         let mut best = Found::of(&state);
-        let mut stride = STRIDE;
         while best.peak > bound && stride > SHORTEST_STRIDE {
             let target = best.peak - (best.peak - bound) * stride;
             state.aim(target, exponent);
-            let reached = greedy(&mut state, &mut None, self.effort.evaluations);
+            let reached = greedy(&mut state, &mut None, limit);
             if state.peak() < best.peak {
                 best = Found::of(&state);
             }
@@ -353,11 +379,7 @@ impl Search {
                 Reached::Limit => break,
             }
         }
-        if untouched.peak <= best.peak {
-            untouched
-        } else {
-            best
-        }
+        best
     }
 
     /// The plan in which nothing is computed twice.
