@@ -110,6 +110,12 @@ const NOISE: [f64; 2] = [0.6, 5.0];
 /// lower when the runtime's order needs more than the plan's.
 const NEAR: f64 = 0.98;
 
+/// How often all neighbourhood searches stop to go on from the best of them.
+const ROUNDS: u64 = 2;
+
+/// So many of the best they go on from.
+const BEST: usize = 2;
+
 /// What has been improved for a budget near by is searched again for this part of the effort.
 const AGAIN: u64 = 4;
 
@@ -228,23 +234,28 @@ impl Search {
         let target = self.target(budget);
         self.estimate(budget)?;
         let starts = self.starts.as_ref()?;
-        let found = &starts.found;
-        let effort = match starts.improved {
-            true => self.effort.evaluations / AGAIN,
-            false => self.effort.evaluations,
+        let mut found = starts.found.clone();
+        let (effort, rounds) = match starts.improved {
+            true => (self.effort.evaluations / AGAIN, 1),
+            false => (self.effort.evaluations, ROUNDS),
         };
-        let chains: Vec<u64> = (0..CHAINS).collect();
-        let improved = parallel::map(&chains, |&chain| {
-            let from = &found[chain as usize % found.len()];
-            let mut state = State::new(&self.problem, target, Exponent::One);
-            neighbourhood::restore(&mut state, &from.copies);
-            let seed = self.effort.seed.wrapping_mul(CHAINS).wrapping_add(chain);
-            let noise = NOISE[chain as usize % NOISE.len()];
-            neighbourhood::improve(&mut state, seed, noise, effort);
-            Found::of(&state)
-        });
-        let mut found = improved;
-        found.sort_by_key(|found| found.cost);
+        for round in 0..rounds {
+            let chains: Vec<u64> = (0..CHAINS).collect();
+            let improved = parallel::map(&chains, |&chain| {
+                let from = &found[chain as usize % found.len()];
+                let mut state = State::new(&self.problem, target, Exponent::One);
+                neighbourhood::restore(&mut state, &from.copies);
+                let seed = self.effort.seed.wrapping_mul(rounds).wrapping_add(round);
+                let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
+                let noise = NOISE[chain as usize % NOISE.len()];
+                neighbourhood::improve(&mut state, seed, noise, effort / rounds);
+                Found::of(&state)
+            });
+            found.extend(improved);
+            found.sort_by_key(|found| found.cost);
+            found.dedup_by(|a, b| a.copies == b.copies);
+            found.truncate(BEST);
+        }
         let plan = self.plan(&found.first()?.copies);
         self.starts = Some(Starts {
             budget,
