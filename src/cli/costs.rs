@@ -128,7 +128,7 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert_snapshot!(error("{\"nodes\": {\n\"a\": {\"time\": 1}}}"), @r#"costs.json: not a cost table: unknown field `time`, expected one of `time_us`, `workspace_bytes`, `recomputable` at line 2 column 12; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
+        assert_snapshot!(error("{\"nodes\": {\n\"a\": {\"time\": 1}}}"), @r#"costs.json: not a cost table: unknown field `time`, expected one of `time_us`, `workspace_bytes`, `recomputable`, `mirrors` at line 2 column 12; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
         assert_snapshot!(error("{\"nodes\": {\"a\": {\"time_us\": -1}}}"), @r#"costs.json: node "a": time_us is -1; a time is zero or more"#);
         assert_snapshot!(error("{\"nodes\": {\"a\": {\"time_us\": 1e999}}}"), @r#"costs.json: not a cost table: number out of range at line 1 column 33; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
         assert_snapshot!(error("{\"nodes\": {\"a\": {\"workspace_bytes\": -1}}}"), @r#"costs.json: not a cost table: invalid value: integer `-1`, expected u64 at line 1 column 38; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);

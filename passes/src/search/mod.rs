@@ -281,7 +281,7 @@ impl Search {
         solver: &dyn Solver,
         limits: Limits,
     ) -> u64 {
-        let target = (budget - self.problem.fixed).0 as f64;
+        let target = self.target(budget);
         let simple = self.lower_bound(budget, known);
         let memory = self.memory();
         let whole = bound::whole_bound(&self.problem, &memory, target, known, solver, limits);
@@ -318,7 +318,7 @@ impl Search {
         if self.problem.steps.len() > Search::MOST_STEPS_SOLVED {
             return None;
         }
-        let target = (budget - self.problem.fixed).0 as f64;
+        let target = self.target(budget);
         let solved = exact::solve(&self.problem, target, below, solver, limits);
         Some(Solved {
             plan: solved
