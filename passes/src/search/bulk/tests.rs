@@ -8,7 +8,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
-use crate::search::state::Exponent;
+use crate::search::profile::Exponent;
 use crate::search::{Effort, Search};
 use crate::testing::random_training_graph;
 use crate::transform::insert_mirrors::InsertMirrors;
