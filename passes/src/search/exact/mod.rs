@@ -12,7 +12,8 @@ mod needs;
 mod program;
 
 use super::problem::Problem;
-use super::state::{Copy, Exponent, State};
+use super::profile::Exponent;
+use super::state::{Copy, State};
 use crate::program::{Limits, Solver};
 use program::Model;
 
