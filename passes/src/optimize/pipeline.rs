@@ -85,12 +85,12 @@ impl<'o> Pipeline<'o> {
             let own = Box::new(Searches::new(&task, &self.orders));
             Box::new(Portfolio::new(&task, own))
         });
-        let least = match planner.within(Bytes::ZERO) {
-            Ok(plan) | Err(Unplanned::TooLarge(plan)) => plan,
-            Err(Unplanned::Refused(reason)) => {
-                return Err(OptimizeError::Refused { strategy, reason });
-            }
+        let least = if budgets.contains(&BudgetRequest::Smallest) {
+            planner.smallest()
+        } else {
+            planner.smallest_in_passing()
         };
+        let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
         let smallest = self.smallest(&least);
         let each = budgets.iter();
         Ok(each
@@ -118,10 +118,14 @@ impl<'o> Pipeline<'o> {
             smallest.clone()
         } else {
             let reserve = self.options.reserve;
-            return Err(OptimizeError::Infeasible {
-                budget: budget + reserve,
-                smallest: Box::new(smallest.peak(reserve)),
-            });
+            let smallest = self.smallest(&planner.smallest().unwrap_or_else(|_| least.clone()));
+            if smallest.need() > budget {
+                return Err(OptimizeError::Infeasible {
+                    budget: budget + reserve,
+                    smallest: Box::new(smallest.peak(reserve)),
+                });
+            }
+            smallest
         };
         verify_rewritten(self.original, &candidate.graph, self.options, budget)?;
         let notes = planner.notes();
@@ -309,9 +313,13 @@ impl<'o> Pipeline<'o> {
 struct Searches {
     /// The order that is best by itself first; never empty.
     searches: Vec<Search>,
-    /// Which of them is the cheapest at the first budget that something fits.
-    chosen: Option<usize>,
+    /// Which of them is the cheapest within which budget.
+    chosen: Option<(usize, Bytes)>,
 }
+
+/// The pipeline aims a little lower when the runtime's order needs more than the plan's. Down to
+/// this part of a budget, what was the best order for it still is.
+const NEAR: f64 = 0.98;
 
 impl Searches {
     fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
@@ -321,34 +329,38 @@ impl Searches {
         }
     }
 
-    /// Looks for it in one order only: what an order needs least is much the same in all.
-    fn smallest(&mut self) -> Plan {
-        let first = self.searches.first_mut();
-        first.map(Search::smallest).unwrap_or_default()
-    }
-
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
-        let estimates = self
-            .searches
-            .iter_mut()
-            .map(|search| search.estimate(budget));
+        if let Some((chosen, known)) = self.chosen
+            && budget <= known
+            && budget.0 as f64 >= known.0 as f64 * NEAR
+        {
+            return Some(chosen);
+        }
+        let searches = self.searches.iter_mut();
+        let estimates = searches.map(|search| search.estimate(budget));
         let costs = estimates
             .enumerate()
             .filter_map(|(i, cost)| Some((cost?, i)));
-        costs.min().map(|(_, i)| i)
+        let chosen = costs.min().map(|(_, i)| i)?;
+        self.chosen = Some((chosen, budget));
+        Some(chosen)
     }
 }
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        if budget == Bytes::ZERO {
-            return Err(Unplanned::TooLarge(self.smallest()));
+        let chosen = self.choose(budget);
+        let plan = chosen.and_then(|i| self.searches[i].within(budget));
+        match plan {
+            Some(plan) => Ok(plan),
+            None => Err(Unplanned::TooLarge(self.smallest().unwrap_or_default())),
         }
-        if self.chosen.is_none() {
-            self.chosen = self.choose(budget);
-        }
-        let plan = self.chosen.and_then(|i| self.searches[i].within(budget));
-        plan.ok_or_else(|| Unplanned::TooLarge(self.smallest()))
+    }
+
+    /// Looks in one order only: what an order needs least is much the same in all.
+    fn smallest(&mut self) -> Result<Plan, String> {
+        let first = self.searches.first_mut();
+        Ok(first.map(Search::smallest).unwrap_or_default())
     }
 }
 

@@ -197,6 +197,19 @@ pub trait Planner {
     /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
 
+    /// The plan with the smallest peak; or why such graphs are refused.
+    fn smallest(&mut self) -> Result<Plan, String> {
+        match self.within(Bytes::ZERO) {
+            Ok(plan) | Err(Unplanned::TooLarge(plan)) => Ok(plan),
+            Err(Unplanned::Refused(reason)) => Err(reason),
+        }
+    }
+
+    /// The same where nobody asked for it: what is found with little work will do.
+    fn smallest_in_passing(&mut self) -> Result<Plan, String> {
+        self.smallest()
+    }
+
     /// What people should know about how the last plan was made, one sentence each.
     fn notes(&self) -> Vec<String> {
         Vec::new()

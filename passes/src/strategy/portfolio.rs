@@ -60,6 +60,13 @@ impl<'t> Portfolio<'t> {
         let times = copies.map(|(id, _)| self.task.costs[id.index()].time.0);
         times.fold(0, u64::saturating_add)
     }
+
+    fn least(&self, plans: Vec<Plan>) -> Plan {
+        let least = plans
+            .into_iter()
+            .min_by_key(|plan| (plan.predicted_peak, self.added(plan)));
+        least.unwrap_or_default()
+    }
 }
 
 impl Others {
@@ -98,7 +105,6 @@ impl Planner for Portfolio<'_> {
             return own;
         };
         let mut plans: Vec<Plan> = others.plans.iter().map(|j| j.plan.clone()).collect();
-        plans.push(others.search.smallest());
         plans.extend(others.search.within(budget));
         match own {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => plans.push(plan),
@@ -109,10 +115,20 @@ impl Planner for Portfolio<'_> {
         if let Some(plan) = cheapest {
             return Ok(plan.clone());
         }
-        let smallest = plans
-            .into_iter()
-            .min_by_key(|plan| (plan.predicted_peak, self.added(plan)));
-        Err(Unplanned::TooLarge(smallest.unwrap_or_default()))
+        Err(Unplanned::TooLarge(self.least(plans)))
+    }
+
+    fn smallest(&mut self) -> Result<Plan, String> {
+        let mut plans = vec![self.own.smallest()?];
+        if let Some(others) = self.others() {
+            plans.extend(others.plans.iter().map(|judged| judged.plan.clone()));
+            plans.push(others.search.smallest());
+        }
+        Ok(self.least(plans))
+    }
+
+    fn smallest_in_passing(&mut self) -> Result<Plan, String> {
+        self.own.smallest_in_passing()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -132,10 +148,7 @@ mod tests {
         let chain = UniformChain::new(64);
         with_task(&chain.graph, |task| {
             let alone = || Box::new(Family::of(task, Vec::new()));
-            let smallest = |planner: &mut dyn Planner| match planner.within(Bytes::ZERO) {
-                Err(Unplanned::TooLarge(plan)) => plan.predicted_peak,
-                other => panic!("nothing fits into no memory: {other:?}"),
-            };
+            let smallest = |planner: &mut dyn Planner| planner.smallest().unwrap().predicted_peak;
             let without = smallest(&mut *alone());
             let segments = Family::of(task, chen::recursive(task));
             let reached = smallest(&mut { segments });
