@@ -277,6 +277,7 @@ pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
             seed: 0,
             evaluations: EVALUATIONS,
         },
+        settings: setting.runtime_settings.settings(),
         stop: Arc::default(),
         solving: Solving::default(),
     })
@@ -322,6 +323,7 @@ fn has_yield(graph: &Graph) -> bool {
 #[cfg(test)]
 mod tests {
     use ckpt_passes::analysis::cost::Device;
+    use ckpt_passes::analysis::settings::RuntimeSettings;
     use insta::assert_snapshot;
 
     use super::*;
@@ -346,6 +348,7 @@ mod tests {
                 seed: 0,
                 evaluations: 0,
             },
+            settings: RuntimeSettings::LEAN,
             stop: Arc::default(),
             solving: Solving::default(),
         };

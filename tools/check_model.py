@@ -1,11 +1,11 @@
 """Runs an original training graph and its rewritten form and compares all that a step leaves behind.
 
-Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--json]
+Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--json]
 
 Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
 accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
-nodes of both graphs get the same seeds. Each run is a process of its own, on one thread, with buffer
-reuse, memory pattern and arena off:
+nodes of both graphs get the same seeds. Each run is a process of its own, on one thread, without arena,
+in the settings that --settings names:
 
 - at DISABLE_ALL both graphs run the same kernels: every bit must agree, in DEFAULT order and in
   PRIORITY_BASED, and the peaks are measured. Where an original's own results depend on the order
@@ -37,8 +37,8 @@ class Runs:
     """One step of a graph in both orders at DISABLE_ALL, and one at ENABLE_ALL with its tensors kept in
     `folder`, as long as that exists."""
 
-    def __init__(self, path, dims, folder, enable_all=True):
-        common = {"dims": dims, "seed": SEED, "expose_statistics": True}
+    def __init__(self, path, dims, folder, enable_all=True, settings="lean", inputs_of=None):
+        common = {"inputs_of": inputs_of, "dims": dims, "seed": SEED, "expose_statistics": True, "settings": settings, "no_arena": True}
         self.default = measure.step(path, order="default", **common)
         self.priority = measure.step(path, order="priority", **common)
         self.enable_all = self.dump = None
@@ -133,11 +133,13 @@ def main():
     parser.add_argument("original")
     parser.add_argument("rewritten")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--settings", choices=["lean", "default"], default="lean")
     parser.add_argument("--no-enable-all", action="store_true", help="leave the comparison at ENABLE_ALL out")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [Runs(path, args.dim, folder, not args.no_enable_all) for path in (args.original, args.rewritten)]
+        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original)
+                for path in (args.original, args.rewritten)]
         result = compare(*runs)
     print(json.dumps(result) if args.json else describe(result))
     return 0 if result["ok"] else 1

@@ -44,9 +44,12 @@ def arguments():
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--order", choices=["default", "priority", "memory-efficient"], default="default")
     parser.add_argument("--level", choices=["disable_all", "basic", "extended", "enable_all"], default="disable_all")
-    parser.add_argument("--settings", choices=["lean", "default"], default="lean",
-                        help="lean: no buffer reuse, no memory pattern, no arena")
+    parser.add_argument("--settings", choices=["lean", "reuse", "pattern", "default"], default="lean",
+                        help="default: nothing changed; lean: no buffer reuse, no memory pattern, no arena; "
+                        "reuse, pattern: one of them without the other, no arena")
     parser.add_argument("--no-arena", action="store_true", help="no arena with --settings default either")
+    parser.add_argument("--inputs-of", metavar="MODEL", help="feed what would be fed to MODEL: a rewritten graph declares "
+                        "more shapes, from which contents are derived")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--seed", type=int, help="give random nodes that have no seed one made from this and their "
@@ -106,10 +109,9 @@ def session_options(args, profile_prefix):
         "priority": ort.ExecutionOrder.PRIORITY_BASED,
         "memory-efficient": ort.ExecutionOrder.MEMORY_EFFICIENT,
     }[args.order]
-    if args.settings == "lean":
-        options.enable_mem_reuse = False
-        options.enable_mem_pattern = False
-    if args.settings == "lean" or args.no_arena:
+    options.enable_mem_reuse = args.settings in ("reuse", "default")
+    options.enable_mem_pattern = args.settings in ("pattern", "default")
+    if args.settings != "default" or args.no_arena:
         options.enable_cpu_mem_arena = False
     if profile_prefix:
         options.enable_profiling = True
@@ -148,7 +150,10 @@ def load_model(path, args):
     if args.seed is not None:
         seed_random_nodes(model, args.seed)
     statistics = expose_statistics(model) if args.expose_statistics else {}
-    arrays = Inputs(model, dims).make()
+    like = onnx.load(args.inputs_of, load_external_data=False) if args.inputs_of else model
+    if args.inputs_of and args.expose_statistics:
+        expose_statistics(like)
+    arrays = Inputs(like, dims).make()
     arrays.update(statistics)
     changed = args.seed is not None or statistics
     outputs = [info.name for info in model.graph.output]

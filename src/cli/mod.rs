@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::time::Instant;
 
+use ckpt_passes::analysis::settings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::BudgetRequest;
@@ -34,10 +35,10 @@ use crate::run::{self, Failure};
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
-The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, one \
-training step of the written graph stays within the budget and computes the same results, bit for \
-bit, if the session's enable_mem_reuse and enable_mem_pattern are off. With their defaults (on), \
-which onnxruntime.training.api.Module uses, a step needs more.
+The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, with the \
+session's settings as --runtime-settings says, one training step of the written graph stays within \
+the budget and computes the same results, bit for bit. What the arena reserves without using it \
+comes on top.
 
 Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget.";
 
@@ -150,10 +151,8 @@ pub struct Setting {
     /// off. --costs goes before it.
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// The runtime settings that the peak is for. lean: enable_mem_reuse and enable_mem_pattern
-    /// off.
-    #[arg(long, value_name = "NAME", value_parser = parse_runtime_settings)]
-    #[arg(default_value = "lean")]
+    /// The runtime settings that the peak is for.
+    #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
     pub runtime_settings: RuntimeSettings,
 }
 
@@ -218,9 +217,11 @@ impl Variants {
 }
 
 /// The settings of ONNX Runtime that a peak is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RuntimeSettings {
-    /// `enable_mem_reuse` and `enable_mem_pattern` off.
+    /// As sessions run unless told otherwise: enable_mem_reuse and enable_mem_pattern on.
+    Default,
+    /// enable_mem_reuse and enable_mem_pattern off.
     Lean,
 }
 
@@ -228,7 +229,16 @@ impl RuntimeSettings {
     /// As `--runtime-settings` takes it.
     pub fn name(self) -> &'static str {
         match self {
+            RuntimeSettings::Default => "default",
             RuntimeSettings::Lean => "lean",
+        }
+    }
+
+    /// What they are.
+    pub fn settings(self) -> settings::RuntimeSettings {
+        match self {
+            RuntimeSettings::Default => settings::RuntimeSettings::DEFAULT,
+            RuntimeSettings::Lean => settings::RuntimeSettings::LEAN,
         }
     }
 }
@@ -323,17 +333,6 @@ fn parse_dimension(text: &str) -> Result<(String, u64), &'static str> {
     match value.trim().parse() {
         Ok(value) if value > 0 && !name.trim().is_empty() => Ok((name.trim().to_owned(), value)),
         _ => Err(EXPECTED),
-    }
-}
-
-fn parse_runtime_settings(text: &str) -> Result<RuntimeSettings, &'static str> {
-    match text {
-        "lean" => Ok(RuntimeSettings::Lean),
-        "default" => Err(
-            "what ONNX Runtime's memory planner adds in the default settings is not modelled \
-             yet; use lean, and run the graph with enable_mem_reuse and enable_mem_pattern off",
-        ),
-        _ => Err("expected lean"),
     }
 }
 

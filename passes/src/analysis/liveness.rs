@@ -1,14 +1,14 @@
 //! How much memory each step of an executed order needs.
 //!
-//! The model is ONNX Runtime's allocation planner. Every tensor has a buffer: its own, or for an
-//! alias or an in-place result that of an input. A buffer's use count is the number of reads of
-//! all tensors in it (a graph output counts as one read that never comes). The buffer is
-//! allocated when its first tensor is written and freed right after the read that takes its count
-//! to zero. A buffer that nobody reads is not freed before the end (measured: the mask of a MaxPool
-//! that nobody reads stays). What the caller owns is there from the beginning to the end.
+//! The model is ONNX Runtime's: its allocation planner, in [`super::allocation`], and, where the settings
+//! ask for it, its memory pattern, in [`super::pattern`]. What the caller owns is there from the
+//! beginning to the end.
 
+use super::allocation::{self, Allocation};
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
+use super::settings::RuntimeSettings;
+use super::shapes::Shapes;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
@@ -28,6 +28,8 @@ pub struct Liveness {
     /// How many tensors there are at each step, aliases too, without those of the caller. A tensor
     /// that nobody reads stays to the end.
     pub tensors: Vec<u64>,
+    /// The memory pattern's block, if the runtime makes one. Part of every step's need.
+    pub pattern: Option<Bytes>,
     /// The nodes as they run.
     pub order: Vec<NodeId>,
     /// What is live at the peak besides what the caller owns, largest first.
@@ -41,19 +43,21 @@ pub enum Holder {
     Tensor(TensorId, Bytes),
     /// What the running node's kernel allocates.
     Workspace(NodeId, Bytes),
+    /// The block in which the runtime places whatever has a known size before the step begins.
+    Pattern(Bytes),
 }
 
 impl Holder {
     /// How much it occupies.
     pub fn size(self) -> Bytes {
         match self {
-            Holder::Tensor(_, size) | Holder::Workspace(_, size) => size,
+            Holder::Tensor(_, size) | Holder::Workspace(_, size) | Holder::Pattern(size) => size,
         }
     }
 }
 
 impl Liveness {
-    /// Simulates `graph` as ONNX Runtime runs it in `order`. Tensors of unknown size count
+    /// Simulates `graph` as ONNX Runtime runs it in `order`, lean. Tensors of unknown size count
     /// nothing: infer shapes first. `costs` are by node id.
     pub fn simulate(
         graph: &Graph,
@@ -63,28 +67,80 @@ impl Liveness {
     ) -> Liveness {
         let skeleton = Skeleton::of(graph, provider, costs);
         let order = execution_order(&skeleton, order);
-        Liveness::describe(graph, &skeleton, &order)
+        let allocation = allocation::lean(&skeleton, &order);
+        let known = Known {
+            allocation: &allocation,
+            needs: profile(&skeleton, &order, &allocation),
+            tensors: tensors(&skeleton, &order),
+        };
+        Liveness::describe(graph, &skeleton, &order, known)
+    }
+
+    /// Simulates `graph` as ONNX Runtime runs it with `settings`, in both execution orders, as it
+    /// is and, where that differs, as the runtime optimizes it. Each with the name of its order; the
+    /// first is DEFAULT, unoptimized.
+    pub fn simulate_all(
+        graph: &Graph,
+        provider: Provider,
+        costs: &[Cost],
+        settings: RuntimeSettings,
+    ) -> Vec<(ExecutionOrder, Liveness)> {
+        let skeleton = Skeleton::of(graph, provider, costs);
+        let shapes = Shapes::of(graph);
+        let simulate = |run: &Skeleton, kept: Option<&[u32]>, order: ExecutionOrder| {
+            let mut executed = execution_order(run, order);
+            let allocation = allocation::allocate(run, &shapes, &executed, settings);
+            let needs = profile(run, &executed, &allocation);
+            let tensors = tensors(run, &executed);
+            if let Some(kept) = kept {
+                for node in &mut executed {
+                    *node = kept[*node as usize];
+                }
+            }
+            let known = Known {
+                allocation: &allocation,
+                needs,
+                tensors,
+            };
+            (
+                order,
+                Liveness::describe(graph, &skeleton, &executed, known),
+            )
+        };
+        let mut all = Vec::from(ExecutionOrder::ALL.map(|order| simulate(&skeleton, None, order)));
+        if let Some((optimized, kept)) = skeleton.optimized() {
+            all.extend(ExecutionOrder::ALL.map(|order| simulate(&optimized, Some(&kept), order)));
+        }
+        all
     }
 
     /// Simulates `graph` in its file order, whether or not the runtime would run that.
     pub fn in_file_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Liveness {
         let skeleton = Skeleton::of(graph, provider, costs);
         let order: Vec<u32> = (0..skeleton.len() as u32).collect();
-        Liveness::describe(graph, &skeleton, &order)
+        let allocation = allocation::lean(&skeleton, &order);
+        let known = Known {
+            allocation: &allocation,
+            needs: profile(&skeleton, &order, &allocation),
+            tensors: tensors(&skeleton, &order),
+        };
+        Liveness::describe(graph, &skeleton, &order, known)
     }
 
-    fn describe(graph: &Graph, skeleton: &Skeleton, order: &[u32]) -> Liveness {
+    /// `order` has positions in the graph's order.
+    fn describe(graph: &Graph, skeleton: &Skeleton, order: &[u32], known: Known<'_>) -> Liveness {
         let fixed = fixed_bytes(graph);
-        let buffers = buffers(skeleton, order);
-        let profile: Vec<Bytes> = profile(skeleton, order, &buffers)
-            .into_iter()
-            .map(|bytes| fixed + Bytes(bytes))
-            .collect();
+        let Known {
+            allocation,
+            needs,
+            tensors,
+        } = known;
+        let profile: Vec<Bytes> = needs.into_iter().map(|n| fixed + Bytes(n)).collect();
         let peak = profile.iter().copied().max().unwrap_or(fixed);
         let step = profile.iter().position(|&bytes| bytes == peak).unwrap_or(0);
-        let tensors = tensors(skeleton, order);
         let order: Vec<NodeId> = order.iter().map(|&i| graph.order()[i as usize]).collect();
-        let mut holders: Vec<Holder> = buffers
+        let mut holders: Vec<Holder> = allocation
+            .buffers
             .iter()
             .filter(|b| (b.first..=b.last).contains(&step))
             .map(|b| Holder::Tensor(TensorId(b.owner), Bytes(skeleton.size[b.owner as usize])))
@@ -93,6 +149,7 @@ impl Liveness {
             let position = graph.order().iter().position(|&id| id == node).unwrap_or(0);
             holders.push(Holder::Workspace(node, Bytes(skeleton.workspace[position])));
         }
+        holders.push(Holder::Pattern(Bytes(allocation.pattern.unwrap_or(0))));
         holders.retain(|holder| holder.size() > Bytes::ZERO);
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.size()));
         Liveness {
@@ -101,6 +158,7 @@ impl Liveness {
             step,
             profile,
             tensors,
+            pattern: allocation.pattern.map(Bytes),
             order,
             holders,
         }
@@ -110,6 +168,15 @@ impl Liveness {
     pub fn peak_node(&self) -> Option<NodeId> {
         self.order.get(self.step).copied()
     }
+}
+
+/// What was worked out of one run.
+struct Known<'a> {
+    allocation: &'a Allocation,
+    /// By step, without what the caller owns.
+    needs: Vec<u64>,
+    /// By step.
+    tensors: Vec<u64>,
 }
 
 /// What the caller owns: graph inputs and initializers.
@@ -124,24 +191,17 @@ pub fn fixed_bytes(graph: &Graph) -> Bytes {
 
 /// The need of every step, without what the caller owns.
 pub(crate) fn profile_of(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
-    profile(skeleton, order, &buffers(skeleton, order))
+    profile(skeleton, order, &allocation::lean(skeleton, order))
 }
 
-/// One buffer's life: the steps `first..=last`.
-struct Buffer {
-    owner: u32,
-    first: usize,
-    last: usize,
-}
-
-fn profile(skeleton: &Skeleton, order: &[u32], buffers: &[Buffer]) -> Vec<u64> {
+fn profile(skeleton: &Skeleton, order: &[u32], allocation: &Allocation) -> Vec<u64> {
     let mut change = vec![0i128; order.len() + 1];
-    for buffer in buffers {
+    for buffer in &allocation.buffers {
         let size = i128::from(skeleton.size[buffer.owner as usize]);
         change[buffer.first] += size;
         change[buffer.last + 1] -= size;
     }
-    let mut live = 0i128;
+    let mut live = i128::from(allocation.pattern.unwrap_or(0));
     let needs = order.iter().zip(&change).map(|(&node, change)| {
         live += change;
         u64::try_from(live)
@@ -171,61 +231,6 @@ pub(crate) fn tensors(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
         now
     });
     count.collect()
-}
-
-const NONE: u32 = u32::MAX;
-
-fn buffers(skeleton: &Skeleton, order: &[u32]) -> Vec<Buffer> {
-    let tensors = skeleton.size.len();
-    // Reads still to come, by tensor; for the owner of a buffer, of all tensors in it. Graph
-    // outputs and what the caller owns have one more, which never comes.
-    let mut uses: Vec<u32> = (0..tensors)
-        .map(|t| u32::from(skeleton.output[t]) + u32::from(skeleton.owned[t]))
-        .collect();
-    for node in 0..skeleton.len() {
-        for &tensor in skeleton.reads.get(node) {
-            uses[tensor as usize] += 1;
-        }
-    }
-    let mut owner: Vec<u32> = (0..tensors as u32).collect();
-    let mut buffer_of = vec![NONE; tensors];
-    let mut buffers: Vec<Buffer> = Vec::new();
-    for (step, &node) in order.iter().enumerate() {
-        let node = node as usize;
-        let (reads, writes) = (skeleton.reads.get(node), skeleton.writes.get(node));
-        for &tensor in writes {
-            let lies_in = skeleton.shares.get(node).iter().find(|share| {
-                // A graph output always gets memory of its own, even from Identity.
-                share.written == tensor
-                    && !skeleton.output[tensor as usize]
-                    && (share.always || uses[owner[share.read as usize] as usize] == 1)
-            });
-            if let Some(share) = lies_in {
-                let of = owner[share.read as usize];
-                owner[tensor as usize] = of;
-                uses[of as usize] += uses[tensor as usize];
-            } else {
-                buffer_of[tensor as usize] = buffers.len() as u32;
-                buffers.push(Buffer {
-                    owner: tensor,
-                    first: step,
-                    last: order.len() - 1,
-                });
-            }
-        }
-        for &tensor in reads {
-            let of = owner[tensor as usize] as usize;
-            uses[of] = uses[of].saturating_sub(1);
-        }
-        for &tensor in reads {
-            let of = owner[tensor as usize] as usize;
-            if uses[of] == 0 && buffer_of[of] != NONE {
-                let last = &mut buffers[buffer_of[of] as usize].last;
-                *last = (*last).min(step);
-            }
-        }
-    }
-    buffers
 }
 
 #[cfg(test)]
@@ -341,6 +346,7 @@ mod tests {
             .iter()
             .map(|holder| match *holder {
                 Holder::Tensor(id, size) => format!("{} {size}", graph.tensor(id).name),
+                Holder::Pattern(size) => format!("pattern {size}"),
                 Holder::Workspace(id, size) => format!("{} {size}", graph.node(id).op_type),
             })
             .collect();

@@ -1,8 +1,12 @@
-//! What a graph costs as it stands: execution order, liveness, time.
+//! What a graph costs as it stands: execution order, memory, time.
 
+pub(crate) mod allocation;
 pub mod cost;
 pub mod liveness;
 pub mod order;
+pub(crate) mod pattern;
 pub mod recompute;
 pub mod sequences;
+pub mod settings;
+pub(crate) mod shapes;
 pub(crate) mod skeleton;

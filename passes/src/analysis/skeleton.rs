@@ -4,7 +4,7 @@
 //! to build, so that variants of one graph can be tried by the thousand.
 
 use crate::analysis::cost::Cost;
-use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider};
 
 /// Lists behind each other in one vector.
@@ -64,6 +64,8 @@ pub(crate) struct Skeleton {
     pub(crate) workspace: Vec<u64>,
     /// By node: is it a Shape or a Size?
     pub(crate) reads_only_shape: Vec<bool>,
+    /// By node: does it go when the runtime optimizes the graph? See [`Skeleton::optimized`].
+    pub(crate) vanishes: Vec<bool>,
     /// By tensor.
     pub(crate) size: Vec<u64>,
     /// By tensor: does the caller own it?
@@ -119,6 +121,45 @@ impl Skeleton {
         linked
     }
 
+    /// What runs at every optimization level but ORT_DISABLE_ALL, as far as it changes the order: the
+    /// runtime takes Identity nodes out, and the others, with what they forwarded, close ranks
+    /// (measured: 33 Identity nodes fewer let a rewritten ResNet-50 take 237 instead of 190 MB). With it,
+    /// each of its nodes' positions here. `None` if nothing goes.
+    pub(crate) fn optimized(&self) -> Option<(Skeleton, Vec<u32>)> {
+        if !self.vanishes.contains(&true) {
+            return None;
+        }
+        let mut source: Vec<u32> = (0..self.size.len() as u32).collect();
+        let mut left = Skeleton {
+            size: self.size.clone(),
+            owned: self.owned.clone(),
+            output: self.output.clone(),
+            ..Skeleton::default()
+        };
+        let mut kept = Vec::with_capacity(self.len());
+        for node in 0..self.len() {
+            let (reads, writes) = (self.reads.get(node), self.writes.get(node));
+            if let (true, &[read], &[written]) = (self.vanishes[node], reads, writes) {
+                // Positions are topological: whatever is forwarded has its source already.
+                source[written as usize] = source[read as usize];
+                continue;
+            }
+            let of = |tensor: u32| source[tensor as usize];
+            left.reads.push(reads.iter().map(|&tensor| of(tensor)));
+            left.writes.push(writes.iter().copied());
+            let shares = self.shares.get(node).iter();
+            left.shares.push(shares.map(|&share| Share {
+                read: of(share.read),
+                ..share
+            }));
+            left.workspace.push(self.workspace[node]);
+            left.reads_only_shape.push(self.reads_only_shape[node]);
+            left.vanishes.push(false);
+            kept.push(node as u32);
+        }
+        Some((left, kept))
+    }
+
     /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.workspace.len()
@@ -136,6 +177,7 @@ impl Skeleton {
             self.shares.push([]);
             self.workspace.push(0);
             self.reads_only_shape.push(false);
+            self.vanishes.push(false);
             return;
         }
         self.reads.push(node.reads().map(|tensor| tensor.0));
@@ -162,13 +204,21 @@ impl Skeleton {
         self.workspace.push(workspace);
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
+        let forwards = |tensor: TensorId| !graph.outputs.contains(&tensor);
+        self.vanishes
+            .push(node.is("", "Identity") && node.output(0).is_some_and(forwards));
     }
 }
 
-/// In-place results need equal static shapes and element sizes.
+/// In-place results need equal shapes, number by number and symbol by symbol, and element sizes.
 fn same_size(graph: &Graph, written: TensorId, read: TensorId) -> bool {
     let (written, read) = (graph.tensor(written), graph.tensor(read));
-    read.shape.is_some()
+    let declared_apart = match (&written.declared, &read.declared) {
+        (Some(written), Some(read)) => written != read || read.contains(&Dimension::Unknown),
+        _ => false,
+    };
+    !declared_apart
+        && read.shape.is_some()
         && read.shape == written.shape
         && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
 }

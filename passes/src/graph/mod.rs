@@ -38,7 +38,7 @@ impl TensorId {
 }
 
 /// One dimension as the file declares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
     /// A number.
     Known(u64),

@@ -213,6 +213,18 @@ pub fn updated_inputs(node: &Node) -> Vec<usize> {
     }
 }
 
+/// Does the runtime work out the shape of the output at `position` where the file declares none?
+/// It has rules for the standard's operators (but for two that it takes for functions), and for few
+/// of its own (measured: what sessions on real training graphs know).
+pub fn runtime_infers(node: &Node, position: usize) -> bool {
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "GreaterOrEqual" | "LessOrEqual") => false,
+        (MICROSOFT, "BatchNormalizationGrad" | "ConvGrad") => position == 0,
+        (MICROSOFT, name) => name == "LayerNormalizationGrad" || !name.contains("Grad"),
+        (domain, _) => domain.is_empty(),
+    }
+}
+
 /// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout according to its
 /// `training_mode` where that is constant: an initializer that the caller cannot replace, or the
 /// result of a Constant. DropoutGrad takes no notice of it on the CPU and always scales (runtime

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use need::{describe, need};
+use need::{describe, need, simulated};
 
 use crate::analysis::cost::{Device, Overrides, costs};
-use crate::analysis::liveness::Liveness;
+use crate::analysis::liveness::fixed_bytes;
 use crate::analysis::order::ExecutionOrder;
+use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::variants::Group;
@@ -55,6 +56,8 @@ pub struct Options {
     pub variants: BTreeSet<Group>,
     /// How hard to search.
     pub effort: Effort,
+    /// How the runtime uses memory.
+    pub settings: RuntimeSettings,
     /// Set from outside, it ends the search early: the result then depends on when.
     pub stop: Arc<AtomicBool>,
     /// For what a solver is used.
@@ -212,12 +215,22 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     verify::structure(graph).map_err(OptimizeError::Input)?;
     let graph = with_shapes(graph, options)?;
     let costs = costs(&graph, &options.device, &options.overrides);
-    let [default, priority] = ExecutionOrder::ALL
-        .map(|order| Liveness::simulate(&graph, order, options.device.provider, &costs));
+    let all = simulated(&graph, &costs, options);
+    let peak = |wanted: ExecutionOrder| {
+        let mut found = all.iter().filter(|(order, _)| *order == wanted);
+        let (_, liveness) = found.next()?;
+        Some(describe(&graph, liveness, options.reserve))
+    };
+    let nothing = || Peak {
+        bytes: options.reserve,
+        step: 0,
+        node: String::new(),
+        holders: Vec::new(),
+    };
     Ok(Measured {
-        fixed: default.fixed + options.reserve,
-        default: describe(&graph, &default, options.reserve),
-        priority: describe(&graph, &priority, options.reserve),
+        fixed: fixed_bytes(&graph) + options.reserve,
+        default: peak(ExecutionOrder::Default).unwrap_or_else(nothing),
+        priority: peak(ExecutionOrder::PriorityBased).unwrap_or_else(nothing),
     })
 }
 
@@ -283,21 +296,20 @@ fn verify_rewritten(
         .map(|(name, _)| name.clone())
         .collect();
     let correspondence = verify::equivalence(original, rewritten, &permitted).map_err(failed)?;
-    let provider = options.device.provider;
-    let simulate = |graph: &Graph, order| {
+    let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
-        Liveness::simulate(graph, order, provider, &costs)
+        simulated(graph, &costs, options)
     };
-    let before = simulate(original, ExecutionOrder::Default);
+    let before = simulate(original);
+    let before = before.first().map_or(&[][..], |(_, run)| &run.order);
     let unchanged = correspondence.copies() == 0
         && correspondence.barriers() == 0
         && rewritten.order() == original.order();
-    for order in ExecutionOrder::ALL {
-        let after = simulate(rewritten, order);
+    for (order, after) in simulate(rewritten) {
         // The unmodified graph may itself update in another sequence in another order.
         if !unchanged {
-            let (before, after) = (&before.order, &after.order);
-            verify::updates(original, before, rewritten, after, &correspondence).map_err(failed)?;
+            verify::updates(original, before, rewritten, &after.order, &correspondence)
+                .map_err(failed)?;
         }
         let need = need(rewritten, &after);
         verify::budget(budget, [(order.name(), need)]).map_err(failed)?;

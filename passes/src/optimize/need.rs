@@ -4,39 +4,71 @@ use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::{Holder, Liveness};
 use crate::analysis::order::ExecutionOrder;
+use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
+use crate::pass::Pass;
+use crate::transform::colour_shapes::ColourShapes;
 
-/// A graph that runs, and its worse order.
+/// A graph that runs, and the way of running it that needs most.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) graph: Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
     worst: Liveness,
+    /// The largest need of tensors and their objects, were the settings lean.
+    lean: Bytes,
 }
 
 impl Candidate {
+    /// `graph`, with names for its dimensions that keep the runtime's memory planner from undoing
+    /// what the plan saves, should the settings let it.
+    pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
+        let provider = options.device.provider;
+        if options.settings != RuntimeSettings::LEAN {
+            let Ok(_) = ColourShapes { provider }.run(&mut graph);
+        }
+        Candidate::new(graph, options)
+    }
+
     pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
-        let provider = options.device.provider;
-        let [default, priority] =
-            ExecutionOrder::ALL.map(|order| Liveness::simulate(&graph, order, provider, &costs));
-        let worst = if need(&graph, &priority) > need(&graph, &default) {
-            priority
-        } else {
-            default
+        let all = simulated(&graph, &costs, options);
+        // The first of equals, so that the plain DEFAULT order is described where it can be.
+        let all = all.into_iter().map(|(_, liveness)| liveness).rev();
+        let worst = all
+            .max_by_key(|liveness| need(&graph, liveness))
+            .unwrap_or_else(|| Liveness::in_file_order(&graph, options.device.provider, &costs));
+        let lean = Options {
+            settings: RuntimeSettings::LEAN,
+            ..options.clone()
+        };
+        let lean = match options.settings {
+            RuntimeSettings::LEAN => with_objects(&worst),
+            _ => simulated(&graph, &costs, &lean)
+                .iter()
+                .map(|(_, liveness)| with_objects(liveness))
+                .max()
+                .unwrap_or(worst.peak),
         };
         Candidate {
             graph,
             costs,
             worst,
+            lean,
         }
     }
 
-    /// The larger need of both orders.
+    /// The largest need: of both orders, with and without the runtime's optimizations.
     pub(super) fn need(&self) -> Bytes {
         need(&self.graph, &self.worst)
+    }
+
+    /// What it needs beyond what barriers are chosen for: the runtime's frame, and what its
+    /// settings add.
+    pub(super) fn extra(&self) -> Bytes {
+        self.need() - self.lean
     }
 
     /// That need in detail.
@@ -45,10 +77,29 @@ impl Candidate {
     }
 }
 
+/// Every way in which the runtime may run `graph` with the options' settings; `costs` by node id.
+pub(super) fn simulated(
+    graph: &Graph,
+    costs: &[Cost],
+    options: &Options,
+) -> Vec<(ExecutionOrder, Liveness)> {
+    let (provider, settings) = (options.device.provider, options.settings);
+    Liveness::simulate_all(graph, provider, costs, settings)
+}
+
+/// The first of [`simulated`].
+pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
+    let all = simulated(graph, costs, options).into_iter();
+    all.map(|(_, liveness)| liveness)
+        .next()
+        .unwrap_or_else(|| Liveness::in_file_order(graph, options.device.provider, costs))
+}
+
 /// The need of one order in detail.
 pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Peak {
     let named = |holder: &Holder| match *holder {
         Holder::Tensor(id, size) => (graph.tensor(id).name.clone(), size),
+        Holder::Pattern(size) => ("the memory pattern".to_owned(), size),
         Holder::Workspace(id, size) => (format!("workspace of {}", graph.node(id).name), size),
     };
     Peak {
@@ -63,7 +114,8 @@ pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Pe
 
 /// What a graph needs in one order, the runtime's own share included.
 pub(super) fn need(graph: &Graph, liveness: &Liveness) -> Bytes {
-    with_objects(liveness) + frame(graph)
+    let tensors = liveness.pattern.map_or(0, |_| graph.tensor_count() as u64);
+    with_objects(liveness) + frame(graph) + Bytes(tensors * PLACE)
 }
 
 /// The most that any step needs, with the runtime's objects for tensors.
@@ -81,6 +133,10 @@ pub(crate) const TENSOR: Bytes = Bytes(320);
 
 /// A tensor's place in the runtime's frame, whether it lives or not.
 const SLOT: u64 = 25;
+
+/// A tensor's place in the memory pattern, whether it is known beforehand or not. Runtime fact: 60 to 75
+/// bytes on ResNet-50 and GoogLeNet (what they need with the pattern beyond their tensors and its block).
+const PLACE: u64 = 80;
 
 /// What is kept for a tensor that the caller feeds.
 const FEED: u64 = 90;

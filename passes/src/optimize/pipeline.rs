@@ -2,13 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::need::{Candidate, TENSOR, describe, frame, need};
+use super::need::{Candidate, TENSOR, describe, frame, in_default_order, need, with_objects};
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::Liveness;
-use crate::analysis::order::ExecutionOrder;
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -50,7 +49,7 @@ impl<'o> Pipeline<'o> {
     pub(super) fn new(original: &'o Graph, graph: Graph, options: &'o Options) -> Pipeline<'o> {
         let provider = options.device.provider;
         let before = costs(original, &options.device, &options.overrides);
-        let before = Liveness::simulate(original, ExecutionOrder::Default, provider, &before);
+        let before = in_default_order(original, &before, options);
         // Variants replace no node that updates anything.
         let sequences = sequences(original, &before.order);
         let costs = costs(&graph, &options.device, &options.overrides);
@@ -110,8 +109,11 @@ impl<'o> Pipeline<'o> {
         let reached = reached + Bytes(reached.0 / 500);
         let budget = self.budget(request, reached);
         let untouched = Candidate::new(self.original.clone(), self.options);
+        let coloured = Candidate::coloured(self.original.clone(), self.options);
         let candidate = if untouched.need() <= budget {
             untouched
+        } else if coloured.need() <= budget {
+            coloured
         } else if let Some(found) = self.within(planner, least, budget) {
             found
         } else if smallest.need() <= budget {
@@ -170,7 +172,7 @@ impl<'o> Pipeline<'o> {
         let budget = open.smallest_peak(&graph);
         // It fits by construction; if not, the simulation of the candidate tells.
         let _ = EnforceOrder { budget, ..open }.run(&mut graph);
-        Candidate::new(graph, self.options)
+        Candidate::coloured(graph, self.options)
     }
 
     /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak.
@@ -203,14 +205,17 @@ impl<'o> Pipeline<'o> {
             enforce
                 .run(&mut graph)
                 .map_err(|missed| missed.reached - room)?;
-            let candidate = Candidate::new(graph, self.options);
+            let candidate = Candidate::coloured(graph, self.options);
             if candidate.need() <= budget {
                 return Ok(candidate);
             }
-            // The barriers' tensors take some room in the runtime's frame as well.
-            room = room - (candidate.need() - budget);
+            // The barriers' own tensors take some room as well, and the settings may.
+            room = (room - Bytes(1)).min(budget - candidate.extra());
         }
-        Err(budget - room)
+        // As much as the plan needs more than its barriers left room for.
+        let provider = self.options.device.provider;
+        let planned = Liveness::in_file_order(&graph, provider, costs);
+        Err(with_objects(&planned) - room)
     }
 
     fn enforce<'c>(&'c self, budget: Bytes, costs: &'c [Cost]) -> EnforceOrder<'c> {

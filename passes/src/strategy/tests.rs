@@ -17,6 +17,7 @@ pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         overrides: BTreeMap::new(),
         variants: Default::default(),
         strategy,
+        settings: crate::analysis::settings::RuntimeSettings::LEAN,
         effort: Effort {
             seed: 1,
             evaluations: 2_000,

@@ -1,6 +1,7 @@
 //! Rewriting: one pass per file. Rewriting never decides; what to do is in a pass's fields.
 
 pub mod apply_variants;
+pub mod colour_shapes;
 pub mod enforce_order;
 pub mod infer_shapes;
 pub mod insert_mirrors;

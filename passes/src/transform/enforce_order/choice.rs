@@ -5,9 +5,11 @@
 //! is known to fit remains: barriers that may not be needed, but never a peak above the budget.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
+use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 
 use super::EnforceOrder;
@@ -29,7 +31,7 @@ pub(super) struct Choice<'p> {
     work: Cell<usize>,
 }
 
-/// One execution order of the graph with barriers.
+/// One way in which the runtime executes the graph with barriers.
 struct Run {
     /// By step: the position in the file that the node belongs to; a barrier has its reader's.
     wanted: Vec<u32>,
@@ -83,7 +85,7 @@ impl<'p> Choice<'p> {
         Err(self.peak(&all))
     }
 
-    /// The larger need of both orders.
+    /// The largest need of all orders.
     pub(super) fn peak(&self, chosen: &Chosen) -> u64 {
         let runs = self.runs(chosen);
         let needs = runs.iter().flat_map(|run| run.profile.iter().copied());
@@ -103,16 +105,25 @@ impl<'p> Choice<'p> {
         run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
     }
 
+    /// Both orders of the graph with barriers, as it is and as the runtime optimizes it.
     fn lazily_run(&self, chosen: &Chosen) -> impl Iterator<Item = Run> {
         let barriers = self.placement.barriers(chosen);
         let (skeleton, position) = self.placement.with_barriers(&barriers);
-        ExecutionOrder::ALL.into_iter().map(move |order| {
+        let optimized = skeleton.optimized().map(|(optimized, kept)| {
+            let position = kept.iter().map(|&node| position[node as usize]).collect();
+            (optimized, position)
+        });
+        let views = std::iter::once((skeleton, position)).chain(optimized);
+        let runs = views.map(|view: (Skeleton, Vec<u32>)| (Rc::new(view), ExecutionOrder::ALL));
+        let runs = runs.flat_map(|(view, orders)| orders.map(|order| (view.clone(), order)));
+        runs.map(|(view, order)| {
+            let (skeleton, position) = &*view;
             self.work
                 .set(self.work.get().saturating_add(skeleton.len()));
-            let order = execution_order(&skeleton, order);
+            let order = execution_order(skeleton, order);
             let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-            let elements = liveness::profile_of(&skeleton, &order);
-            let tensors = liveness::tensors(&skeleton, &order);
+            let elements = liveness::profile_of(skeleton, &order);
+            let tensors = liveness::tensors(skeleton, &order);
             let needs = elements.into_iter().zip(tensors);
             Run {
                 profile: needs

@@ -153,6 +153,7 @@ impl Placement {
                 }));
                 skeleton.workspace.push(0);
                 skeleton.reads_only_shape.push(false);
+                skeleton.vanishes.push(false);
                 position.push(node as u32);
                 replaced = Some((barrier.passed, first));
             }
@@ -183,6 +184,7 @@ impl Placement {
             skeleton
                 .reads_only_shape
                 .push(self.base.reads_only_shape[node]);
+            skeleton.vanishes.push(self.base.vanishes[node]);
             position.push(node as u32);
         }
         (skeleton, position)

@@ -1,0 +1,202 @@
+//! Tells ONNX Runtime's memory planner which tensors may share memory, by the names of their
+//! dimensions.
+//!
+//! In its default settings the runtime hands a dead tensor's memory to the next one with the same
+//! declared shape, and keeps it in between; and it lays whatever has a known size out in one block
+//! that is there for the whole step. Either undoes much of what a plan saves: a rewritten ResNet-50 takes
+//! 250 MB instead of 177. It compares dimensions by name. So a name that no other tensor has keeps
+//! a tensor from being paired, and a name that no input has keeps it out of the block: its memory
+//! is taken when it is written and given back after its last read, as with both settings off.
+//! Results do not depend on names.
+//!
+//! A dimension that the runtime can work out as a number cannot be named (numbers win over names when
+//! it infers shapes), so tensors with the shape of a weight stay as they are.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use crate::analysis::allocation;
+use crate::analysis::cost::Cost;
+use crate::analysis::order::{ExecutionOrder, execution_order};
+use crate::analysis::shapes::runtime_shapes;
+use crate::analysis::skeleton::Skeleton;
+use crate::bytes::Bytes;
+use crate::graph::{Dimension, Graph, TensorKind, Uses};
+use crate::operators::{self, Provider};
+use crate::pass::{Changed, Pass};
+use crate::transform::insert_mirrors::MARKER;
+
+/// What the names begin with.
+pub const PREFIX: &str = "memory_";
+
+/// Smaller tensors are not worth a name.
+pub const COLOURED_FROM: Bytes = Bytes(4096);
+
+/// **Does**: gives the first dimension that is not a number a name of its own, in every large tensor
+/// that the runtime allocates; the same name where a result is computed in place.
+/// **Needs**: concrete shapes; the nodes in their final order.
+/// **Keeps**: nodes, graph inputs and outputs, and every dimension that is a number.
+pub struct ColourShapes {
+    /// Who runs the graph.
+    pub provider: Provider,
+}
+
+impl Pass for ColourShapes {
+    type Error = Infallible;
+
+    fn name(&self) -> &'static str {
+        "colour-shapes"
+    }
+
+    fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        let groups = self.in_place_groups(graph);
+        let shapes = shapes_to_name(graph);
+        let mut names: BTreeMap<u32, String> = BTreeMap::new();
+        let mut changed = Changed::No;
+        for id in graph.tensor_ids() {
+            let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
+            let value = graph.tensor(id).kind == TensorKind::Value && !graph.outputs.contains(&id);
+            let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
+                continue;
+            };
+            let is_name = |d: &&mut Dimension| !matches!(d, Dimension::Known(_));
+            let Some(first) = shape.iter_mut().find(is_name) else {
+                continue;
+            };
+            let next = names.len() + 1;
+            let name = names
+                .entry(groups[id.index()])
+                .or_insert_with(|| format!("{PREFIX}{next}"));
+            *first = Dimension::Symbol(name.clone());
+            graph.tensor_mut(id).declared = Some(shape);
+            changed = Changed::Yes;
+        }
+        Ok(changed)
+    }
+}
+
+impl ColourShapes {
+    /// By tensor: a number, the same for what is computed in place of each other in either order.
+    fn in_place_groups(&self, graph: &Graph) -> Vec<u32> {
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(graph, self.provider, &costs);
+        let mut parent: Vec<u32> = (0..graph.tensor_count() as u32).collect();
+        let mut join = |written: u32, read: u32| {
+            let (written, read) = (root(&mut parent, written), root(&mut parent, read));
+            parent[written as usize] = read;
+        };
+        let optimized = skeleton.optimized().map(|(optimized, _)| optimized);
+        for skeleton in std::iter::once(&skeleton).chain(&optimized) {
+            for order in ExecutionOrder::ALL {
+                let order = execution_order(skeleton, order);
+                for (written, read) in allocation::in_place(skeleton, &order) {
+                    join(written, read);
+                }
+            }
+        }
+        // What an Identity forwards stands in for its result once the runtime takes the node out.
+        for node in (0..skeleton.len()).filter(|&node| skeleton.vanishes[node]) {
+            for share in skeleton.shares.get(node) {
+                join(share.written, share.read);
+            }
+        }
+        let tensors = 0..parent.len() as u32;
+        tensors.map(|tensor| root(&mut parent, tensor)).collect()
+    }
+}
+
+fn root(parent: &mut [u32], tensor: u32) -> u32 {
+    let mut root = tensor;
+    while parent[root as usize] != root {
+        let above = parent[parent[root as usize] as usize];
+        parent[root as usize] = above;
+        root = above;
+    }
+    root
+}
+
+/// By tensor: the shape in which a name can be changed, `None` where there is none or the runtime
+/// knows none anyway.
+fn shapes_to_name(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+    let uses = Uses::of(graph);
+    let mut shapes = runtime_shapes(graph);
+    for id in graph.tensor_ids() {
+        let tensor = graph.tensor(id);
+        let Some(node) = uses.producer(id).map(|producer| graph.node(producer)) else {
+            continue;
+        };
+        let position = node.outputs.iter().position(|&output| output == Some(id));
+        let inferred = position.is_some_and(|position| operators::runtime_infers(node, position));
+        // What is new gets a declaration when it is written: better one with a name.
+        let new = node.template.is_none() || node.attribute(MARKER).is_some();
+        if new && !inferred && shapes[id.index()].is_none() {
+            shapes[id.index()] = tensor.shape.as_ref().map(|shape| {
+                let sizes = shape.iter().skip(1).copied().map(Dimension::Known);
+                let first = shape.first().map(|_| Dimension::Unknown);
+                first.into_iter().chain(sizes).collect()
+            });
+        }
+    }
+    shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::analysis::liveness::Liveness;
+    use crate::analysis::settings::RuntimeSettings;
+    use crate::transform::infer_shapes::InferShapes;
+
+    /// n = 1024: every tensor takes 4 KiB.
+    const TEXT: &str = "g (float[n] x, int64[1] to) => (float[n] y)
+        <float[n] a, float[n] b, float[n] c, float[n] d>
+        { a = Exp(x) b = Relu(a) c = Exp(b) d = Exp(c) y = Exp(d) }";
+
+    fn coloured(text: &str) -> (Graph, Graph) {
+        let mut graph = Graph::parse(text).unwrap();
+        let symbols = [("n".to_owned(), 1024)];
+        let symbols = symbols.into_iter().filter(|_| text.contains("[n]"));
+        let bindings = BTreeMap::from_iter(symbols);
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let before = graph.clone();
+        let provider = Provider::Cpu;
+        let Ok(_) = ColourShapes { provider }.run(&mut graph);
+        (before, graph)
+    }
+
+    fn profile(graph: &Graph, settings: RuntimeSettings) -> Vec<Bytes> {
+        let costs = vec![Cost::default(); graph.node_count()];
+        let mut all = Liveness::simulate_all(graph, Provider::Cpu, &costs, settings);
+        all.swap_remove(0).1.profile
+    }
+
+    #[test]
+    fn results_get_names_of_their_own_and_in_place_results_their_input_s() {
+        let (_, graph) = coloured(TEXT);
+        let name = |tensor: &str| {
+            let id = graph.tensor_named(tensor).unwrap();
+            format!("{:?}", graph.tensor(id).declared.as_ref().unwrap()[0])
+        };
+        let names = ["x", "a", "b", "c", "d", "y"].map(name);
+        insta::assert_snapshot!(names.join(" "), @r#"Symbol("n") Symbol("memory_1") Symbol("memory_1") Symbol("memory_2") Symbol("memory_3") Symbol("n")"#);
+    }
+
+    #[test]
+    fn with_names_the_default_settings_need_what_the_lean_ones_do() {
+        let (before, graph) = coloured(TEXT);
+        let (lean, default) = (RuntimeSettings::LEAN, RuntimeSettings::DEFAULT);
+        assert_eq!(profile(&graph, lean), profile(&before, lean));
+        assert_eq!(profile(&graph, default), profile(&before, lean));
+        // Two blocks of 4 KiB for the whole step, and y.
+        assert_ne!(profile(&before, default), profile(&before, lean));
+    }
+
+    #[test]
+    fn numbers_stay_numbers() {
+        let text = TEXT.replace("float[n]", "float[2048]");
+        let (before, graph) = coloured(&text);
+        assert_eq!(before, graph);
+    }
+}
