@@ -273,8 +273,9 @@ mod tests {
     use crate::bytes::Bytes;
     use crate::graph::Graph;
     use crate::operators::Provider;
+    use crate::search::profile::Exponent;
     use crate::search::random::Random;
-    use crate::search::state::{Exponent, State};
+    use crate::search::state::State;
     use crate::testing::random_training_graph;
 
     fn problem(graph: &Graph) -> Problem {
