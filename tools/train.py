@@ -58,11 +58,11 @@ def batches(inputs, steps, user):
         yield [first[name] * scale if first[name].dtype.kind == "f" else np.roll(first[name], step) for name in user]
 
 
-def train(path, dims, steps, folder):
-    """The losses, and the trained parameters in one array."""
+def train(path, like, dims, steps, folder):
+    """The losses, and the trained parameters in one array; fed with what the graph `like` would be fed,
+    since a rewritten graph declares more shapes, and the labels' range is looked up there."""
     api = training_api()
-    model = onnx.load(path)
-    inputs = Inputs(model, dims)
+    inputs = Inputs(onnx.load(like), dims)
     made = inputs.make()
     parameters = [name[:-len("_grad.accumulation.buffer")] for name in made if name.endswith(BUFFER_SUFFIX)]
     reserved = set(parameters) | inputs.buffers | {"lazy_reset_grad"}
@@ -94,7 +94,7 @@ def main():
     results = []
     for path in (args.original, args.rewritten):
         with tempfile.TemporaryDirectory() as folder:
-            results.append(train(path, dims, args.steps, folder))
+            results.append(train(path, args.original, dims, args.steps, folder))
     (losses, before), (other, after) = results
     difference = float(np.linalg.norm(before - after) / np.linalg.norm(before))
     equal = [f"{a:.9g}" == f"{b:.9g}" for a, b in zip(losses, other)]
