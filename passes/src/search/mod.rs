@@ -110,8 +110,15 @@ const NOISE: [f64; 2] = [0.6, 5.0];
 /// lower when the runtime's order needs more than the plan's.
 const NEAR: f64 = 0.98;
 
-/// How often all neighbourhood searches stop to go on from the best of them.
+/// In so many rounds the neighbourhood searches use up their effort; each begins from the best of
+/// the round before.
 const ROUNDS: u64 = 2;
+
+/// So many rounds there are at most, while the gap is wide.
+const MOST_ROUNDS: u64 = 5;
+
+/// A gap this narrow is not worth another round.
+const GAP: f64 = 0.0075;
 
 /// So many of the best they go on from.
 const BEST: usize = 2;
@@ -235,17 +242,20 @@ impl Search {
         self.estimate(budget)?;
         let starts = self.starts.as_ref()?;
         let mut found = starts.found.clone();
-        let (effort, rounds) = match starts.improved {
-            true => (self.effort.evaluations / AGAIN, 1),
-            false => (self.effort.evaluations, ROUNDS),
+        let (effort, rounds, most) = match starts.improved {
+            true => (self.effort.evaluations / AGAIN, 1, 1),
+            false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
-        for round in 0..rounds {
+        for round in 0..most {
+            if round >= rounds && self.gap(budget, found.first()?.cost) <= GAP {
+                break;
+            }
             let chains: Vec<u64> = (0..CHAINS).collect();
             let improved = parallel::map(&chains, |&chain| {
                 let from = &found[chain as usize % found.len()];
                 let mut state = State::new(&self.problem, target, Exponent::One);
                 neighbourhood::restore(&mut state, &from.copies);
-                let seed = self.effort.seed.wrapping_mul(rounds).wrapping_add(round);
+                let seed = self.effort.seed.wrapping_mul(most).wrapping_add(round);
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
                 let noise = NOISE[chain as usize % NOISE.len()];
                 neighbourhood::improve(&mut state, seed, noise, effort / rounds);
@@ -263,6 +273,13 @@ impl Search {
             improved: true,
         });
         Some(plan)
+    }
+
+    /// By how much a step that takes `cost` nanoseconds for copies may be too long, as a part.
+    fn gap(&self, budget: Bytes, cost: u64) -> f64 {
+        let once: f64 = self.problem.steps.iter().map(|step| step.time as f64).sum();
+        let bound = self.lower_bound(budget, cost) as f64;
+        (once + cost as f64) / (once + bound).max(1.0) - 1.0
     }
 
     /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
