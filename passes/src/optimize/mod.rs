@@ -1,7 +1,7 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
 mod forms;
-pub(crate) mod need;
+mod need;
 mod pipeline;
 
 use std::collections::{BTreeMap, BTreeSet};

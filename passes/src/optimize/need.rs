@@ -45,10 +45,10 @@ impl Candidate {
             ..options.clone()
         };
         let lean = match options.settings {
-            RuntimeSettings::LEAN => with_objects(&worst),
+            RuntimeSettings::LEAN => worst.peak_with_objects(),
             _ => simulated(&graph, &costs, &lean)
                 .iter()
-                .map(|(_, liveness)| with_objects(liveness))
+                .map(|(_, liveness)| liveness.peak_with_objects())
                 .max()
                 .unwrap_or(worst.peak),
         };
@@ -115,23 +115,11 @@ pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Pe
 /// What a graph needs in one order, the runtime's own share included.
 pub(super) fn need(graph: &Graph, liveness: &Liveness) -> Bytes {
     let tensors = liveness.pattern.map_or(0, |_| graph.tensor_count() as u64);
-    with_objects(liveness) + frame(graph) + Bytes(tensors * PLACE)
+    liveness.peak_with_objects() + frame(graph) + Bytes(tensors * PLACE)
 }
 
-/// The most that any step needs, with the runtime's objects for tensors.
-pub(crate) fn with_objects(liveness: &Liveness) -> Bytes {
-    let steps = liveness.profile.iter().zip(&liveness.tensors);
-    let needs = steps.map(|(&bytes, &tensors)| bytes + Bytes(TENSOR.0.saturating_mul(tensors)));
-    needs.max().unwrap_or(liveness.fixed)
-}
-
-/// What the runtime allocates for a tensor that lives, besides its elements: the object with its
-/// shape, the reference count, the padding of the block. Runtime fact: 314 bytes fit what ResNet-18,
-/// ResNet-152 and GoogLeNet, unmodified and rewritten, need beyond their elements (`tools/measure.py`).
-pub(crate) const TENSOR: Bytes = Bytes(330);
-
-/// A tensor's place in the runtime's frame, whether it lives or not. Runtime fact: 24 bytes fit those
-/// graphs; DenseNet-161 needs up to 10 more, for reasons that are not known, so all are granted them.
+/// A tensor's place in the runtime's frame, whether it lives or not. Runtime fact: 24 bytes fit ResNet-152 and
+/// GoogLeNet; DenseNet-161 needs up to 10 more, for reasons that are not known, so all are granted them.
 const SLOT: u64 = 35;
 
 /// A tensor's place in the memory pattern, whether it is known beforehand or not. Runtime fact: 60 to 75

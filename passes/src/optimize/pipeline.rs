@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::need::{Candidate, TENSOR, describe, frame, in_default_order, need, with_objects};
+use super::need::{Candidate, describe, frame, in_default_order, need};
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
 use crate::analysis::cost::{Cost, costs};
-use crate::analysis::liveness::Liveness;
+use crate::analysis::liveness::{Liveness, TENSOR};
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -215,7 +215,7 @@ impl<'o> Pipeline<'o> {
         // As much as the plan needs more than its barriers left room for.
         let provider = self.options.device.provider;
         let planned = Liveness::in_file_order(&graph, provider, costs);
-        Err(with_objects(&planned) - room)
+        Err(planned.peak_with_objects() - room)
     }
 
     fn enforce<'c>(&'c self, budget: Bytes, costs: &'c [Cost]) -> EnforceOrder<'c> {
@@ -299,7 +299,7 @@ impl<'o> Pipeline<'o> {
         let order: Vec<NodeId> = order
             .filter(|id| id.index() < self.graph.node_count())
             .collect();
-        let search = search(&self.task(), &order);
+        let search = self.task().search(&order);
         let solving = &self.options.solving;
         match solving.solver.as_deref().filter(|_| solving.certify) {
             Some(solver) => {
@@ -329,7 +329,7 @@ const NEAR: f64 = 0.98;
 impl Searches {
     fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
         Searches {
-            searches: orders.iter().map(|order| search(task, order)).collect(),
+            searches: orders.iter().map(|order| task.search(order)).collect(),
             chosen: None,
         }
     }
@@ -367,17 +367,4 @@ impl Planner for Searches {
         let first = self.searches.first_mut();
         Ok(first.map(Search::smallest).unwrap_or_default())
     }
-}
-
-fn search(task: &Task<'_>, order: &[NodeId]) -> Search {
-    Search::new(
-        task.graph,
-        order,
-        task.device.provider,
-        task.costs,
-        task.recomputation,
-        task.effort,
-    )
-    .counting_objects(TENSOR)
-    .until(task.stop.clone())
 }

@@ -40,14 +40,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
-use crate::analysis::liveness::Liveness;
+use crate::analysis::liveness::{Liveness, TENSOR};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
-use crate::optimize::need::with_objects;
 use crate::pass::Pass;
 use crate::plan::Plan;
-use crate::search::Effort;
+use crate::search::{Effort, Search};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 
@@ -244,6 +243,14 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
 }
 
 impl Task<'_> {
+    /// This program's own search, with these first computations.
+    pub(crate) fn search(&self, order: &[NodeId]) -> Search {
+        let (provider, rules) = (self.device.provider, self.recomputation);
+        Search::new(self.graph, order, provider, self.costs, rules, self.effort)
+            .counting_objects(TENSOR)
+            .until(self.stop.clone())
+    }
+
     /// The plan in which nothing runs twice.
     pub fn without_copies(&self) -> Plan {
         Plan {
@@ -267,7 +274,7 @@ impl Task<'_> {
         Judged {
             added: new.fold(0, u64::saturating_add),
             plan: Plan {
-                predicted_peak: with_objects(&liveness),
+                predicted_peak: liveness.peak_with_objects(),
                 ..plan
             },
         }

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use super::{Judged, Planner, Task, Unplanned, chen, lower_set};
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
-use crate::optimize::need::TENSOR;
 use crate::plan::Plan;
 use crate::search::Search;
 
@@ -83,10 +82,7 @@ impl Others {
         let copies = smallest.plan.copies();
         let first = smallest.plan.sequence.iter().zip(copies);
         let order: Vec<NodeId> = first.filter(|copy| !copy.1).map(|(&id, _)| id).collect();
-        let (provider, rules) = (task.device.provider, task.recomputation);
-        let search = Search::new(task.graph, &order, provider, task.costs, rules, task.effort)
-            .counting_objects(TENSOR)
-            .until(task.stop.clone());
+        let search = task.search(&order);
         Some(Others { plans, search })
     }
 }
