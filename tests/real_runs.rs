@@ -93,6 +93,11 @@ fn resnet18_runs_in_half_the_memory_in_settings_that_nobody_changed() {
 }
 
 #[test]
+fn triplet_runs_at_the_smallest_peak_in_settings_that_nobody_changed() {
+    check_in("default", "triplet", &["batch=4"], "min");
+}
+
+#[test]
 fn branches_joined_by_the_loss_run_in_settings_that_nobody_changed() {
     check_in("default", "cross_modal", &["batch=2"], "fixed+50%");
 }

@@ -76,7 +76,7 @@ pub enum ExportError {
 /// Nodes that equal their template keep its bytes; others keep all of it that [`Graph`] does not
 /// model. Everything else in the file stays as it is, except that
 /// - values that are new, or that are declared otherwise than in the file, get a `value_info`
-///   entry, if they have a type and dimensions: declared ones, or else the concrete shape;
+///   entry, if they have a type and declared dimensions;
 /// - domains that only new nodes use are imported, at the version in [`Graph::opsets`] or 1.
 ///
 /// A graph in which nothing changed gives the same bytes. Weights are not copied in memory.
@@ -367,16 +367,11 @@ fn last<'a>(
     Ok(last)
 }
 
-/// TypeProto for a tensor of which type and dimensions are known.
+/// TypeProto for a tensor that has a type and declared dimensions. Sizes that follow from a binding (`--dim batch=4`)
+/// are not declared: the file is for every batch, and the runtime's planner would take them for known.
 fn declaration(tensor: &Tensor) -> Option<TypeProto> {
-    let dim = match (&tensor.declared, &tensor.shape) {
-        (Some(declared), _) => declared.iter().map(dimension).collect::<Option<_>>()?,
-        (None, Some(shape)) => {
-            let known = |&size| dimension(&Dimension::Known(size));
-            shape.iter().map(known).collect::<Option<_>>()?
-        }
-        (None, None) => return None,
-    };
+    let declared = tensor.declared.as_ref()?;
+    let dim = declared.iter().map(dimension).collect::<Option<_>>()?;
     let elem_type = tensor.element? as i32;
     let tensor_type = Some(TensorType {
         elem_type,

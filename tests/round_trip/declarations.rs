@@ -13,7 +13,7 @@ fn new_tensors_are_declared_and_old_declarations_stay() {
     let declared = vec![Dimension::Symbol("batch".to_owned()), Dimension::Unknown];
     let bytes = rewritten(everything(), |graph| {
         let x = graph.tensor_named("x");
-        // Inferred, but declared nowhere: the file knows the tensor, and keeps its silence.
+        // Inferred, but declared nowhere: sizes that may follow from a binding are not written.
         let dropped = graph.tensor_named("dropped").unwrap();
         graph.tensor_mut(dropped).shape = Some(vec![1, 3]);
         let symbolic = Tensor {
@@ -21,7 +21,11 @@ fn new_tensors_are_declared_and_old_declarations_stay() {
             ..pair("symbolic")
         };
         for tensor in [
-            pair("concrete"),
+            pair("inferred"),
+            Tensor {
+                declared: Some(vec![Dimension::Known(2)]),
+                ..pair("number")
+            },
             symbolic,
             Tensor::new("untyped", TensorKind::Value),
         ] {
@@ -36,13 +40,13 @@ fn new_tensors_are_declared_and_old_declarations_stay() {
         .split_at(before.graph.value_info.len());
     assert_eq!(old, before.graph.value_info);
     let names: Vec<&str> = new.iter().map(|info| info.name.as_str()).collect();
-    assert_eq!(names, ["concrete", "symbolic"]);
+    assert_eq!(names, ["number", "symbolic"]);
     let (_, graph) = read(bytes);
     let symbolic = graph.tensor(graph.tensor_named("symbolic").unwrap());
     assert_eq!(symbolic.declared, Some(declared));
-    let concrete = graph.tensor(graph.tensor_named("concrete").unwrap());
-    assert_eq!(concrete.declared, Some(vec![Dimension::Known(2)]));
-    assert_eq!(concrete.element, Some(ElementType::Float));
+    let number = graph.tensor(graph.tensor_named("number").unwrap());
+    assert_eq!(number.declared, Some(vec![Dimension::Known(2)]));
+    assert_eq!(number.element, Some(ElementType::Float));
 }
 
 #[test]

@@ -21,10 +21,9 @@ use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::shapes::runtime_shapes;
 use crate::analysis::skeleton::Skeleton;
 use crate::bytes::Bytes;
-use crate::graph::{Dimension, Graph, TensorKind, Uses};
-use crate::operators::{self, Provider};
+use crate::graph::{Dimension, Graph, TensorKind};
+use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
-use crate::transform::insert_mirrors::MARKER;
 
 /// What the names begin with.
 pub const PREFIX: &str = "memory_";
@@ -50,7 +49,7 @@ impl Pass for ColourShapes {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let groups = self.in_place_groups(graph);
-        let shapes = shapes_to_name(graph);
+        let shapes = runtime_shapes(graph);
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut changed = Changed::No;
         for id in graph.tensor_ids() {
@@ -113,31 +112,6 @@ fn root(parent: &mut [u32], tensor: u32) -> u32 {
         root = above;
     }
     root
-}
-
-/// By tensor: the shape in which a name can be changed, `None` where there is none or the runtime
-/// knows none anyway.
-fn shapes_to_name(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
-    let uses = Uses::of(graph);
-    let mut shapes = runtime_shapes(graph);
-    for id in graph.tensor_ids() {
-        let tensor = graph.tensor(id);
-        let Some(node) = uses.producer(id).map(|producer| graph.node(producer)) else {
-            continue;
-        };
-        let position = node.outputs.iter().position(|&output| output == Some(id));
-        let inferred = position.is_some_and(|position| operators::runtime_infers(node, position));
-        // What is new gets a declaration when it is written: better one with a name.
-        let new = node.template.is_none() || node.attribute(MARKER).is_some();
-        if new && !inferred && shapes[id.index()].is_none() {
-            shapes[id.index()] = tensor.shape.as_ref().map(|shape| {
-                let sizes = shape.iter().skip(1).copied().map(Dimension::Known);
-                let first = shape.first().map(|_| Dimension::Unknown);
-                first.into_iter().chain(sizes).collect()
-            });
-        }
-    }
-    shapes
 }
 
 #[cfg(test)]
