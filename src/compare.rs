@@ -60,6 +60,11 @@ fn compared(
             seed: row.seed,
             evaluations: run::EVALUATIONS,
         },
+        variants: row
+            .variants
+            .iter()
+            .flat_map(|chosen| chosen.groups())
+            .collect(),
         ..run::options(&row.setting)?
     };
     let model = Model::open(&row.input)?;
@@ -77,6 +82,7 @@ fn compared(
         let options = Options {
             strategy,
             stop: row.time_limit.map_or_else(Arc::default, run::stop_after),
+            solving: run::solver(row.time_limit),
             ..options.clone()
         };
         tried.push(planned(&graph, &options, &budgets, &measured).map_err(failed)?);
@@ -119,6 +125,11 @@ fn planned(
                     Err(OptimizeError::Infeasible { budget, smallest }) => {
                         tried.smallest = tried.smallest.min(smallest.bytes);
                         Cell::too_large(budget)
+                    }
+                    Err(OptimizeError::Refused { reason, .. }) => {
+                        tried.refused = Some(reason);
+                        tried.cells.clear();
+                        return Ok(tried);
                     }
                     Err(other) => return Err(other),
                 });

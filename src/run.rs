@@ -245,22 +245,31 @@ pub(crate) fn stop_after(limit: Duration) -> Arc<AtomicBool> {
 
 /// The solver of this build, and what it is to do.
 fn solving(arguments: &Rewrite) -> Result<Solving, Failure> {
+    let solving = Solving {
+        certify: arguments.certify,
+        ..solver(arguments.time_limit)
+    };
+    if solving.certify && solving.solver.is_none() {
+        return Err(Failure::Usage(
+            "--certify needs a solver, which this build does not have: cargo xtask highs builds it \
+             with one"
+                .to_owned(),
+        ));
+    }
+    Ok(solving)
+}
+
+/// The solver of this build, which is to end within the limit.
+pub(crate) fn solver(limit: Option<Duration>) -> Solving {
     #[cfg(feature = "highs")]
     let solver: Option<Arc<dyn Solver>> = Some(Arc::new(crate::solver::Highs));
     #[cfg(not(feature = "highs"))]
     let solver: Option<Arc<dyn Solver>> = None;
-    if arguments.certify && solver.is_none() {
-        return Err(Failure::Usage(
-            "--certify needs a solver, which this build does not have: build it with \
-             cargo build --release --features highs"
-                .to_owned(),
-        ));
-    }
-    Ok(Solving {
+    Solving {
         solver,
-        certify: arguments.certify,
-        seconds: arguments.time_limit.map(|limit| limit.as_secs_f64()),
-    })
+        certify: false,
+        seconds: limit.map(|limit| limit.as_secs_f64()),
+    }
 }
 
 /// What the arguments and the files that they name say; the budget is for the caller to set.

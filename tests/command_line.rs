@@ -418,7 +418,7 @@ fn certifying_without_a_solver_says_how_to_get_one() {
     assert_snapshot!(folder.run(SMALL.into_iter().chain(["--certify"])), @r"
     exit status 2
     --- errors
-    error: --certify needs a solver, which this build does not have: build it with cargo build --release --features highs
+    error: --certify needs a solver, which this build does not have: cargo xtask highs builds it with one
     ");
 }
 

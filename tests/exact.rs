@@ -3,15 +3,20 @@
 //! `cargo test --release --features highs,testing --test exact`
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ckpt_opt::solver::Highs;
-use ckpt_passes::analysis::cost::{Cost, Nanos};
+use ckpt_passes::analysis::cost::{Cost, Device, Nanos};
 use ckpt_passes::analysis::recompute::Recomputation;
+use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
-use ckpt_passes::program::Limits;
+use ckpt_passes::operators::variants::Group;
+use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, optimize};
+use ckpt_passes::program::{Limits, Solving};
 use ckpt_passes::search::{Effort, Search};
+use ckpt_passes::strategy::{Strategy, Task, planner};
 use ckpt_passes::testing::{UniformChain, random_training_graph};
 
 const LIMITS: Limits = Limits {
@@ -130,6 +135,123 @@ fn the_program_agrees_with_revolve_on_uniform_chains() {
         }
     }
     assert!(compared > 15, "{compared}");
+}
+
+/// What `strategy` adds on the chain within `budget` and what the runtime's objects take.
+fn added(chain: &UniformChain, strategy: Strategy, budget: Bytes) -> Option<u64> {
+    let (graph, device) = (&chain.graph, Device::preset("cpu").unwrap());
+    let overrides = BTreeMap::new();
+    let rules = Recomputation::of(graph, &overrides);
+    let solving = Solving {
+        solver: Some(Arc::new(Highs)),
+        certify: false,
+        seconds: Some(60.0),
+    };
+    let task = Task {
+        graph,
+        order: graph.order(),
+        sequences: &[],
+        device: &device,
+        overrides: &overrides,
+        costs: &chain.costs,
+        recomputation: &rules,
+        effort: Effort {
+            seed: 1,
+            evaluations: 1_000,
+        },
+        stop: Arc::default(),
+        solving: &solving,
+    };
+    let objects = Bytes(UniformChain::UNIT.0 / 20);
+    let plan = planner(strategy, &task)
+        .unwrap()
+        .within(budget + objects)
+        .ok()?;
+    assert!(task.judge(plan.clone()).plan.predicted_peak <= budget + objects);
+    Some(plan.copies().iter().filter(|&&copy| copy).count() as u64)
+}
+
+#[test]
+fn checkmates_program_finds_revolves_optimum_on_uniform_chains() {
+    let mut compared = 0;
+    for length in 3..8 {
+        let chain = UniformChain::new(length);
+        for budget in chain.peaks() {
+            let found = added(&chain, Strategy::CheckmateIlp, budget);
+            assert_eq!(found, chain.optimum(budget), "{length} layers, {budget}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 15, "{compared}");
+}
+
+#[test]
+fn monets_program_is_never_better_and_at_most_a_unit_of_memory_away() {
+    // Its bound on local tensors takes the inputs of layers that may not run for alive.
+    for length in 3..8 {
+        let chain = UniformChain::new(length);
+        for budget in chain.peaks() {
+            let optimum = chain.optimum(budget).unwrap();
+            let more = added(&chain, Strategy::MonetIlp, budget + UniformChain::UNIT);
+            assert!(
+                more.is_some_and(|more| more <= optimum),
+                "{length} layers, {budget}: {more:?} {optimum}"
+            );
+            let same = added(&chain, Strategy::MonetIlp, budget);
+            assert!(
+                same.is_none_or(|same| same >= optimum),
+                "{length} layers, {budget}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
+    for strategy in [Strategy::CheckmateIlp, Strategy::MonetIlp] {
+        let (mut written, mut recomputed) = (0, 0);
+        let random = [0, 5].map(|seed| random_training_graph(seed, 20));
+        let chains = [5, 8].map(|length| UniformChain::new(length).graph);
+        for (seed, graph) in random.into_iter().chain(chains).enumerate() {
+            for budget in [0.85, 0.7].map(BudgetRequest::FixedPlusPart) {
+                let options = Options {
+                    bindings: BTreeMap::new(),
+                    budget,
+                    reserve: Bytes::ZERO,
+                    device: Device::preset("cpu").unwrap(),
+                    overrides: BTreeMap::new(),
+                    strategy,
+                    variants: Group::ALL.into_iter().collect(),
+                    effort: Effort {
+                        seed: 1,
+                        evaluations: 1_000,
+                    },
+                    settings: RuntimeSettings::LEAN,
+                    stop: Arc::default(),
+                    solving: Solving {
+                        solver: Some(Arc::new(Highs)),
+                        certify: false,
+                        seconds: Some(10.0),
+                    },
+                };
+                // `optimize` verifies what it returns.
+                match optimize(&graph, &options) {
+                    Ok(optimized) => {
+                        let summary = optimized.summary;
+                        assert!(summary.after.bytes <= summary.budget, "{strategy}, {seed}");
+                        written += 1;
+                        recomputed += summary.recomputed_nodes;
+                    }
+                    Err(OptimizeError::Infeasible { .. }) => {}
+                    Err(other) => panic!("{strategy}, seed {seed}: {other}"),
+                }
+            }
+        }
+        assert!(
+            written >= 4 && recomputed >= 4,
+            "{strategy}: {written} {recomputed}"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ckpt_passes::strategy::Strategy;
 use clap::Args;
 
-use super::{Requested, Setting, parse_budget, parse_seconds, strategies};
+use super::{Requested, Setting, Variants, parse_budget, parse_seconds, strategies};
 
 /// `ckpt-opt sweep IN`.
 #[derive(Clone, Debug, Args)]
@@ -47,6 +47,16 @@ pub struct Row {
     /// End the search of each strategy after so many seconds, with what is found by then.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub time_limit: Option<Duration>,
+    /// Which operators may be replaced, as for rewriting. Auto uses them, and monet-ilp all but
+    /// sums unless they are none.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "sums"
+    )]
+    pub variants: Vec<Variants>,
     /// What the step is run with.
     #[command(flatten)]
     pub setting: Setting,

@@ -37,7 +37,16 @@ pub(super) fn optimize_each(
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+    if options.strategy == Strategy::MonetIlp && !options.variants.is_empty() {
+        return Ok(budgets
+            .iter()
+            .map(|&budget| monet(graph, options, budget))
+            .collect());
+    }
     if options.variants.is_empty() || options.strategy != Strategy::Auto {
+        return Pipeline::new(graph, graph.clone(), options).run(budgets);
+    }
+    if offers(graph, options, free_peak(graph, options, false)).is_empty() {
         return Pipeline::new(graph, graph.clone(), options).run(budgets);
     }
     let of = |&budget: &BudgetRequest| {
@@ -106,6 +115,21 @@ fn optimize(graph: &Graph, options: &Options) -> Result<Optimized, OptimizeError
         best.summary.smallest_peak = best.summary.smallest_peak.min(smallest);
     }
     best
+}
+
+/// MONeT's program chooses implementations and schedule together; the schedule is planned once more
+/// in the graph with these implementations.
+fn monet(
+    graph: &Graph,
+    options: &Options,
+    budget: BudgetRequest,
+) -> Result<Optimized, OptimizeError> {
+    let options = Options {
+        budget,
+        ..options.clone()
+    };
+    let choices = Pipeline::new(graph, graph.clone(), &options).implementations(budget);
+    plan(graph, &choices.into_iter().collect(), &options)
 }
 
 fn plan(graph: &Graph, choices: &Choices, options: &Options) -> Result<Optimized, OptimizeError> {

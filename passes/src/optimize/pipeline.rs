@@ -12,11 +12,12 @@ use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
+use crate::operators::variants::Variant;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Search, first_orders};
-use crate::strategy::{Planner, Portfolio, Task, Unplanned, planner};
+use crate::strategy::{Planner, Portfolio, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
 use crate::transform::release_unread::ReleaseUnread;
@@ -97,6 +98,13 @@ impl<'o> Pipeline<'o> {
             .collect())
     }
 
+    /// What MONeT's program replaces, and by what.
+    pub(super) fn implementations(&self, budget: BudgetRequest) -> Vec<(NodeId, &'static Variant)> {
+        let budget = self.budget(budget, Bytes::ZERO);
+        let room = budget - Bytes(frame(&self.graph).0 * 9 / 8);
+        ilp::implementations(&self.task(), room)
+    }
+
     fn fit(
         &self,
         planner: &mut dyn Planner,
@@ -162,6 +170,7 @@ impl<'o> Pipeline<'o> {
             recomputation: &self.recomputation,
             effort: self.options.effort,
             stop: self.options.stop.clone(),
+            solving: &self.options.solving,
         }
     }
 

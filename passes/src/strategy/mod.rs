@@ -21,6 +21,7 @@ mod chain_planner;
 mod chain_split;
 mod family;
 mod forward;
+pub(crate) mod ilp;
 pub mod join_dp;
 mod join_dp_graph;
 pub mod precise_dp;
@@ -46,6 +47,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::program::Solving;
 use crate::search::{Effort, Search};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
@@ -89,11 +91,15 @@ pub enum Strategy {
     Revolve,
     /// Exact for equal blocks on branches that meet in the loss (Beaumont et al. 2019, Theorem 3).
     JoinDp,
+    /// Checkmate's 0-1 program (Jain et al. 2020, section 4), solved by HiGHS.
+    CheckmateIlp,
+    /// MONeT's 0-1 program (Shah et al. 2021), with implementations of operators, solved by HiGHS.
+    MonetIlp,
 }
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 15] = [
+    pub const ALL: [Strategy; 17] = [
         Strategy::Auto,
         Strategy::ChenSqrt,
         Strategy::ChenBudget,
@@ -109,6 +115,8 @@ impl Strategy {
         Strategy::UniformDp,
         Strategy::Revolve,
         Strategy::JoinDp,
+        Strategy::CheckmateIlp,
+        Strategy::MonetIlp,
     ];
 
     /// As `--strategy` takes it.
@@ -129,6 +137,8 @@ impl Strategy {
             Strategy::UniformDp => "uniform-dp",
             Strategy::Revolve => "revolve",
             Strategy::JoinDp => "join-dp",
+            Strategy::CheckmateIlp => "checkmate-ilp",
+            Strategy::MonetIlp => "monet-ilp",
         }
     }
 }
@@ -179,6 +189,8 @@ pub struct Task<'t> {
     pub effort: Effort,
     /// Set from outside when the strategy is to end with what it has.
     pub stop: Arc<AtomicBool>,
+    /// Who solves programs.
+    pub solving: &'t Solving,
 }
 
 /// Why a strategy has no plan within a budget.
@@ -238,6 +250,7 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
             return Some(chain_planner::planner(strategy, task));
         }
         Strategy::JoinDp => return Some(join_dp_graph::planner(task)),
+        Strategy::CheckmateIlp | Strategy::MonetIlp => return Some(ilp::planner(strategy, task)),
     };
     Some(Box::new(Family::of(task, plans)))
 }

@@ -18,6 +18,8 @@ cargo xtask quality [DIR] [OPTION...]
 cargo xtask published DIR [OPTION...]
                            plans the networks of the lower-set paper's Table 1 that are in DIR with every
                            strategy, and prints their peaks beside the paper's
+cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --certify and the strategies
+                           checkmate-ilp and monet-ilp; installs what that needs (Debian, as root)
 cargo xtask figures [DIR]  draws the trade-off curves of the chain and join papers, as CSV and SVG in DIR
                            (target/figures)";
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
         Some("published") => published(&arguments[1..]),
+        Some("highs") => highs(),
         Some("figures") => figures(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
@@ -45,6 +48,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// HiGHS is built from source by cmake, and its interface is read by libclang.
+fn highs() -> Result<(), Failed> {
+    let build = || cargo(&["build", "--release", "--features", "highs"]);
+    let installs = command("apt-get").arg("--version").output();
+    if build().is_ok() {
+        return Ok(());
+    }
+    if installs.is_ok() {
+        run(command("apt-get").args(["update", "-qq"]))?;
+        let packages = ["cmake", "g++", "libclang-dev"];
+        run(command("apt-get")
+            .args(["install", "-y", "-qq"])
+            .args(packages))?;
+    }
+    build()
 }
 
 /// Needs no ONNX Runtime.
