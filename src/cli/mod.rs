@@ -107,7 +107,7 @@ pub struct Rewrite {
         value_name = "LIST",
         value_enum,
         value_delimiter = ',',
-        default_value = "sums"
+        default_value = "all"
     )]
     pub variants: Vec<Variants>,
     /// Allow an operator variant that is not bitwise, by name. This version has none.

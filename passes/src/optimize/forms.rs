@@ -1,23 +1,27 @@
 //! The forms of a graph: as it is, and with variants in it.
 //!
-//! An outer loop around the search. Running sums come first: they only cost what the additions
-//! cost, and are judged by the order of first computations alone. Then one kind of variant after
-//! another is put into every node where it can matter, and stays if the plan becomes better. A form is
-//! planned like any other graph, so the result is never worse than without variants.
+//! Running sums come first: they only cost what the additions cost, and are judged by the order of
+//! first computations alone. Then the graph is planned without other variants. In the light of that
+//! plan every node gets the variant that is worth most there, if any is worth its time
+//! (`worth.rs`), and the graph is planned again with all of them. The better plan stays, so the
+//! result is never worse than without variants.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
+use super::need::frame;
 use super::pipeline::Pipeline;
+use super::worth::Market;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
 use crate::analysis::cost::costs;
-use crate::analysis::liveness::Liveness;
+use crate::analysis::liveness::{Liveness, fixed_bytes};
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::pass::Pass;
-use crate::search::{Effort, first_orders};
+use crate::search::first_orders;
 use crate::strategy::Strategy;
 use crate::transform::apply_variants::ApplyVariants;
 
@@ -25,8 +29,16 @@ use crate::transform::apply_variants::ApplyVariants;
 /// what the caller owns.
 const WORTH: u64 = 200;
 
-/// Forms are compared with this part of the effort.
-const TRIAL: u64 = 4;
+/// So often variants are chosen in the light of the best plan so far; where the smallest peak is
+/// wanted, every step down shows others.
+const ROUNDS: usize = 1;
+const ROUNDS_FOR_SMALLEST: usize = 2;
+
+/// A smallest peak is lower only from this part on: a hair's breadth is not worth any time.
+const LOWER: f64 = 0.003;
+
+/// A step is full from this part of the peak on, without what the caller owns.
+const FULL: f64 = 0.95;
 
 /// Which nodes to replace, and by what.
 type Choices = BTreeMap<NodeId, &'static Variant>;
@@ -71,45 +83,39 @@ fn optimize(graph: &Graph, options: &Options) -> Result<Optimized, OptimizeError
             chosen = sums;
         }
     }
-    let mut best = plan(graph, &chosen, options);
-    let nothing_to_gain = |best: &Result<Optimized, _>| {
+    let base = Pipeline::new(graph, apply(graph, &chosen), options);
+    let mut best = plan(&base, graph, &chosen, options);
+    let smallest_wanted = options.budget == BudgetRequest::Smallest;
+    let rounds = match smallest_wanted {
+        true => ROUNDS_FOR_SMALLEST,
+        false => ROUNDS,
+    };
+    let mut smallest = best.as_ref().ok().map(|found| found.summary.smallest_peak);
+    let mut tried = chosen.clone();
+    for _ in 0..rounds {
         let free = |best: &Optimized| best.summary.time_added == 0;
-        options.budget != BudgetRequest::Smallest && best.as_ref().is_ok_and(free)
-    };
-    let quick = Options {
-        effort: Effort {
-            evaluations: options.effort.evaluations / TRIAL,
-            ..options.effort
-        },
-        ..options.clone()
-    };
-    let mut improved = false;
-    let mut smallest: Option<Bytes> = None;
-    let mut seen = |of: &Result<Optimized, OptimizeError>| {
-        let reached = of.as_ref().ok().map(|found| found.summary.smallest_peak);
-        smallest = smallest.into_iter().chain(reached).min();
-    };
-    seen(&best);
-    for variant in VARIANTS.iter().filter(|v| v.group != Group::Sums) {
-        if nothing_to_gain(&best) {
+        let stopped = options.stop.load(Ordering::Relaxed);
+        if stopped || !smallest_wanted && best.as_ref().is_ok_and(free) {
             break;
         }
-        let mut with = chosen.clone();
-        with.extend(offered(&offers, |v| v.name == variant.name));
-        if with == chosen {
-            continue;
+        let mut with = worthwhile(&base, &best, &offers, options);
+        with.extend(&chosen);
+        if with == chosen || with == tried {
+            break;
         }
-        let trial = plan(graph, &with, &quick);
-        seen(&trial);
-        if is_better(&trial, &best, options.budget) {
-            (best, chosen, improved) = (trial, with, true);
+        let trial = plan(
+            &Pipeline::new(graph, apply(graph, &with), options),
+            graph,
+            &with,
+            options,
+        );
+        tried = with;
+        let reached = trial.as_ref().ok().map(|found| found.summary.smallest_peak);
+        smallest = smallest.into_iter().chain(reached).min();
+        if !is_better(&trial, &best, options.budget) {
+            break;
         }
-    }
-    if improved {
-        let thorough = plan(graph, &chosen, options);
-        if is_better(&thorough, &best, options.budget) {
-            best = thorough;
-        }
+        best = trial;
     }
     if let (Ok(best), Some(smallest)) = (&mut best, smallest) {
         best.summary.smallest_peak = best.summary.smallest_peak.min(smallest);
@@ -129,11 +135,17 @@ fn monet(
         ..options.clone()
     };
     let choices = Pipeline::new(graph, graph.clone(), &options).implementations(budget);
-    plan(graph, &choices.into_iter().collect(), &options)
+    let choices = choices.into_iter().collect();
+    let form = Pipeline::new(graph, apply(graph, &choices), &options);
+    plan(&form, graph, &choices, &options)
 }
 
-fn plan(graph: &Graph, choices: &Choices, options: &Options) -> Result<Optimized, OptimizeError> {
-    let form = Pipeline::new(graph, apply(graph, choices), options);
+fn plan(
+    form: &Pipeline<'_>,
+    graph: &Graph,
+    choices: &Choices,
+    options: &Options,
+) -> Result<Optimized, OptimizeError> {
     let mut row = form.run(&[options.budget])?;
     let mut found = row.pop().expect("one result for one budget")?;
     // A graph that fits as it is comes back as it is.
@@ -144,6 +156,68 @@ fn plan(graph: &Graph, choices: &Choices, options: &Options) -> Result<Optimized
         found.summary.variants = choices.iter().map(named).collect();
     }
     Ok(found)
+}
+
+/// For each node the variant that is worth most in the light of `found`, if any is worth anything.
+fn worthwhile(
+    base: &Pipeline<'_>,
+    found: &Result<Optimized, OptimizeError>,
+    offers: &[(NodeId, &'static Variant)],
+    options: &Options,
+) -> Choices {
+    let (graph, costs) = (base.graph(), base.costs());
+    let provider = options.device.provider;
+    let all: u64 = base.order().iter().map(|id| costs[id.index()].time.0).sum();
+    let (budget, added, full) = match found {
+        Ok(found) => {
+            let summary = &found.summary;
+            let after = self::costs(&found.graph, &options.device, &options.overrides);
+            let runs = Liveness::in_file_order(&found.graph, provider, &after);
+            let most = (runs.peak - runs.fixed).0 as f64 * FULL;
+            let mut full = vec![false; graph.node_count()];
+            for (id, &need) in found.graph.order().iter().zip(&runs.profile) {
+                if let Some(full) = full.get_mut(id.index()) {
+                    *full = (need - runs.fixed).0 as f64 >= most;
+                }
+            }
+            let budget = summary.budget.min(summary.after.bytes);
+            (budget, summary.time_added, full)
+        }
+        Err(OptimizeError::Infeasible { budget, .. }) => {
+            (*budget, all, vec![true; graph.node_count()])
+        }
+        Err(_) => return Choices::new(),
+    };
+    let room = budget - options.reserve - frame(graph);
+    let prices = base.prices(room, added.max(1));
+    let room = (room - fixed_bytes(graph)).0 as f64;
+    let market = Market::new(
+        graph,
+        base.recomputation(),
+        costs,
+        base.order(),
+        &prices,
+        full,
+        added,
+        room,
+    );
+    let mut best: BTreeMap<NodeId, (f64, &'static Variant)> = BTreeMap::new();
+    for variant in VARIANTS.iter().filter(|v| v.group != Group::Sums) {
+        let choices: Vec<_> = offered(offers, |v| v == variant).collect();
+        let mut form = graph.clone();
+        let replaced = ApplyVariants { choices: &choices }.replace(&mut form);
+        let costs = self::costs(&form, &options.device, &options.overrides);
+        for (id, parts) in replaced {
+            let profit = market.profit(id, &form, &parts, &costs);
+            let known = best.get(&id).map_or(0.0, |&(known, _)| known);
+            if profit > known {
+                best.insert(id, (profit, variant));
+            }
+        }
+    }
+    best.into_iter()
+        .map(|(id, (_, variant))| (id, variant))
+        .collect()
 }
 
 fn apply(graph: &Graph, choices: &Choices) -> Graph {
@@ -227,14 +301,15 @@ fn is_better(
 ) -> bool {
     match (a, b) {
         (Ok(a), Ok(b)) => {
-            let score = |of: &Optimized| {
-                let (need, time) = (of.summary.after.bytes, of.summary.time_added);
-                match request {
-                    BudgetRequest::Smallest => (need.0, time),
-                    _ => (time, need.0),
-                }
-            };
-            score(a) < score(b)
+            let (need, time) = (
+                |of: &Optimized| of.summary.after.bytes,
+                |of: &Optimized| of.summary.time_added,
+            );
+            let lower = need(a).0 as f64 <= need(b).0 as f64 * (1.0 - LOWER);
+            match request {
+                BudgetRequest::Smallest => lower || need(a) <= need(b) && time(a) < time(b),
+                _ => (time(a), need(a)) < (time(b), need(b)),
+            }
         }
         (Ok(_), Err(_)) => true,
         (

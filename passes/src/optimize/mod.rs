@@ -3,6 +3,7 @@
 mod forms;
 mod need;
 mod pipeline;
+mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -76,7 +76,7 @@ impl<'o> Pipeline<'o> {
     /// One result for each budget. The plans for all of them are made by one planner, which looks
     /// for the smallest peak once.
     pub(super) fn run(
-        self,
+        &self,
         budgets: &[BudgetRequest],
     ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
         let task = self.task();
@@ -103,6 +103,31 @@ impl<'o> Pipeline<'o> {
         let budget = self.budget(budget, Bytes::ZERO);
         let room = budget - Bytes(frame(&self.graph).0 * 9 / 8);
         ilp::implementations(&self.task(), room)
+    }
+
+    /// The graph with variants in it.
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// By node of [`Pipeline::graph`].
+    pub(super) fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    pub(super) fn recomputation(&self) -> &Recomputation {
+        &self.recomputation
+    }
+
+    /// The best order of first computations by itself.
+    pub(super) fn order(&self) -> &[NodeId] {
+        self.orders.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// By place in that order: the nanoseconds that a byte less there is worth within `budget`;
+    /// `known` is what one plan adds.
+    pub(super) fn prices(&self, budget: Bytes, known: u64) -> Vec<f64> {
+        self.task().search(self.order()).prices(budget, known)
     }
 
     fn fit(

@@ -25,6 +25,17 @@ impl Pass for ApplyVariants<'_> {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        Ok(match self.replace(graph).is_empty() {
+            true => Changed::No,
+            false => Changed::Yes,
+        })
+    }
+}
+
+impl ApplyVariants<'_> {
+    /// The same, and says which nodes stand where each replaced one stood, in the order in which
+    /// they run. The replaced node's number is among them.
+    pub fn replace(&self, graph: &mut Graph) -> Vec<(NodeId, Vec<NodeId>)> {
         let uses = Uses::of(graph);
         let found = self.choices.iter().map(|&(id, variant)| {
             let parts = variant.parts(graph, &uses, id);
@@ -32,24 +43,23 @@ impl Pass for ApplyVariants<'_> {
         });
         let found: Vec<(NodeId, Vec<Part>)> =
             found.filter(|(_, parts)| !parts.is_empty()).collect();
-        let mut replaced: Vec<Vec<NodeId>> = vec![Vec::new(); graph.node_count()];
+        let mut by_node: Vec<Vec<NodeId>> = vec![Vec::new(); graph.node_count()];
         let before = graph.order().to_vec();
+        let mut replaced = Vec::with_capacity(found.len());
         for (id, parts) in &found {
-            replaced[id.index()] = replace(graph, *id, parts);
+            let nodes = replace(graph, *id, parts);
+            by_node[id.index()].clone_from(&nodes);
+            replaced.push((*id, nodes));
         }
         let mut order = Vec::with_capacity(graph.node_count());
         for id in before {
-            match replaced[id.index()].as_slice() {
+            match by_node[id.index()].as_slice() {
                 [] => order.push(id),
                 parts => order.extend(parts),
             }
         }
         graph.set_order(order);
-        Ok(if found.is_empty() {
-            Changed::No
-        } else {
-            Changed::Yes
-        })
+        replaced
     }
 }
 
