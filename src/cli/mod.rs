@@ -101,7 +101,7 @@ pub struct Rewrite {
     /// none, all, or some of sums (gradients are added up one after another), convolution (other
     /// forms of convolutions' gradients), output-activated (gradients from an activation's output
     /// instead of its input, or back) and masks (smaller masks), with commas between. All but sums
-    /// make planning several times as long.
+    /// make planning up to twice as long.
     #[arg(
         long,
         value_name = "LIST",

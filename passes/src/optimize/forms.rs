@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::need::frame;
 use super::pipeline::Pipeline;
-use super::worth::Market;
+use super::worth::{Known, Market};
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
 use crate::analysis::cost::costs;
 use crate::analysis::liveness::{Liveness, fixed_bytes};
@@ -191,16 +191,13 @@ fn worthwhile(
     let room = budget - options.reserve - frame(graph);
     let prices = base.prices(room, added.max(1));
     let room = (room - fixed_bytes(graph)).0 as f64;
-    let market = Market::new(
-        graph,
-        base.recomputation(),
-        costs,
-        base.order(),
-        &prices,
+    let known = Known {
+        prices: &prices,
         full,
-        added,
+        added: added as f64,
         room,
-    );
+    };
+    let market = Market::new(graph, base.recomputation(), costs, base.order(), known);
     let mut best: BTreeMap<NodeId, (f64, &'static Variant)> = BTreeMap::new();
     for variant in VARIANTS.iter().filter(|v| v.group != Group::Sums) {
         let choices: Vec<_> = offered(offers, |v| v == variant).collect();
@@ -209,8 +206,8 @@ fn worthwhile(
         let costs = self::costs(&form, &options.device, &options.overrides);
         for (id, parts) in replaced {
             let profit = market.profit(id, &form, &parts, &costs);
-            let known = best.get(&id).map_or(0.0, |&(known, _)| known);
-            if profit > known {
+            let least = best.get(&id).map_or(0.0, |&(profit, _)| profit);
+            if profit > least {
                 best.insert(id, (profit, variant));
             }
         }

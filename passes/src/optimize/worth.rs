@@ -23,6 +23,18 @@ const SMALL: f64 = 0.002;
 /// A need lower by less than this part of the room is none.
 const LOWER: f64 = 0.002;
 
+/// What is known of the plan beside which variants are judged, or of the lack of one.
+pub(super) struct Known<'p> {
+    /// By place in the order of first computations: the nanoseconds that a byte less is worth.
+    pub prices: &'p [f64],
+    /// By node: is the plan's need as large as it may be, while it runs?
+    pub full: Vec<bool>,
+    /// Nanoseconds that the plan adds.
+    pub added: f64,
+    /// Bytes that the plan has for what the caller does not own.
+    pub room: f64,
+}
+
 /// A plan, or the lack of one, in the light of which variants are judged.
 pub(super) struct Market<'g> {
     graph: &'g Graph,
@@ -38,7 +50,7 @@ pub(super) struct Market<'g> {
     uses: Vec<Vec<usize>>,
     /// Prices per byte, summed up to each place.
     prices: Vec<f64>,
-    /// By node: is the plan's need as large as it may be, while it runs?
+    /// By node, whether its step is full.
     full: Vec<bool>,
     /// Nanoseconds that the plan adds.
     added: f64,
@@ -47,16 +59,13 @@ pub(super) struct Market<'g> {
 }
 
 impl<'g> Market<'g> {
-    /// `prices` go by the places of `order`, `full` by node.
+    /// `order` is the order of first computations.
     pub(super) fn new(
         graph: &'g Graph,
         recomputation: &'g Recomputation,
         costs: &'g [Cost],
         order: &'g [NodeId],
-        prices: &[f64],
-        full: Vec<bool>,
-        added: u64,
-        room: f64,
+        plan: Known<'_>,
     ) -> Market<'g> {
         let mut place = vec![0; graph.node_count()];
         for (at, id) in order.iter().enumerate() {
@@ -82,7 +91,7 @@ impl<'g> Market<'g> {
         }
         let mut sum = 0.0;
         let mut summed = vec![0.0];
-        for price in prices {
+        for price in plan.prices {
             sum += price;
             summed.push(sum);
         }
@@ -95,9 +104,9 @@ impl<'g> Market<'g> {
             root,
             uses,
             prices: summed,
-            full,
-            added: added as f64,
-            room,
+            full: plan.full,
+            added: plan.added,
+            room: plan.room,
         }
     }
 
