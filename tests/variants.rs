@@ -7,16 +7,20 @@ use std::path::Path;
 use std::process::Command;
 
 use ckpt_opt::onnx::{Model, export};
-use ckpt_passes::graph::Uses;
-use ckpt_passes::operators::variants::VARIANTS;
+use ckpt_passes::analysis::cost::Cost;
+use ckpt_passes::analysis::recompute::Recomputation;
+use ckpt_passes::graph::{Graph, NodeId, Uses};
+use ckpt_passes::operators::variants::{VARIANTS, copy_parts};
 use ckpt_passes::pass::Pass;
+use ckpt_passes::plan::Plan;
 use ckpt_passes::transform::apply_variants::ApplyVariants;
 use ckpt_passes::transform::infer_shapes::InferShapes;
+use ckpt_passes::transform::insert_mirrors::InsertMirrors;
 use ckpt_passes::verify;
 use serde_json::Value;
 
 /// `tools/variants.py` makes kinds of nodes in turn.
-const GRAPHS: usize = 400;
+const GRAPHS: usize = 480;
 
 #[test]
 fn both_forms_give_the_same_bits() {
@@ -33,10 +37,10 @@ fn both_forms_give_the_same_bits() {
     let output = variants_py(["compare".as_ref(), path]);
     let compared: Value = serde_json::from_slice(&output).expect("one JSON object");
     assert_eq!(compared["differ"], serde_json::json!([]));
-    for variant in VARIANTS {
-        let (tried, equal) = (written.get(variant.name), &compared["equal"][variant.name]);
-        assert!(tried >= Some(&20), "{}: {tried:?} tried", variant.name);
-        assert_eq!(equal.as_u64().as_ref(), tried, "{}", variant.name);
+    for name in VARIANTS.iter().map(|variant| variant.name).chain([COPY]) {
+        let (tried, equal) = (written.get(name), &compared["equal"][name]);
+        assert!(tried >= Some(&20), "{name}: {tried:?} tried");
+        assert_eq!(equal.as_u64().as_ref(), tried, "{name}");
     }
 }
 
@@ -52,19 +56,47 @@ fn write_variants(folder: &Path, number: usize) -> Vec<&'static str> {
     let apply = VARIANTS
         .iter()
         .filter(|variant| variant.parts(&graph, &uses, node).is_some());
-    apply
-        .map(|variant| {
-            let mut form = graph.clone();
-            let choices = [(node, variant)];
-            let _ = ApplyVariants { choices: &choices }.run(&mut form);
+    let forms = apply.map(|variant| {
+        let mut form = graph.clone();
+        let choices = [(node, variant)];
+        let _ = ApplyVariants { choices: &choices }.run(&mut form);
+        (variant.name, form)
+    });
+    let copied = copy_parts(&graph, &uses, node).map(|_| (COPY, with_copy(&graph, node)));
+    forms
+        .chain(copied)
+        .map(|(name, form)| {
             let proof = verify::equivalence(&graph, &form, &Default::default());
-            assert!(proof.is_ok(), "graph {number}, {}: {proof:?}", variant.name);
-            let file = folder.join(format!("{number}.{}.onnx", variant.name));
+            assert!(proof.is_ok(), "graph {number}, {name}: {proof:?}");
+            let file = folder.join(format!("{number}.{name}.onnx"));
             let pending = export(&model, &form, &file).expect("a file");
             pending.commit().expect("a file");
-            variant.name
+            name
         })
         .collect()
+}
+
+/// What a batch normalization again from its statistics is called here.
+const COPY: &str = "batch-norm-from-statistics";
+
+/// The graph in which whoever reads `node` reads a copy from its statistics.
+fn with_copy(graph: &Graph, node: NodeId) -> Graph {
+    let mut recomputation = Recomputation::of(graph, &Default::default());
+    recomputation.copy_from_statistics(node, Cost::default());
+    let place = graph.order().iter().position(|&id| id == node);
+    let mut sequence = graph.order().to_vec();
+    sequence.insert(place.expect("a node") + 1, node);
+    let plan = Plan {
+        sequence,
+        ..Plan::default()
+    };
+    let mut form = graph.clone();
+    let insert = InsertMirrors {
+        plan: &plan,
+        recomputation: &recomputation,
+    };
+    let _ = insert.run(&mut form);
+    form
 }
 
 /// What the script prints, run by the Python with ONNX Runtime that `tools/setup.sh` installs.

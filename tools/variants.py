@@ -113,7 +113,31 @@ def pooling(r):
     return model(nodes, inputs, outputs, [("mask", INT64, lead + count)])
 
 
-KINDS = [running_sum, convolution_gradient, convolution_gradient, relu_gradient, pooling]
+def batch_norm(r):
+    """Whether Y is read twice decides nothing; a plan computes it again for the reader."""
+    axes = r.choice([1, 2, 2, 2, 3])
+    size = {1: [r.randint(400, 3000)], 2: [r.randint(20, 40) for _ in range(2)], 3: [8, 8, 9]}[axes]
+    channels = r.randint(1, 40)
+    x = [r.randint(1, 4), channels] + size
+    attributes = {"epsilon": r.choice([1e-5, 1e-3]), "momentum": 0.9, "training_mode": 1}
+    inputs = ["x", "scale", "bias", "mean", "var"]
+    outputs = ["y", "new_mean", "new_var", "saved_mean", "saved_inverse"]
+    nodes = [
+        helper.make_node(
+            "BatchNormInternal", inputs, outputs, name="node", domain="com.microsoft", **attributes
+        ),
+        helper.make_node("Neg", ["y"], ["z"], name="reader"),
+    ]
+    vectors = [(name, FLOAT, [channels]) for name in inputs[1:]]
+    values = [(name, FLOAT, [channels]) for name in outputs[1:]]
+    # The squares of variances are not negative.
+    nodes.insert(0, helper.make_node("Abs", ["var"], ["variance"]))
+    nodes[1].input[4] = "variance"
+    values += [("y", FLOAT, x), ("variance", FLOAT, [channels])]
+    return model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
+
+
+KINDS = [running_sum, convolution_gradient, convolution_gradient, relu_gradient, pooling, batch_norm]
 
 
 def write(folder, count):

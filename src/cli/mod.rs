@@ -100,8 +100,9 @@ pub struct Rewrite {
     /// Which operators may be replaced by others that compute the same bits, if that helps:
     /// none, all, or some of sums (gradients are added up one after another), convolution (other
     /// forms of convolutions' gradients), output-activated (gradients from an activation's output
-    /// instead of its input, or back) and masks (smaller masks), with commas between. All but sums
-    /// make planning up to twice as long.
+    /// instead of its input, or back), masks (smaller masks) and copies (batch normalizations again
+    /// from their statistics), with commas between. All but sums and copies make planning up to twice as
+    /// long.
     #[arg(
         long,
         value_name = "LIST",
@@ -200,6 +201,7 @@ pub enum Variants {
     Convolution,
     OutputActivated,
     Masks,
+    Copies,
 }
 
 impl Variants {
@@ -212,6 +214,7 @@ impl Variants {
             Variants::Convolution => vec![Group::Convolution],
             Variants::OutputActivated => vec![Group::OutputActivated],
             Variants::Masks => vec![Group::Masks],
+            Variants::Copies => vec![Group::Copies],
         }
     }
 }

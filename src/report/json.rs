@@ -2,7 +2,7 @@
 
 use ckpt_passes::graph::NodeId;
 use ckpt_passes::optimize::Peak;
-use ckpt_passes::transform::insert_mirrors::MARKER;
+use ckpt_passes::transform::insert_mirrors::is_mirror;
 use serde::Serialize;
 
 use super::{Outcome, stop_reason};
@@ -75,8 +75,7 @@ pub(super) fn json(outcome: &Outcome<'_>) -> String {
 pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
     let graph = &outcome.optimized.graph;
     let originals = outcome.original.node_count();
-    let is_mirror =
-        |&id: &NodeId| id.index() >= originals && graph.node(id).attribute(MARKER).is_some();
+    let is_mirror = |&id: &NodeId| id.index() >= originals && is_mirror(graph.node(id));
     let order = graph.order().iter().copied();
     line(&Report {
         figures: figures(outcome),

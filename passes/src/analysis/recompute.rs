@@ -1,6 +1,8 @@
 //! What may be computed twice in one particular graph.
 
-use super::cost::Overrides;
+use std::collections::BTreeMap;
+
+use super::cost::{Cost, Overrides};
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Recompute};
 
@@ -9,6 +11,8 @@ use crate::operators::{self, Recompute};
 pub struct Recomputation {
     rules: Vec<Recompute>,
     pinned: Vec<bool>,
+    /// What a copy costs that is made otherwise than its original.
+    copies: BTreeMap<NodeId, Cost>,
 }
 
 impl Recomputation {
@@ -35,12 +39,27 @@ impl Recomputation {
                 pinned[capture.index()] = true;
             }
         }
-        let mut recomputation = Recomputation { rules, pinned };
+        let mut recomputation = Recomputation {
+            rules,
+            pinned,
+            copies: BTreeMap::new(),
+        };
         // Readers stand behind writers, so a chain of aliases is pinned from its end.
         for &id in graph.order().iter().rev() {
             recomputation.pin_aliased(graph, id);
         }
         recomputation
+    }
+
+    /// Copies of `node`, a batch normalization, are made from its statistics, at this cost.
+    pub fn copy_from_statistics(&mut self, node: NodeId, cost: Cost) {
+        self.rules[node.index()] = Recompute::BatchNormFromStatistics;
+        self.copies.insert(node, cost);
+    }
+
+    /// What a copy of the node costs, where that is not what the original does.
+    pub fn copy_cost(&self, id: NodeId) -> Option<Cost> {
+        self.copies.get(&id).copied()
     }
 
     /// How the node is recomputed.

@@ -41,6 +41,10 @@ pub(super) fn family(view: &View) -> Family {
     let weights = view.input(if gradient { 2 } else { 1 });
     let depthwise = view.node.int("group").unwrap_or(1) > 1
         && weights.is_ok_and(|w| w.shape.get(1) == Some(&1));
+    let scales = |w: &super::view::Input| w.shape.iter().skip(1).all(|&d| d == 1);
+    if depthwise && !gradient && !transposed && view.input(1).is_ok_and(|w| scales(&w)) {
+        return Family::ChannelScale;
+    }
     match (depthwise, gradient || transposed) {
         (true, _) => Family::DepthwiseConvolution,
         (false, true) => Family::ConvolutionGradient,

@@ -67,6 +67,9 @@ pub enum Recompute {
     /// A clone of BatchNormInternal with `momentum = 1`: outputs 0, 3 and 4 again, bit for bit,
     /// while the running statistics (outputs 1 and 2) stay as the original left them.
     BatchNorm,
+    /// Output 0 of BatchNormInternal from the original's outputs 3 and 4, without another reduction
+    /// (`variants::copy_parts`).
+    BatchNormFromStatistics,
     /// Dropout's output 0 from its input and the original's mask (output 1), by
     /// `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's own inputs 0, 1 and 2.
     /// Exact only if `training_mode` is true: the CPU kernel of DropoutGrad does not look at it
@@ -82,7 +85,7 @@ impl Recompute {
         match self {
             Recompute::Clone => true,
             Recompute::BatchNorm => !matches!(position, 1 | 2),
-            Recompute::DropoutFromMask => position == 0,
+            Recompute::DropoutFromMask | Recompute::BatchNormFromStatistics => position == 0,
             Recompute::Never(_) => false,
         }
     }
@@ -91,6 +94,7 @@ impl Recompute {
     pub fn reads_own_outputs(self) -> &'static [usize] {
         match self {
             Recompute::DropoutFromMask => &[1],
+            Recompute::BatchNormFromStatistics => &[3, 4],
             _ => &[],
         }
     }
@@ -114,6 +118,8 @@ pub enum Family {
     Convolution,
     /// Conv with one input channel per group, and its gradient.
     DepthwiseConvolution,
+    /// A convolution that only scales and shifts each channel.
+    ChannelScale,
     /// ConvGrad, ConvTransposeGrad.
     ConvolutionGradient,
     /// MatMul, Gemm, Einsum.

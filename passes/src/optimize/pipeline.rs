@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::copies::use_cheaper_copies;
 use super::need::{Candidate, describe, frame, in_default_order, need};
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
@@ -19,7 +20,7 @@ use crate::program::Limits;
 use crate::search::{Search, first_orders};
 use crate::strategy::{Planner, Portfolio, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::EnforceOrder;
-use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
+use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
 use crate::transform::release_unread::ReleaseUnread;
 
 /// How often the search aims lower because the runtime's order needs more than the plan's.
@@ -54,7 +55,8 @@ impl<'o> Pipeline<'o> {
         // Variants replace no node that updates anything.
         let sequences = sequences(original, &before.order);
         let costs = costs(&graph, &options.device, &options.overrides);
-        let recomputation = Recomputation::of(&graph, &options.overrides);
+        let mut recomputation = Recomputation::of(&graph, &options.overrides);
+        use_cheaper_copies(&mut recomputation, &graph, &costs, options);
         let mut orders = first_orders(&graph, provider, &costs, &sequences);
         // The runtime makes them initializers, so the simulation lets them stand anywhere.
         let is_computed = |id: &NodeId| !graph.node(*id).is("", "Constant");
@@ -295,7 +297,8 @@ impl<'o> Pipeline<'o> {
                 .node(**id)
                 .is("com.microsoft", "PassThrough")
         };
-        let is_mirror = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
+        let recomputes = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
+        let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
         let costs = costs(self.original, &self.options.device, &self.options.overrides);
         let time_before = time(self.original, &costs);
         let time_added = time(&candidate.graph, &candidate.costs).saturating_sub(time_before);
@@ -309,7 +312,7 @@ impl<'o> Pipeline<'o> {
             time_before,
             time_added,
             time_recomputing: new()
-                .filter(is_mirror)
+                .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
             lower_bound: self.lower_bound(candidate, room, time_added),

@@ -283,3 +283,79 @@ impl<'g> Market<'g> {
         read.all(|tensor| !written.contains(&tensor))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::analysis::cost::Nanos;
+    use crate::bytes::Bytes;
+    use crate::graph::Uses;
+    use crate::operators::variants::VARIANTS;
+    use crate::pass::Pass;
+    use crate::transform::apply_variants::ApplyVariants;
+    use crate::transform::infer_shapes::InferShapes;
+
+    /// y is 4096 bytes, its mask 1024.
+    const RELU: &str = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+        g (float[1024] x, float[1024] d) => (float[1024] e, float[1024] dx) {
+            y = Relu(x) a = Exp(d) b = Exp(a) e = Exp(b)
+            [grad] dx = com.microsoft.ReluGrad(e, y)
+        }"#;
+
+    /// What `name` is worth in "grad" if a byte is worth so much at each of the five steps and every
+    /// node takes 10 ns.
+    fn profit(name: &str, prices: [f64; 5]) -> f64 {
+        let mut graph = Graph::parse(RELU).unwrap();
+        let bindings = BTreeMap::new();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let cost = Cost {
+            time: Nanos(10),
+            workspace: Bytes::ZERO,
+        };
+        let costs = vec![cost; 20];
+        let rules = Recomputation::of(&graph, &BTreeMap::new());
+        let known = Known {
+            prices: &prices,
+            full: vec![false; 5],
+            added: 0.0,
+            room: 1e6,
+        };
+        let order = graph.order().to_vec();
+        let market = Market::new(&graph, &rules, &costs, &order, known);
+        let variant = VARIANTS.iter().find(|v| v.name == name).unwrap();
+        let uses = Uses::of(&graph);
+        let (node, none) = (order[4], &mut graph.clone());
+        assert!(variant.parts(&graph, &uses, node).is_some());
+        let choices = [(node, variant)];
+        let replaced = ApplyVariants { choices: &choices }.replace(none);
+        market.profit(node, none, &replaced[0].1, &costs)
+    }
+
+    #[test]
+    fn what_is_freed_pays_for_the_time_that_a_variant_takes() {
+        // Constant, Greater, Cast and ReluGrad take 40 ns in place of 10.
+        assert_eq!(profit("relu-bool-mask", [0.0; 5]), -30.0);
+        // Over two steps with a price of 0.001, y goes (4096 bytes would be worth 8.192 ns), and the mask
+        // (1024: 2.048 ns) and the zero (4: 0.008) come.
+        let worth = profit("relu-bool-mask", [0.0, 0.001, 0.001, 0.0, 0.0]);
+        assert!((worth - (-30.0 + 8.192 - 2.048 - 0.008)).abs() < 1e-9, "{worth}");
+    }
+
+    #[test]
+    fn what_can_be_computed_again_is_worth_no_more_than_that() {
+        // At a price of 1, y would be worth 8192 ns, but a Relu takes 10; the mask is kept as well
+        // as it can be computed again, by another 10.
+        let worth = profit("relu-bool-mask", [0.0, 1.0, 1.0, 0.0, 0.0]);
+        assert!(worth < -30.0 + 10.0 + 1e-9, "{worth}");
+    }
+
+    #[test]
+    fn to_read_what_the_caller_owns_is_free() {
+        // x is a graph input: nothing is kept instead of y.
+        assert_eq!(profit("relu-from-input", [0.0; 5]), 0.0);
+        let worth = profit("relu-from-input", [0.0, 0.001, 0.001, 0.0, 0.0]);
+        assert!((worth - 8.192).abs() < 1e-9, "{worth}");
+    }
+}

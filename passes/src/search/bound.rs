@@ -81,7 +81,7 @@ fn covered(
         return 0;
     }
     let gaps = gaps(problem);
-    let times: Vec<f64> = problem.steps.iter().map(|step| step.time as f64).collect();
+    let times: Vec<f64> = problem.steps.iter().map(|step| step.again as f64).collect();
     let best = bound(&Cover {
         deficit: &deficit,
         gaps: &gaps,

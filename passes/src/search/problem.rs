@@ -24,7 +24,9 @@ pub(crate) type ValueId = u32;
 pub(crate) struct StepInfo {
     /// Nanoseconds that the node takes.
     pub time: u64,
-    /// Nanoseconds that one more computation takes, with the aliases it has to renew.
+    /// Nanoseconds that one more computation takes.
+    pub again: u64,
+    /// The same with the aliases it has to renew.
     pub copy_time: u64,
     /// Bytes that the kernel allocates besides its outputs.
     pub workspace: f64,
@@ -209,7 +211,8 @@ impl<'g> Builder<'g> {
         let info = &mut self.steps[step as usize];
         info.workspace = exact(cost.workspace);
         info.time = cost.time.0;
-        info.copy_time = info.copy_time.saturating_add(cost.time.0);
+        info.again = recomputation.copy_cost(id).unwrap_or(cost).time.0;
+        info.copy_time = info.copy_time.saturating_add(info.again);
         let only_aliases = only_aliases(self.graph, id);
         info.recomputable = !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
         if only_aliases {

@@ -2,10 +2,9 @@
 
 use std::convert::Infallible;
 
-use crate::graph::{
-    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
-};
-use crate::operators::variants::{Part, Read, Variant, Write};
+use super::parts::nodes_of;
+use crate::graph::{Graph, NodeId, Uses};
+use crate::operators::variants::{Part, Variant};
 use crate::pass::{Changed, Pass};
 
 /// **Does**: replaces each chosen node by the parts of its variant, which stand where it stood.
@@ -70,39 +69,13 @@ fn replace(graph: &mut Graph, id: NodeId, parts: &[Part]) -> Vec<NodeId> {
     let heir = parts.iter().rposition(same).unwrap_or(parts.len() - 1);
     let first = original.writes().next();
     let base = first.map_or(String::new(), |tensor| graph.tensor(tensor).name.clone());
-    let mut written: Vec<Vec<Option<TensorId>>> = Vec::new();
+    let made = nodes_of(graph, parts, &base, |read| read, |written| written);
     let mut nodes = Vec::new();
-    for (position, part) in parts.iter().enumerate() {
-        let outputs = part.outputs.iter().map(|output| match output.as_ref()? {
-            Write::Tensor(tensor) => Some(*tensor),
-            Write::New {
-                suffix,
-                like,
-                element,
-            } => Some(new_tensor(
-                graph,
-                &format!("{base}/{suffix}"),
-                *like,
-                *element,
-            )),
-        });
-        let outputs: Vec<_> = outputs.collect();
-        let read = |read: &Option<Read>| match (*read)? {
-            Read::Tensor(tensor) => Some(tensor),
-            Read::Output(part, output) => *written.get(part)?.get(output)?,
-        };
-        let mut node = Node::new(
-            original.name.clone(),
-            part.domain,
-            part.op_type,
-            part.inputs.iter().map(read).collect(),
-            outputs.clone(),
-        );
-        node.attributes.clone_from(&part.attributes);
+    for (position, (part, mut node)) in parts.iter().zip(made).enumerate() {
+        node.name.clone_from(&original.name);
         if same(part) {
             node.template = original.template;
         }
-        written.push(outputs);
         if position == heir {
             *graph.node_mut(id) = node;
             nodes.push(id);
@@ -116,25 +89,6 @@ fn replace(graph: &mut Graph, id: NodeId, parts: &[Part]) -> Vec<NodeId> {
         }
     }
     nodes
-}
-
-fn new_tensor(
-    graph: &mut Graph,
-    wish: &str,
-    like: Option<TensorId>,
-    element: ElementType,
-) -> TensorId {
-    let name = graph.free_tensor_name(wish);
-    let (declared, shape) = match like.map(|like| graph.tensor(like)) {
-        Some(like) => (like.declared.clone(), like.shape.clone()),
-        None => (Some(Vec::<Dimension>::new()), Some(Vec::new())),
-    };
-    graph.add_tensor(Tensor {
-        element: Some(element),
-        declared,
-        shape,
-        ..Tensor::new(name, TensorKind::Value)
-    })
 }
 
 #[cfg(test)]

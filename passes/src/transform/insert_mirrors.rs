@@ -1,9 +1,12 @@
 //! Inserts the copies that a plan asks for, and lists the nodes in the plan's order.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+use super::parts::nodes_of;
 use crate::analysis::recompute::Recomputation;
-use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::operators::variants::{Part, copy_parts};
 use crate::operators::{self, Recompute};
 use crate::pass::{Changed, Pass};
 use crate::plan::Plan;
@@ -43,15 +46,23 @@ impl Pass for InsertMirrors<'_> {
         // By tensor: the tensor that holds its latest computation.
         let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
         let mut made: Vec<u32> = vec![0; graph.node_count()];
+        let parts = self.parts(graph);
         let mut order = Vec::with_capacity(plan.sequence.len());
         for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
             if copy {
                 made[id.index()] += 1;
+                let number = made[id.index()];
+                if let Some(parts) = parts.get(&id) {
+                    let name = readable_name(graph, graph.node(id));
+                    let nodes = mirror_of_parts(graph, parts, &name, number, &mut latest);
+                    order.extend(nodes);
+                    continue;
+                }
                 let original = Node {
                     inputs: inputs[id.index()].clone(),
                     ..graph.node(id).clone()
                 };
-                order.push(self.mirror(graph, id, original, made[id.index()], read, &mut latest));
+                order.push(self.mirror(graph, id, original, number, read, &mut latest));
             } else {
                 let node = graph.node_mut(id);
                 for input in node.inputs.iter_mut().flatten() {
@@ -71,6 +82,17 @@ impl Pass for InsertMirrors<'_> {
 }
 
 impl InsertMirrors<'_> {
+    /// Of what mirrors consist that are made otherwise than their originals.
+    fn parts(&self, graph: &Graph) -> BTreeMap<NodeId, Vec<Part>> {
+        let otherwise =
+            |id: &&NodeId| self.recomputation.rule(**id) == Recompute::BatchNormFromStatistics;
+        let uses = Uses::of(graph);
+        let nodes = graph.order().iter().filter(otherwise);
+        nodes
+            .filter_map(|&id| Some((id, copy_parts(graph, &uses, id)?)))
+            .collect()
+    }
+
     /// For every instance, which of its node's outputs are read from it.
     fn outputs_read(&self, graph: &Graph, plan: &Plan) -> Vec<Vec<bool>> {
         let outputs = |&id: &NodeId| vec![false; graph.node(id).outputs.len()];
@@ -100,7 +122,7 @@ impl InsertMirrors<'_> {
         let rule = self.recomputation.rule(id);
         let mut node = match rule {
             Recompute::DropoutFromMask => dropout_from_mask(&original),
-            Recompute::BatchNorm => {
+            Recompute::BatchNorm | Recompute::BatchNormFromStatistics => {
                 let mut node = original.clone();
                 node.set_attribute("momentum", AttributeValue::Float(1.0));
                 node
@@ -142,9 +164,53 @@ impl InsertMirrors<'_> {
     }
 }
 
+/// Adds copy number `number` of the node called `name`, made of `parts`, and says in `latest` what it
+/// computes. The last part has the mirror's name.
+pub(crate) fn mirror_of_parts(
+    graph: &mut Graph,
+    parts: &[Part],
+    name: &str,
+    number: u32,
+    latest: &mut [TensorId],
+) -> Vec<NodeId> {
+    let mirror = mirror_name(name, number);
+    let written: BTreeMap<TensorId, TensorId> = parts
+        .iter()
+        .flat_map(Part::tensors_written)
+        .map(|tensor| {
+            let of = graph.tensor(tensor).clone();
+            let name = graph.free_tensor_name(&mirror_name(&of.name, number));
+            let kind = TensorKind::Value;
+            (tensor, graph.add_tensor(Tensor { name, kind, ..of }))
+        })
+        .collect();
+    let read = |tensor: TensorId| latest[tensor.index()];
+    let nodes = nodes_of(graph, parts, &mirror, read, |tensor| written[&tensor]);
+    let last = nodes.len() - 1;
+    let added = nodes.into_iter().enumerate().map(|(position, mut node)| {
+        node.name = match position == last {
+            true => mirror.clone(),
+            false => format!("{mirror}/{position}"),
+        };
+        node.set_attribute(MARKER, AttributeValue::Int(i64::from(number)));
+        graph.add_node(node)
+    });
+    let added = added.collect();
+    for (of, new) in written {
+        latest[of.index()] = new;
+    }
+    added
+}
+
 /// The name of copy `number` of the node or tensor called `original`.
 pub fn mirror_name(original: &str, number: u32) -> String {
     format!("{original}/recompute_{number}")
+}
+
+/// Is it a mirror, or its last node, where a mirror is made of several?
+pub fn is_mirror(node: &Node) -> bool {
+    let number = node.int(MARKER);
+    number.is_some_and(|number| node.name.ends_with(&format!("/recompute_{number}")))
 }
 
 /// DropoutGrad multiplies by the same mask and the same scale as Dropout did.

@@ -5,4 +5,5 @@ pub mod colour_shapes;
 pub mod enforce_order;
 pub mod infer_shapes;
 pub mod insert_mirrors;
+mod parts;
 pub mod release_unread;

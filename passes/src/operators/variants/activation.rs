@@ -1,6 +1,6 @@
 //! Gradients of Relu: `ReluGrad(dY, X or Y) -> dX`.
 
-use super::{Group, Part, Read, Site, Variant, Write, part, scalar_zero, tensor};
+use super::{Group, Like, Part, Read, Site, Variant, Write, part, scalar_zero, tensor};
 use crate::graph::{AttributeValue, ElementType, NodeId, TensorId};
 
 /// ReluGrad from the Relu's input. Runtime fact: the kernel asks whether the value is above zero,
@@ -57,7 +57,7 @@ fn bool_mask(site: &Site) -> Option<Vec<Part>> {
         && site.opset() >= 12;
     let new = |suffix: &str, element| Write::New {
         suffix: suffix.to_owned(),
-        like: Some(value),
+        shape: Like::Tensor(value),
         element,
     };
     applies.then(|| {

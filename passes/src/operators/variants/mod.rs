@@ -9,6 +9,7 @@
 
 mod activation;
 mod convolution;
+mod normalization;
 mod pooling;
 mod sums;
 
@@ -27,15 +28,18 @@ pub enum Group {
     OutputActivated,
     /// Smaller masks instead of values.
     Masks,
+    /// Cheaper ways to compute something again.
+    Copies,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 4] = [
+    pub const ALL: [Group; 5] = [
         Group::Sums,
         Group::Convolution,
         Group::OutputActivated,
         Group::Masks,
+        Group::Copies,
     ];
 
     /// As reports show it.
@@ -45,6 +49,7 @@ impl Group {
             Group::Convolution => "convolution",
             Group::OutputActivated => "output-activated",
             Group::Masks => "masks",
+            Group::Copies => "copies",
         }
     }
 }
@@ -101,6 +106,14 @@ impl Variant {
     }
 }
 
+/// The nodes that compute the results of `node` again in another way than it did, with its own other
+/// results, in the order in which they run; they write what they compute again as if it were
+/// the original. `None` where there is no such way. Needs concrete shapes.
+pub fn copy_parts(graph: &Graph, uses: &Uses, node: NodeId) -> Option<Vec<Part>> {
+    let node = graph.node(node);
+    normalization::from_statistics(&Site { graph, uses, node })
+}
+
 /// One node of a replacement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
@@ -134,11 +147,20 @@ pub enum Write {
     New {
         /// What is put behind the name of the replaced node's first output.
         suffix: String,
-        /// Whose shape it has; `None` for a scalar.
-        like: Option<TensorId>,
+        /// Its shape.
+        shape: Like,
         /// The type of its elements.
         element: ElementType,
     },
+}
+
+/// The shape of a new tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// That of another tensor.
+    Tensor(TensorId),
+    /// Numbers; none for a scalar.
+    Static(Vec<u64>),
 }
 
 /// A node that might be replaced.
@@ -183,6 +205,14 @@ fn part(
 }
 
 impl Part {
+    /// The tensors of the graph that it writes.
+    pub fn tensors_written(&self) -> impl Iterator<Item = TensorId> {
+        self.outputs.iter().filter_map(|output| match output {
+            Some(Write::Tensor(tensor)) => Some(*tensor),
+            _ => None,
+        })
+    }
+
     fn with(mut self, name: &str, value: AttributeValue) -> Part {
         self.attributes.push(Attribute {
             name: name.to_owned(),
@@ -199,7 +229,7 @@ fn tensor(id: TensorId) -> Option<Read> {
 fn scalar_zero() -> Part {
     let zero = Write::New {
         suffix: "zero".to_owned(),
-        like: None,
+        shape: Like::Static(Vec::new()),
         element: ElementType::Float,
     };
     part("", "Constant", [], [Some(zero)]).with("value_float", AttributeValue::Float(0.0))

@@ -1,6 +1,6 @@
 //! The mask of MaxPool: for every output element, the position in the input that it came from.
 
-use super::{Group, Part, Read, Site, Variant, Write, part, tensor};
+use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
 use crate::graph::{AttributeValue, ElementType};
 
 /// Positions as int32 instead of int64, which take twice as much as the values.
@@ -21,7 +21,7 @@ fn narrow(site: &Site) -> Option<Vec<Part>> {
         && !site.graph.outputs.contains(&mask);
     let new = |suffix: &str, element| Write::New {
         suffix: suffix.to_owned(),
-        like: Some(mask),
+        shape: Like::Tensor(mask),
         element,
     };
     applies.then(|| {

@@ -1,6 +1,6 @@
 //! Sums of many gradients.
 
-use super::{Group, Part, Read, Site, Variant, Write, part, tensor};
+use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
 use crate::bytes::Bytes;
 use crate::graph::ElementType;
 
@@ -38,7 +38,7 @@ fn running_sum(site: &Site) -> Option<Vec<Part>> {
         } else {
             Write::New {
                 suffix: format!("sum_{number}"),
-                like: Some(output),
+                shape: Like::Tensor(output),
                 element,
             }
         };

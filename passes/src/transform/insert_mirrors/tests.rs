@@ -301,3 +301,42 @@ fn a_taken_name_is_avoided_and_a_missing_one_made_up() {
     let written = mirror.output(0).unwrap();
     assert_eq!(graph.tensor(written).name, "a/recompute_1_1");
 }
+
+#[test]
+fn a_batch_norm_again_from_its_statistics_is_a_convolution_of_each_channel() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+        g (float[2,3,20,20] x, float[3] s, float[3] t, float[3] m, float[3] v) => (float[2,3,20,20] z)
+        <float[2,3,20,20] y, float[3] nm, float[3] nv, float[3] mean, float[3] inverse>
+        {
+            [bn] y, nm, nv, mean, inverse = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, t, m, v)
+            z = Neg(y)
+        }"#;
+    let graph = Graph::parse(text).unwrap();
+    let mut rules = Recomputation::of(&graph, &Default::default());
+    let [bn, neg] = [graph.order()[0], graph.order()[1]];
+    rules.copy_from_statistics(bn, Default::default());
+    let plan = Plan {
+        sequence: vec![bn, bn, neg],
+        ..Plan::default()
+    };
+    let mut with = graph.clone();
+    let insert = InsertMirrors {
+        plan: &plan,
+        recomputation: &rules,
+    };
+    let Ok(_) = insert.run(&mut with);
+    verify::equivalence(&graph, &with, &Default::default()).unwrap();
+    let mirrors = with.order().iter().filter(|&&id| is_mirror(with.node(id)));
+    assert_eq!(mirrors.count(), 1);
+    insta::assert_snapshot!(diff(&graph.to_listing(), &with.to_listing()), @r#"
+      y, nm, nv, mean, inverse = BatchNormInternal(x, s, t, m, v)
+    - z = Neg(y)
+    + "bn/recompute_1/factor" = Mul <__recompute = 1> (inverse, s)
+    + "bn/recompute_1/moved" = Mul <__recompute = 1> (mean, "bn/recompute_1/factor")
+    + "bn/recompute_1/bias" = Sub <__recompute = 1> (t, "bn/recompute_1/moved")
+    + "bn/recompute_1/shape" = Constant <__recompute = 1> ()
+    + "bn/recompute_1/weights" = Reshape <__recompute = 1> ("bn/recompute_1/factor", "bn/recompute_1/shape")
+    + "y/recompute_1" = Conv <__recompute = 1> (x, "bn/recompute_1/weights", "bn/recompute_1/bias")
+    + z = Neg("y/recompute_1")
+    "#);
+}
