@@ -340,7 +340,10 @@ mod tests {
         // Over two steps with a price of 0.001, y goes (4096 bytes would be worth 8.192 ns), and the mask
         // (1024: 2.048 ns) and the zero (4: 0.008) come.
         let worth = profit("relu-bool-mask", [0.0, 0.001, 0.001, 0.0, 0.0]);
-        assert!((worth - (-30.0 + 8.192 - 2.048 - 0.008)).abs() < 1e-9, "{worth}");
+        assert!(
+            (worth - (-30.0 + 8.192 - 2.048 - 0.008)).abs() < 1e-9,
+            "{worth}"
+        );
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Rules<'_> {
         let weights = self.define_of("Reshape", vec![], inputs, ElementType::Float, dims);
         let inputs = vec![Some(self.value(x)), Some(weights), Some(shift)];
         let group = vec![("group", AttributeValue::Int(channels))];
-        self.equate("", "Conv", group, inputs, y)
+        self.equate("com.microsoft", "FusedConv", group, inputs, y)
     }
 
     fn value(&self, tensor: TensorId) -> Value {

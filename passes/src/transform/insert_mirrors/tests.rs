@@ -336,7 +336,7 @@ fn a_batch_norm_again_from_its_statistics_is_a_convolution_of_each_channel() {
     + "bn/recompute_1/bias" = Sub <__recompute = 1> (t, "bn/recompute_1/moved")
     + "bn/recompute_1/shape" = Constant <__recompute = 1> ()
     + "bn/recompute_1/weights" = Reshape <__recompute = 1> ("bn/recompute_1/factor", "bn/recompute_1/shape")
-    + "y/recompute_1" = Conv <__recompute = 1> (x, "bn/recompute_1/weights", "bn/recompute_1/bias")
+    + "y/recompute_1" = FusedConv <__recompute = 1> (x, "bn/recompute_1/weights", "bn/recompute_1/bias")
     + z = Neg("y/recompute_1")
     "#);
 }
