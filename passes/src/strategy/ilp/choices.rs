@@ -5,7 +5,7 @@ use super::units::Units;
 use crate::analysis::liveness::TENSOR;
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId, TensorKind, Uses};
-use crate::operators::variants::{Group, Part, Read, VARIANTS, Variant, Write};
+use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
 use crate::strategy::Task;
 
 /// So many nodes have a choice at most: those that read most.
@@ -119,7 +119,7 @@ fn implementation(
         }
         let shrinks = |write: &Write| match write {
             Write::New {
-                like: Some(like),
+                shape: Like::Tensor(like),
                 element,
                 ..
             } => {
