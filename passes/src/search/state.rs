@@ -7,9 +7,10 @@
 //! Each reader reads the latest computation before it, and a value lives from a computation
 //! to the last reader of that computation.
 //!
-//! The profile holds, per group, the largest need of any of its positions. A change touches the
-//! values that the toggled nodes write and read: O(their readers and copies), plus one pass over
-//! the groups between. [`State::undo`] restores the state to the bit.
+//! The profile holds, per group, the largest need of any of its positions. A toggle changes the
+//! life that begins with it, the one before, and those that its node reads from: O(readers · log
+//! copies) each, plus one pass over the groups between. [`State::undo`] restores the state to the
+//! bit.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -41,11 +42,21 @@ struct Local {
     size: f64,
 }
 
+/// What became of one entry of a value's lifetimes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// It is another one now; this was it.
+    Was(Lifetime),
+    Added,
+    Removed(Lifetime),
+}
+
 /// What one [`State::apply`] changed.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     toggled: Vec<(Copy, bool)>,
-    lifetimes: Vec<(ValueId, Vec<Lifetime>)>,
+    /// The value, the position in its list, and what happened there, in order.
+    lifetimes: Vec<(ValueId, usize, Change)>,
     peaks: Vec<(Step, f64)>,
     shifts: Vec<(Step, f64)>,
     phi: f64,
@@ -59,6 +70,7 @@ pub(crate) struct State<'p> {
     copies: Vec<Vec<Step>>,
     /// By step: the nodes computed again directly before it, ascending.
     groups: Vec<Vec<Step>>,
+    /// By value: the life of its first computation, then of each copy.
     lifetimes: Vec<Vec<Lifetime>>,
     locals: Vec<Vec<Local>>,
     /// By group: the need of its worst position, without values that live through the group.
@@ -73,15 +85,11 @@ pub(crate) struct State<'p> {
 
 #[derive(Default)]
 struct Scratch {
-    values: Vec<ValueId>,
-    value_seen: Vec<u32>,
     group_seen: Vec<u32>,
     groups: Vec<Step>,
     stamp: u32,
     shifts: Vec<(Step, f64)>,
     sums: Vec<f64>,
-    /// Empty ones, for their memory.
-    lists: Vec<Vec<Lifetime>>,
     /// Empty ones, for their memory.
     undos: Vec<Undo>,
 }
@@ -100,18 +108,21 @@ impl<'p> State<'p> {
             profile: Profile::new(n, budget, exponent),
             cost: 0,
             scratch: Scratch {
-                value_seen: vec![0; problem.values.len()],
                 group_seen: vec![0; n],
                 ..Scratch::default()
             },
             evaluations: Cell::new(0),
         };
-        let mut undo = Undo::default();
-        state.scratch.stamp = 1;
-        state.scratch.values = (0..problem.values.len() as ValueId).collect();
-        state.scratch.groups = (0..n as Step).collect();
-        state.scratch.group_seen.fill(1);
-        state.refresh(&mut undo);
+        state.next_stamp();
+        for value in 0..problem.values.len() as ValueId {
+            let lifetime = state.lifetime(value, 0);
+            state.lifetimes[value as usize].push(lifetime);
+            state.begin(value, lifetime);
+        }
+        for group in 0..n as Step {
+            state.touch_group(group);
+        }
+        state.refresh(&mut Undo::default());
         state.aim(budget, exponent);
         state.evaluations.set(0);
         state
@@ -198,9 +209,7 @@ impl<'p> State<'p> {
     /// Where the computation of `value` that a reader at position `at` reads stops living,
     /// as an excluded end.
     pub(crate) fn lives_until(&self, value: ValueId, at: (Step, Step)) -> (Step, Step) {
-        let lifetimes = &self.lifetimes[value as usize];
-        let next = lifetimes.partition_point(|lifetime| lifetime.start < at);
-        lifetimes[next.saturating_sub(1)].end
+        self.lifetimes[value as usize][self.life_at(value, at)].end
     }
 
     /// How much work was done.
@@ -233,20 +242,68 @@ impl<'p> State<'p> {
                 self.cost -= info.copy_time;
             }
             self.touch_group(copy.before);
-            for &value in &info.writes {
-                self.touch_value(value);
-            }
+            self.change_written(copy, added, &mut undo);
             for &value in &info.copy_reads {
                 // One reader more or less changes nothing before the last, if there is one: what
                 // nobody reads lives to the end.
-                let end = self.lives_until(value, (copy.before, copy.node));
+                let at = (copy.before, copy.node);
+                let index = self.life_at(value, at);
+                let end = self.lifetimes[value as usize][index].end;
                 if end.0 == Step::MAX || (copy.before, copy.node + 1) >= end {
-                    self.touch_value(value);
+                    self.change(value, index, &mut undo);
                 }
             }
         }
         self.refresh(&mut undo);
         undo
+    }
+
+    /// The lives of what the copy writes: one more or one less, and those before.
+    fn change_written(&mut self, copy: Copy, added: bool, undo: &mut Undo) {
+        let problem = self.problem;
+        let copies = &self.copies[copy.node as usize];
+        let index = 1 + copies.partition_point(|&before| before < copy.before);
+        for &value in &problem.steps[copy.node as usize].writes {
+            if !problem.values[value as usize].recomputed {
+                continue;
+            }
+            let change = if added {
+                let lifetime = self.lifetime(value, index);
+                self.lifetimes[value as usize].insert(index, lifetime);
+                self.begin(value, lifetime);
+                Change::Added
+            } else {
+                let lifetime = self.lifetimes[value as usize].remove(index);
+                self.end(value, lifetime);
+                Change::Removed(lifetime)
+            };
+            undo.lifetimes.push((value, index, change));
+            self.change(value, index - 1, undo);
+        }
+    }
+
+    /// Works out one life of a value anew.
+    fn change(&mut self, value: ValueId, index: usize, undo: &mut Undo) {
+        let new = self.lifetime(value, index);
+        let old = self.lifetimes[value as usize][index];
+        if new != old {
+            self.end(value, old);
+            self.begin(value, new);
+            self.lifetimes[value as usize][index] = new;
+            undo.lifetimes.push((value, index, Change::Was(old)));
+        }
+    }
+
+    fn begin(&mut self, value: ValueId, lifetime: Lifetime) {
+        let size = self.problem.values[value as usize].size;
+        add_local(&mut self.locals, lifetime, size);
+        self.shift(lifetime, size);
+    }
+
+    fn end(&mut self, value: ValueId, lifetime: Lifetime) {
+        let size = self.problem.values[value as usize].size;
+        remove_local(&mut self.locals, lifetime, size);
+        self.shift(lifetime, -size);
     }
 
     /// Restores what the state was before the `apply` that returned `undo`; last in, first out.
@@ -255,18 +312,26 @@ impl<'p> State<'p> {
             let now = self.toggle(copy);
             debug_assert_ne!(now, added);
         }
-        for (value, old) in undo.lifetimes.drain(..).rev() {
+        for (value, index, change) in undo.lifetimes.drain(..).rev() {
             let size = self.problem.values[value as usize].size;
-            let mut new = std::mem::replace(&mut self.lifetimes[value as usize], old);
-            for (lifetime, added) in differences(&new, &self.lifetimes[value as usize]) {
-                if added {
-                    add_local(&mut self.locals, lifetime, size);
-                } else {
-                    remove_local(&mut self.locals, lifetime, size);
+            let lifetimes = &mut self.lifetimes[value as usize];
+            let (gone, back) = match change {
+                Change::Was(old) => (
+                    Some(std::mem::replace(&mut lifetimes[index], old)),
+                    Some(old),
+                ),
+                Change::Added => (Some(lifetimes.remove(index)), None),
+                Change::Removed(old) => {
+                    lifetimes.insert(index, old);
+                    (None, Some(old))
                 }
+            };
+            if let Some(gone) = gone {
+                remove_local(&mut self.locals, gone, size);
             }
-            new.clear();
-            self.scratch.lists.push(new);
+            if let Some(back) = back {
+                add_local(&mut self.locals, back, size);
+            }
         }
         let mut level = 0.0;
         for pair in undo.shifts.windows(2) {
@@ -309,22 +374,13 @@ impl<'p> State<'p> {
 
     fn next_stamp(&mut self) {
         let scratch = &mut self.scratch;
-        scratch.values.clear();
         scratch.groups.clear();
+        scratch.shifts.clear();
         if scratch.stamp == u32::MAX {
-            scratch.value_seen.fill(0);
             scratch.group_seen.fill(0);
             scratch.stamp = 0;
         }
         scratch.stamp += 1;
-    }
-
-    fn touch_value(&mut self, value: ValueId) {
-        let scratch = &mut self.scratch;
-        let seen = &mut scratch.value_seen[value as usize];
-        if std::mem::replace(seen, scratch.stamp) != scratch.stamp {
-            scratch.values.push(value);
-        }
     }
 
     fn touch_group(&mut self, group: Step) {
@@ -335,35 +391,9 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Recomputes the lifetimes of touched values, then the profile.
+    /// Brings the profile up to date with the lives that have changed.
     fn refresh(&mut self, undo: &mut Undo) {
-        let values = std::mem::take(&mut self.scratch.values);
-        self.count(values.len());
         let mut shifts = std::mem::take(&mut self.scratch.shifts);
-        shifts.clear();
-        for &value in &values {
-            let size = self.problem.values[value as usize].size;
-            let mut new = self.scratch.lists.pop().unwrap_or_default();
-            self.lifetimes_of(value, &mut new);
-            if new == self.lifetimes[value as usize] {
-                new.clear();
-                self.scratch.lists.push(new);
-                continue;
-            }
-            let old = std::mem::take(&mut self.lifetimes[value as usize]);
-            for (lifetime, added) in differences(&old, &new) {
-                if added {
-                    add_local(&mut self.locals, lifetime, size);
-                    self.shift(lifetime, size, &mut shifts);
-                } else {
-                    remove_local(&mut self.locals, lifetime, size);
-                    self.shift(lifetime, -size, &mut shifts);
-                }
-            }
-            self.lifetimes[value as usize] = new;
-            undo.lifetimes.push((value, old));
-        }
-        self.scratch.values = values;
         merge_shifts(&mut shifts);
         let groups = std::mem::take(&mut self.scratch.groups);
         for &group in &groups {
@@ -388,13 +418,14 @@ impl<'p> State<'p> {
         self.scratch.shifts = shifts;
     }
 
-    fn shift(&mut self, lifetime: Lifetime, size: f64, shifts: &mut Vec<(Step, f64)>) {
+    fn shift(&mut self, lifetime: Lifetime, size: f64) {
         self.touch_group(lifetime.start.0);
         if (lifetime.end.0 as usize) < self.groups.len() {
             self.touch_group(lifetime.end.0);
         }
         let last = lifetime.end.0.min(self.groups.len() as Step);
         if lifetime.start.0 + 1 < last {
+            let shifts = &mut self.scratch.shifts;
             shifts.push((lifetime.start.0 + 1, size));
             shifts.push((last, -size));
         }
@@ -450,8 +481,10 @@ impl<'p> State<'p> {
         peak
     }
 
-    /// Appends them, in the order of their starts.
-    fn lifetimes_of(&self, value: ValueId, lifetimes: &mut Vec<Lifetime>) {
+    /// The life of the value that its producer's first computation begins, for index 0, or the
+    /// copy at `index - 1`.
+    fn lifetime(&self, value: ValueId, index: usize) -> Lifetime {
+        self.count(1);
         let info = &self.problem.values[value as usize];
         let producer = info.producer;
         let copies: &[Step] = if info.recomputed {
@@ -459,28 +492,31 @@ impl<'p> State<'p> {
         } else {
             &[]
         };
-        for i in 0..=copies.len() {
-            let start = if i == 0 {
-                (producer, producer)
-            } else {
-                (copies[i - 1], producer)
-            };
-            let next = copies
-                .get(i)
-                .map_or((Step::MAX, Step::MAX), |&t| (t, producer));
-            let end = if info.kept && i == 0 {
-                (Step::MAX, Step::MAX)
-            } else {
-                match self.last_use(value, start, next) {
-                    Some(last) if info.overwriters.contains(&last.1) => last,
-                    Some(last) => (last.0, last.1 + 1),
-                    None if i > 0 && info.optional => start,
-                    None if info.released => (start.0, start.1 + 1),
-                    None => (Step::MAX, Step::MAX),
-                }
-            };
-            lifetimes.push(Lifetime { start, end });
-        }
+        let start = match index.checked_sub(1) {
+            None => (producer, producer),
+            Some(copy) => (copies[copy], producer),
+        };
+        let never = (Step::MAX, Step::MAX);
+        let next = copies.get(index).map_or(never, |&t| (t, producer));
+        let end = if info.kept && index == 0 {
+            never
+        } else {
+            match self.last_use(value, start, next) {
+                Some(last) if info.overwriters.contains(&last.1) => last,
+                Some(last) => (last.0, last.1 + 1),
+                None if index > 0 && info.optional => start,
+                None if info.released => (start.0, start.1 + 1),
+                None => never,
+            }
+        };
+        Lifetime { start, end }
+    }
+
+    /// Which life of the value a reader at that position reads.
+    fn life_at(&self, value: ValueId, at: (Step, Step)) -> usize {
+        let lifetimes = &self.lifetimes[value as usize];
+        let next = lifetimes.partition_point(|lifetime| lifetime.start < at);
+        next.saturating_sub(1)
     }
 
     /// The last reader in `start..next`.
@@ -545,29 +581,6 @@ fn merge_shifts(shifts: &mut Vec<(Step, f64)>) {
         }
         same
     });
-}
-
-/// What is in one list only, both being sorted by start: false if in the old one, true if in the new.
-fn differences<'l>(
-    mut old: &'l [Lifetime],
-    mut new: &'l [Lifetime],
-) -> impl Iterator<Item = (Lifetime, bool)> + 'l {
-    std::iter::from_fn(move || {
-        loop {
-            match (old.split_first(), new.split_first()) {
-                (Some((a, rest)), Some((b, others))) if a == b => (old, new) = (rest, others),
-                (Some((a, rest)), b) if b.is_none_or(|(b, _)| a.start <= b.start) => {
-                    old = rest;
-                    return Some((*a, false));
-                }
-                (_, Some((b, others))) => {
-                    new = others;
-                    return Some((*b, true));
-                }
-                _ => return None,
-            }
-        }
-    })
 }
 
 /// The parts of a lifetime in its first and last group.

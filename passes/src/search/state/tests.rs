@@ -75,7 +75,20 @@ fn fresh<'p>(problem: &'p Problem, of: &State<'p>) -> State<'p> {
         state.cost += problem.steps[copy.node as usize].copy_time;
     }
     state.next_stamp();
-    state.scratch.values = (0..problem.values.len() as ValueId).collect();
+    for (id, value) in problem.values.iter().enumerate() {
+        let id = id as ValueId;
+        let first = state.lifetimes[id as usize][0];
+        state.end(id, first);
+        let copies = match value.recomputed {
+            true => state.copies[value.producer as usize].len(),
+            false => 0,
+        };
+        let lifetimes: Vec<Lifetime> = (0..=copies).map(|i| state.lifetime(id, i)).collect();
+        for &lifetime in &lifetimes {
+            state.begin(id, lifetime);
+        }
+        state.lifetimes[id as usize] = lifetimes;
+    }
     for group in 0..problem.steps.len() as Step {
         state.touch_group(group);
     }
