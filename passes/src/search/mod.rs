@@ -126,6 +126,9 @@ const BEST: usize = 2;
 /// What has been improved for a budget near by is searched again for this part of the effort.
 const AGAIN: u64 = 4;
 
+/// A greedy search may evaluate so much for each step.
+const WORK_PER_STEP: u64 = 500;
+
 /// How to look for the smallest peak: the exponent; the part of the way to the structural bound
 /// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
 /// by); and the work, as a multiple of that of a neighbourhood search.
@@ -199,8 +202,12 @@ impl Search {
                 .collect(),
             None => {
                 let greedy = [Exponent::One, Exponent::Half, Exponent::Two].map(Start::Greedy);
-                let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
-                greedy.into_iter().chain(plenty).collect()
+                if self.problem.is_large() {
+                    greedy.into_iter().take(2).collect()
+                } else {
+                    let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
+                    greedy.into_iter().chain(plenty).collect()
+                }
             }
         };
         if let Some(smallest) = &self.smallest
@@ -366,12 +373,18 @@ impl Search {
             Start::Plenty(price) => bulk::evict_below(&mut state, *price),
             Start::From(copies) => neighbourhood::restore(&mut state, copies),
         }
-        let limit = self.effort.evaluations;
+        let limit = self.limit();
         if greedy(&mut state, &mut None, limit) != Reached::Budget {
             return None;
         }
         prune(&mut state, limit);
         Some(Found::of(&state))
+    }
+
+    /// The work of one descent to a budget: more for a large graph, which takes more moves.
+    fn limit(&self) -> u64 {
+        let steps = self.problem.steps.len() as u64;
+        self.effort.evaluations.max(steps * WORK_PER_STEP)
     }
 
     fn find_smallest(&mut self) -> &Found {
@@ -382,8 +395,12 @@ impl Search {
     }
 
     fn look_for_smallest(&self) -> Found {
-        let found = parallel::map(&DESCENTS, |&(exponent, stride, work)| {
-            self.descend(exponent, stride, self.effort.evaluations * work)
+        let descents = match self.problem.is_large() {
+            true => &DESCENTS[..1],
+            false => &DESCENTS[..],
+        };
+        let found = parallel::map(descents, |&(exponent, stride, work)| {
+            self.descend(exponent, stride, self.limit() * work)
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);

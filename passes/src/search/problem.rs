@@ -79,6 +79,14 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
+    /// With more steps than that, what is not near-linear is left out.
+    pub(crate) const MANY: usize = 3000;
+
+    /// Is it large? See [`Problem::MANY`].
+    pub(crate) fn is_large(&self) -> bool {
+        self.steps.len() > Problem::MANY
+    }
+
     /// Translates `graph`, whose first computations run in `order`.
     pub(crate) fn new(
         graph: &Graph,

@@ -1,9 +1,9 @@
 //! The memory of every group, under additions to ranges, with Φ and the largest need kept up to
 //! date: Φ = Σ over groups of (excess / budget)^p, excess = what a group needs above the budget.
 //!
-//! Groups lie in blocks. An addition to a whole block is one number; the block's groups are looked
-//! at only if some are above the budget and others are not, or p makes Φ uneven. Of a range of r
-//! groups this costs O(r / BLOCK + BLOCK), mostly without the second term: what fits stays fitting.
+//! Groups lie in blocks of about √n. An addition to a whole block is one number; the block's groups
+//! are looked at only if some are above the budget and others are not, or p makes Φ uneven. For a
+//! range of r groups this costs O(r / √n + √n).
 
 use super::problem::Step;
 
@@ -18,8 +18,8 @@ pub(crate) enum Exponent {
     Two,
 }
 
-/// Groups in a block.
-const BLOCK: usize = 32;
+/// The fewest groups in a block: so many are looked at in no time.
+const SMALLEST_BLOCK: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
@@ -27,6 +27,8 @@ struct Block {
     added: f64,
     /// The largest need.
     largest: f64,
+    /// The smallest need.
+    smallest: f64,
     /// Its part of Φ.
     phi: f64,
     /// How many groups are above the budget.
@@ -39,11 +41,14 @@ struct Block {
 pub(crate) struct Profile {
     /// By group, without what was added to its whole block. Whole numbers: sums are exact.
     needs: Vec<f64>,
+    /// Groups in a block.
+    size: usize,
     blocks: Vec<Block>,
     stale: Vec<u32>,
     budget: f64,
     scale: f64,
     exponent: Exponent,
+    /// Φ; for p = 1 in bytes, so that it is exact, otherwise as it is defined.
     phi: f64,
     over: i64,
 }
@@ -51,9 +56,11 @@ pub(crate) struct Profile {
 impl Profile {
     /// Every group needs nothing.
     pub(crate) fn new(groups: usize, budget: f64, exponent: Exponent) -> Profile {
+        let size = groups.isqrt().next_power_of_two().max(SMALLEST_BLOCK);
         let mut profile = Profile {
             needs: vec![0.0; groups],
-            blocks: vec![Block::default(); groups.div_ceil(BLOCK)],
+            size,
+            blocks: vec![Block::default(); groups.div_ceil(size)],
             stale: Vec::new(),
             budget: 0.0,
             scale: 0.0,
@@ -67,8 +74,9 @@ impl Profile {
 
     /// Counts from another budget.
     pub(crate) fn aim(&mut self, budget: f64, exponent: Exponent) {
-        (self.budget, self.exponent) = (budget, exponent);
-        self.scale = 1.0 / budget.max(1.0);
+        // Needs are whole numbers.
+        (self.budget, self.exponent) = (budget.floor(), exponent);
+        self.scale = 1.0 / self.budget.max(1.0);
         (self.phi, self.over) = (0.0, 0);
         self.stale.clear();
         for index in 0..self.blocks.len() {
@@ -92,12 +100,20 @@ impl Profile {
 
     /// Φ, up to rounding. Needs [`Profile::settle`] after additions.
     pub(crate) fn phi(&self) -> f64 {
+        match self.exponent {
+            Exponent::One => self.phi * self.scale,
+            Exponent::Half | Exponent::Two => self.phi,
+        }
+    }
+
+    /// What Φ is made of; see [`Profile::restore_phi`].
+    pub(crate) fn raw_phi(&self) -> f64 {
         self.phi
     }
 
     /// Puts back a Φ that rounding has moved.
-    pub(crate) fn restore_phi(&mut self, phi: f64) {
-        self.phi = phi;
+    pub(crate) fn restore_phi(&mut self, raw: f64) {
+        self.phi = raw;
     }
 
     /// How many groups are above the budget. Needs [`Profile::settle`] after additions.
@@ -108,7 +124,7 @@ impl Profile {
     /// What a group needs.
     pub(crate) fn need(&self, group: Step) -> f64 {
         let group = group as usize;
-        self.needs[group] + self.blocks[group / BLOCK].added
+        self.needs[group] + self.blocks[group / self.size].added
     }
 
     /// What a group that needs this much adds to Φ.
@@ -126,10 +142,11 @@ impl Profile {
         let mut largest: f64 = 0.0;
         let mut group = groups.start;
         while group < groups.end {
-            let index = group / BLOCK;
+            let index = group / self.size;
             let block = &self.blocks[index];
-            let end = ((index + 1) * BLOCK).min(groups.end);
-            if group == index * BLOCK && (end - group == BLOCK || end == self.needs.len()) {
+            let first = index * self.size;
+            let end = (first + self.size).min(groups.end);
+            if group == first && (end - first == self.size || end == self.needs.len()) {
                 largest = largest.max(block.largest);
             } else {
                 largest = largest.max(self::largest(&self.needs[group..end]) + block.added);
@@ -142,17 +159,17 @@ impl Profile {
     /// One group needs so much more.
     pub(crate) fn add_to(&mut self, group: Step, more: f64) {
         self.needs[group as usize] += more;
-        self.mark(group as usize / BLOCK);
+        self.mark(group as usize / self.size);
     }
 
     /// All `groups` need so much more.
     pub(crate) fn add(&mut self, groups: std::ops::Range<usize>, more: f64) {
         let mut group = groups.start;
         while group < groups.end {
-            let index = group / BLOCK;
-            let first = index * BLOCK;
-            let end = (first + BLOCK).min(groups.end);
-            if group == first && (end - first == BLOCK || end == self.needs.len()) {
+            let index = group / self.size;
+            let first = index * self.size;
+            let end = (first + self.size).min(groups.end);
+            if group == first && (end - first == self.size || end == self.needs.len()) {
                 self.add_to_block(index, more);
             } else {
                 for need in &mut self.needs[group..end] {
@@ -170,9 +187,15 @@ impl Profile {
         if block.stale {
             return;
         }
-        let largest = block.largest + more;
+        let (largest, smallest) = (block.largest + more, block.smallest + more);
         if largest.max(block.largest) <= self.budget {
-            block.largest = largest;
+            (block.largest, block.smallest) = (largest, smallest);
+        } else if self.exponent == Exponent::One && smallest.min(block.smallest) > self.budget {
+            // All of them stay above the budget.
+            let change = more * f64::from(block.over);
+            block.phi += change;
+            self.phi += change;
+            (block.largest, block.smallest) = (largest, smallest);
         } else {
             self.mark(index);
         }
@@ -192,27 +215,22 @@ impl Profile {
     }
 
     fn refresh(&mut self, index: usize) {
-        let first = index * BLOCK;
-        let needs = &self.needs[first..(first + BLOCK).min(self.needs.len())];
+        let first = index * self.size;
+        let needs = &self.needs[first..(first + self.size).min(self.needs.len())];
         let block = &mut self.blocks[index];
         let (added, budget) = (block.added, self.budget);
         block.largest = largest(needs) + added;
+        block.smallest = smallest(needs) + added;
         let (mut phi, mut over) = (0.0, 0);
         if block.largest > budget {
             let limit = budget - added;
             over = needs.iter().map(|&need| u32::from(need > limit)).sum();
             let scale = self.scale;
-            let excess = |need: f64| {
-                if need > limit {
-                    (need - limit) * scale
-                } else {
-                    0.0
-                }
-            };
+            let excess = |need: f64| if need > limit { need - limit } else { 0.0 };
             phi = match self.exponent {
-                Exponent::Half => sum(needs, |need| excess(need).sqrt()),
+                Exponent::Half => sum(needs, |need| (excess(need) * scale).sqrt()),
                 Exponent::One => sum(needs, excess),
-                Exponent::Two => sum(needs, |need| excess(need) * excess(need)),
+                Exponent::Two => sum(needs, |need| (excess(need) * scale).powi(2)),
             };
         }
         self.phi += phi - block.phi;
@@ -235,6 +253,17 @@ fn largest(needs: &[f64]) -> f64 {
     rest.iter().chain(&lanes).copied().fold(f64::MIN, f64::max)
 }
 
+fn smallest(needs: &[f64]) -> f64 {
+    let mut lanes = [f64::MAX; LANES];
+    let (chunks, rest) = needs.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &need) in lanes.iter_mut().zip(chunk) {
+            *lane = if need < *lane { need } else { *lane };
+        }
+    }
+    rest.iter().chain(&lanes).copied().fold(f64::MAX, f64::min)
+}
+
 fn sum(needs: &[f64], of: impl Fn(f64) -> f64) -> f64 {
     let mut lanes = [0.0; LANES];
     let (chunks, rest) = needs.as_chunks::<LANES>();
@@ -254,7 +283,7 @@ mod tests {
     #[test]
     fn additions_are_those_of_a_plain_list() {
         let mut random = Random::new(3);
-        for groups in [1, 31, 32, 33, 200] {
+        for groups in [1, 31, 32, 33, 200, 5000] {
             for exponent in [Exponent::Half, Exponent::One, Exponent::Two] {
                 let mut profile = Profile::new(groups, 50.0, exponent);
                 let mut plain = vec![0.0; groups];

@@ -18,6 +18,9 @@ use std::sync::atomic::Ordering;
 use super::problem::{Problem, Step, ValueId};
 use super::profile::{Exponent, Profile};
 
+/// Adding to that many groups takes as long as working out one life.
+const GROUPS_PER_EVALUATION: usize = 512;
+
 /// A node computed again (or no longer) directly before a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Copy {
@@ -230,7 +233,7 @@ impl<'p> State<'p> {
     /// Toggles the copies, brings everything up to date, and says how to go back.
     pub(crate) fn apply(&mut self, toggles: &[Copy]) -> Undo {
         let mut undo = self.scratch.undos.pop().unwrap_or_default();
-        (undo.phi, undo.cost) = (self.profile.phi(), self.cost);
+        (undo.phi, undo.cost) = (self.profile.raw_phi(), self.cost);
         self.next_stamp();
         for &copy in toggles {
             let added = self.toggle(copy);
@@ -414,6 +417,11 @@ impl<'p> State<'p> {
             }
         }
         self.profile.settle();
+        let moved: usize = shifts
+            .windows(2)
+            .map(|pair| (pair[1].0 - pair[0].0) as usize)
+            .sum();
+        self.count(moved / GROUPS_PER_EVALUATION);
         undo.shifts.clone_from(&shifts);
         self.scratch.shifts = shifts;
     }
