@@ -216,12 +216,11 @@ impl<'o> Pipeline<'o> {
         // An eighth more tensors leaves room for those of mirrors and barriers.
         let spare = Bytes(frame(&self.graph).0 * 9 / 8);
         let mut target = budget - spare;
-        // A search that was stopped knows of no smallest peak.
-        if !self.options.stop.load(Ordering::Relaxed) {
-            target = target.max(least.predicted_peak);
-        }
         for _ in 0..CORRECTIONS {
-            let plan = planner.within(target).ok()?;
+            let plan = planner.within(target).ok();
+            // The smallest may fit, though it needs more than the target.
+            let least = || Some(least).filter(|least| least.predicted_peak < budget);
+            let plan = plan.or_else(|| least().cloned())?;
             let (graph, costs) = self.apply(&plan);
             match self.enforced(graph, &costs, budget) {
                 Ok(candidate) => return Some(candidate),

@@ -15,9 +15,11 @@ use crate::graph::{Graph, NodeId};
 use super::EnforceOrder;
 use super::placement::{Chosen, Placement};
 
-/// How many visits of nodes adding may take, and then thinning out: two to eight seconds each,
-/// the more the larger the graph.
+/// How many visits of nodes adding may take: two to eight seconds, the more the larger the graph.
 const WORK: usize = 40_000_000;
+
+/// And thinning out: a barrier too many costs little.
+const THINNING: usize = WORK / 5;
 
 pub(super) struct Choice<'p> {
     placement: &'p Placement,
@@ -196,7 +198,7 @@ impl<'p> Choice<'p> {
         let mut kept: Vec<u32> = barriers.iter().map(|barrier| barrier.before).collect();
         chosen.fill(false);
         set(&mut chosen, &kept, true);
-        let limit = self.work.get().saturating_add(self.allowance);
+        let limit = self.work.get().saturating_add(THINNING.min(self.allowance));
         let mut group = kept.len().div_ceil(2);
         while group > 0 {
             let mut start = 0;
