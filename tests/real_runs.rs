@@ -4,18 +4,25 @@
 //! The runtime comes as a Python package. `tools/setup.sh` installs it into `.venv` once, which needs
 //! the network and Python 3.8 to 3.11.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ckpt_opt::onnx::Model;
-use ckpt_passes::analysis::cost::Cost;
+use ckpt_passes::analysis::cost::{Cost, Device, Overrides};
 use ckpt_passes::analysis::liveness::Liveness;
 use ckpt_passes::analysis::order::ExecutionOrder;
-use ckpt_passes::graph::Graph;
+use ckpt_passes::analysis::settings::RuntimeSettings;
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
+use ckpt_passes::optimize::{BudgetRequest, Options, measure};
+use ckpt_passes::program::Solving;
+use ckpt_passes::search::Effort;
+use ckpt_passes::strategy::Strategy;
 use serde_json::Value;
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
@@ -64,6 +71,68 @@ fn simulated(graph: &Graph, order: ExecutionOrder) -> String {
         .map(|node| node.name.as_str())
         .collect();
     names.join("\n")
+}
+
+#[test]
+fn no_random_graph_takes_more_than_predicted_in_any_settings() {
+    const GRAPHS: usize = 60;
+    /// Of a few hundred KB: the smallest graphs take little more than the runtime's own share.
+    const ABOVE: f64 = 0.05;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("a temporary path is text");
+    let script = ["tools/planner_check.py", &GRAPHS.to_string(), path];
+    assert_success(&preloaded(script));
+    let measured = fs::read(folder.path().join("measured.json")).expect("what was measured");
+    let measured: Vec<Value> = serde_json::from_slice(&measured).expect("measured peaks");
+    let mut wrong = Vec::new();
+    for (index, measured) in measured.iter().enumerate() {
+        let model = Model::open(&folder.path().join(format!("{index}.onnx"))).expect("a model");
+        let graph = model.graph().expect("a graph");
+        let symbol = Some(vec![Dimension::Symbol("batch".to_owned())]);
+        let first = |id: &TensorId| graph.tensor(*id).declared.as_ref().map(|d| d[..1].to_vec());
+        let symbolic = graph.inputs.iter().any(|id| first(id) == symbol);
+        for (settings, reuse, pattern) in [
+            ("lean", false, false),
+            ("reuse", true, false),
+            ("pattern", false, true),
+            ("default", true, true),
+        ] {
+            let options = Options {
+                bindings: symbolic
+                    .then(|| ("batch".to_owned(), 8))
+                    .into_iter()
+                    .collect(),
+                settings: RuntimeSettings { reuse, pattern },
+                budget: BudgetRequest::Smallest,
+                reserve: Bytes::ZERO,
+                device: Device::preset("cpu").expect("a preset"),
+                overrides: Overrides::default(),
+                strategy: Strategy::Auto,
+                variants: BTreeSet::new(),
+                effort: Effort {
+                    seed: 0,
+                    evaluations: 0,
+                },
+                stop: Arc::default(),
+                solving: Solving::default(),
+            };
+            let predicted = measure(&graph, &options).expect("a simulation");
+            for (order, peak) in [
+                ("default", &predicted.default),
+                ("priority", &predicted.priority),
+            ] {
+                let predicted = (peak.bytes - predicted.fixed).0 as f64;
+                let measured = number(&measured[settings], order);
+                if predicted < measured || predicted > measured * (1.0 + ABOVE) {
+                    wrong.push(format!(
+                        "{index}, {settings}, {order}: {predicted}, measured {measured} ({:+.2} %)",
+                        100.0 * (predicted / measured - 1.0)
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -240,6 +309,17 @@ fn python<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
         .args(arguments)
         .current_dir(root())
         .env("MALLOC_COUNTER", &runtime.malloc_counter)
+        .output()
+        .expect("Python starts")
+}
+
+/// As [`python`], with the malloc counter in the process itself.
+fn preloaded<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let runtime = runtime();
+    Command::new(&runtime.python)
+        .args(arguments)
+        .current_dir(root())
+        .env("LD_PRELOAD", &runtime.malloc_counter)
         .output()
         .expect("Python starts")
 }

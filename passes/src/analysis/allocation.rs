@@ -7,14 +7,15 @@
 //! - An alias lies in its input's buffer; so does an in-place result whose input nobody else reads
 //!   any more.
 //! - With `enable_mem_reuse`, any other result takes the buffer of its shape that died last, if
-//!   there is one. A dead buffer is one whose reads have all been planned, or that is never read.
+//!   there is one. A dead buffer is one whose reads have all been planned, or that is never read. What
+//!   nobody reads takes none (measured).
 //! - Else it gets a buffer of its own.
 //!
 //! A buffer's memory is taken when its first tensor is written, and given back after the *last*
 //! read of any of its tensors: in between it is never free, even while it is dead. A buffer that nobody
 //! reads is not given back before the end (measured: the mask of a MaxPool).
 
-use super::pattern::Pattern;
+use super::pattern::{self, Pattern};
 use super::settings::RuntimeSettings;
 use super::shapes::Shapes;
 use super::skeleton::Skeleton;
@@ -26,6 +27,8 @@ pub(crate) struct Allocation {
     pub(crate) buffers: Vec<Buffer>,
     /// The memory pattern's block, there from the beginning to the end: bytes.
     pub(crate) pattern: Option<u64>,
+    /// What the runtime keeps beside the block to find things in it: bytes.
+    pub(crate) tables: u64,
 }
 
 /// Memory that is there in the steps `first..=last`.
@@ -132,6 +135,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|_| true),
             pattern: None,
+            tables: 0,
         }
     }
 
@@ -179,7 +183,9 @@ impl<'s> Planner<'s> {
 
     fn take_dead(&mut self, tensor: u32) -> Option<u32> {
         let class = self.shapes?.class[tensor as usize]?;
-        if self.skeleton.output[tensor as usize] {
+        // Its own node's is the only use of what nobody reads, which always gets new memory (measured).
+        let unread = self.uses[tensor as usize] == 1;
+        if unread || self.skeleton.output[tensor as usize] {
             return None;
         }
         self.dead[class as usize].pop()
@@ -258,13 +264,24 @@ impl<'s> Planner<'s> {
                 released[read as usize].push(place as u32);
             }
         }
+        let writes = (0..self.skeleton.len()).flat_map(|node| self.skeleton.writes.get(node));
+        let known = writes
+            .filter(|&&tensor| shapes.resolved[tensor as usize])
+            .count();
+        let placed = self
+            .planned
+            .iter()
+            .filter(|planned| inside(planned.owner))
+            .count();
         let mut pattern = Pattern::default();
         let mut next = 0;
         for (step, released) in released.iter().enumerate() {
             while let Some(planned) = self.planned.get(next).filter(|p| p.first as usize == step) {
                 if inside(planned.owner) {
                     let size = self.skeleton.size[planned.owner as usize];
-                    pattern.place(next as u32, size, (planned.first, planned.dead));
+                    // What nobody reads stays to the end.
+                    let last = planned.read.unwrap_or(NONE);
+                    pattern.place(next as u32, size, (planned.first, last));
                 }
                 next += 1;
             }
@@ -275,6 +292,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|owner| !inside(owner)),
             pattern: Some(pattern.size()),
+            tables: pattern::tables(known, placed),
         }
     }
 }
@@ -340,6 +358,28 @@ mod tests {
         assert_eq!(profile(text, LEAN), [100, 140, 140]);
         // b lies in the unread result: that and k; b k; b c.
         assert_eq!(profile(text, REUSE), [100, 100, 100]);
+    }
+
+    #[test]
+    fn a_result_that_nobody_reads_takes_no_dead_buffer() {
+        let text = "g (float[10] x) => ()
+            <float[10] a, float[5] k, float[10] unread, float[5] c>
+            { a = Exp(x) k = F(a) unread, c = F(k) }";
+        // a; a k; k unread c.
+        assert_eq!(profile(text, REUSE), [80, 100, 120]);
+    }
+
+    #[test]
+    fn what_nobody_reads_has_its_place_in_the_block_to_the_end() {
+        let text = "g (float[10] x) => ()
+            <float[10] unread, float[10] a, float[5] k, float[10] b>
+            { unread, a = F(x) k = F(a) b = F(k) c = Size(b) }";
+        let pattern = RuntimeSettings {
+            pattern: true,
+            ..LEAN
+        };
+        // Blocks of 256 bytes for unread, a (then b) and k.
+        assert_eq!(profile(text, pattern)[0], 40 + 768);
     }
 
     #[test]

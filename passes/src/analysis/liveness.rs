@@ -30,6 +30,8 @@ pub struct Liveness {
     pub tensors: Vec<u64>,
     /// The memory pattern's block, if the runtime makes one. Part of every step's need.
     pub pattern: Option<Bytes>,
+    /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
+    pub pattern_tables: Bytes,
     /// The nodes as they run.
     pub order: Vec<NodeId>,
     /// What is live at the peak besides what the caller owns, largest first.
@@ -157,6 +159,7 @@ impl Liveness {
             profile,
             tensors,
             pattern: allocation.pattern.map(Bytes),
+            pattern_tables: Bytes(allocation.tables),
             order,
             holders,
         }

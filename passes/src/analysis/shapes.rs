@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind};
-use crate::operators;
+use crate::graph::{Dimension, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::operators::{self, RuntimeShape};
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,16 +85,108 @@ pub(crate) fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     });
     let mut shapes: Vec<Option<Vec<Dimension>>> = declared.collect();
     for &id in graph.order() {
-        for (position, output) in graph.node(id).outputs.iter().enumerate() {
+        let node = graph.node(id);
+        for (position, output) in node.outputs.iter().enumerate() {
             let Some(output) = *output else { continue };
-            if shapes[output.index()].is_none()
-                && operators::runtime_infers(graph.node(id), position)
-            {
-                shapes[output.index()] = inferred(graph, &shapes, id, output);
-            }
+            let declared = shapes[output.index()].take();
+            let rule = operators::runtime_shape(node, position);
+            let inferred = match (rule, &declared) {
+                (RuntimeShape::Of(input), _) => known(&shapes, node.input(input)).cloned(),
+                (RuntimeShape::Broadcast, _) => broadcast(&shapes, node),
+                (RuntimeShape::Expanded, _) => expanded(graph, &shapes, id, output),
+                (RuntimeShape::Other, None) => inferred(graph, &shapes, id, output),
+                (RuntimeShape::Other, Some(_)) | (RuntimeShape::Unknown, _) => None,
+            };
+            shapes[output.index()] = merged(declared, inferred);
         }
     }
     shapes
+}
+
+fn known(shapes: &[Option<Vec<Dimension>>], input: Option<TensorId>) -> Option<&Vec<Dimension>> {
+    shapes[input?.index()].as_ref()
+}
+
+/// What the runtime makes of a declaration and what it infers: numbers go before names.
+fn merged(
+    declared: Option<Vec<Dimension>>,
+    inferred: Option<Vec<Dimension>>,
+) -> Option<Vec<Dimension>> {
+    let (declared, inferred) = match (declared, inferred) {
+        (Some(declared), Some(inferred)) if declared.len() == inferred.len() => {
+            (declared, inferred)
+        }
+        (declared, inferred) => return declared.or(inferred),
+    };
+    let both = declared.into_iter().zip(inferred);
+    let merged = both.map(|(declared, inferred)| match (&declared, &inferred) {
+        (Dimension::Known(_), _) | (_, Dimension::Unknown) => declared,
+        (Dimension::Symbol(_), Dimension::Symbol(_)) => declared,
+        _ => inferred,
+    });
+    Some(merged.collect())
+}
+
+/// The standard's rule: a number other than one wins; a name stands if it is the only one.
+fn broadcast(shapes: &[Option<Vec<Dimension>>], node: &Node) -> Option<Vec<Dimension>> {
+    let inputs: Option<Vec<&[Dimension]>> = node
+        .inputs
+        .iter()
+        .map(|&input| known(shapes, input).map(Vec::as_slice))
+        .collect();
+    Some(broadcast_all(&inputs?))
+}
+
+fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
+    let rank = inputs.iter().map(|shape| shape.len()).max().unwrap_or(0);
+    let dimension = |position: usize| {
+        let here = inputs.iter().filter_map(|shape| {
+            let back = rank - position;
+            shape.len().checked_sub(back).map(|at| &shape[at])
+        });
+        let (mut size, mut names): (u64, Vec<&Dimension>) = (1, Vec::new());
+        for dimension in here {
+            match dimension {
+                Dimension::Known(1) => {}
+                Dimension::Known(other) => size = *other,
+                name if names.contains(&name) => {}
+                name => names.push(name),
+            }
+        }
+        match names.as_slice() {
+            [] => Dimension::Known(size),
+            _ if size != 1 => Dimension::Known(size),
+            [name] => (*name).clone(),
+            _ => Dimension::Unknown,
+        }
+    };
+    (0..rank).map(dimension).collect()
+}
+
+/// An Expand whose shape is not constant: what the first input says in numbers.
+fn expanded(
+    graph: &Graph,
+    shapes: &[Option<Vec<Dimension>>],
+    node: NodeId,
+    output: TensorId,
+) -> Option<Vec<Dimension>> {
+    let of = graph.node(node);
+    let first = known(shapes, of.input(0))?;
+    let to = graph.tensor(of.input(1)?);
+    // The runtime makes initializers of Constant nodes.
+    let constant = |&id: &NodeId| {
+        let node = graph.node(id);
+        node.is("", "Constant") && node.output(0) == of.input(1)
+    };
+    if to.kind == TensorKind::Initializer || graph.order().iter().any(constant) {
+        return inferred(graph, shapes, node, output);
+    }
+    let output = graph.tensor(output);
+    let rank = match (&output.shape, &output.declared) {
+        (Some(shape), _) => shape.len(),
+        (None, declared) => declared.as_ref()?.len(),
+    };
+    Some(broadcast_all(&[first, &vec![Dimension::Unknown; rank]]))
 }
 
 /// The concrete shape, with the symbols of those inputs that have the same dimension.
@@ -128,9 +220,48 @@ fn inferred(
             same.filter(|&(&s, _)| s == size)
                 .map(|(_, dimension)| dimension)
         });
+        // Where inputs meet, what one of them says stands.
+        let unknown = |dimension: &&Dimension| **dimension == Dimension::Unknown;
+        let said = here.clone().find(|dimension| !unknown(dimension));
         let number = Dimension::Known(size);
-        here.chain(anywhere).next().cloned().unwrap_or(number)
+        let other = here.chain(anywhere).next();
+        said.or(other).cloned().unwrap_or(number)
     };
     let dimensions = shape.iter().enumerate();
     Some(dimensions.map(|(i, &size)| symbol(i, size)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The runtime's shape of `tensor`.
+    fn shape(text: &str, tensor: &str) -> String {
+        let graph = Graph::parse(text).unwrap();
+        let id = graph.tensor_named(tensor).unwrap();
+        let dimension = |dimension: &Dimension| match dimension {
+            Dimension::Known(size) => size.to_string(),
+            Dimension::Symbol(name) => name.clone(),
+            Dimension::Unknown => "?".to_owned(),
+        };
+        match &runtime_shapes(&graph)[id.index()] {
+            Some(shape) => shape.iter().map(dimension).collect::<Vec<_>>().join(" "),
+            None => "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_inferred_goes_before_a_name_that_is_declared() {
+        let text = "g (float[4,1] x, int64[2] to) => () <float[n,8] y, float[n,8] z>
+            { y = Expand(x, to) z = Relu(y) }";
+        assert_eq!(shape(text, "y"), "4 8");
+        assert_eq!(shape(text, "z"), "4 8");
+    }
+
+    #[test]
+    fn different_names_broadcast_to_something_unknown() {
+        let text = "g (float[n,8] x, float[m,8] y) => () { z = Add(x, y) w = Mul(x, x) }";
+        assert_eq!(shape(text, "z"), "? 8");
+        assert_eq!(shape(text, "w"), "n 8");
+    }
 }

@@ -4,6 +4,7 @@
 //! to build, so that variants of one graph can be tried by the thousand.
 
 use crate::analysis::cost::Cost;
+use crate::analysis::shapes::runtime_shapes;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider};
 
@@ -51,6 +52,9 @@ pub(crate) struct Share {
     pub(crate) always: bool,
 }
 
+/// A shape as the runtime knows it.
+type RuntimeShape = Option<Vec<Dimension>>;
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Skeleton {
@@ -89,8 +93,9 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
+        let shapes = runtime_shapes(graph);
         for &id in graph.order() {
-            skeleton.push_node(graph, id, provider, costs[id.index()].workspace.0);
+            skeleton.push_node(graph, &shapes, id, provider, costs[id.index()].workspace.0);
         }
         skeleton
     }
@@ -165,7 +170,14 @@ impl Skeleton {
         self.workspace.len()
     }
 
-    fn push_node(&mut self, graph: &Graph, id: NodeId, provider: Provider, workspace: u64) {
+    fn push_node(
+        &mut self,
+        graph: &Graph,
+        shapes: &[RuntimeShape],
+        id: NodeId,
+        provider: Provider,
+        workspace: u64,
+    ) {
         let node = graph.node(id);
         if node.is("", "Constant") {
             // The session turns it into an initializer when it loads the file.
@@ -190,7 +202,7 @@ impl Skeleton {
         let sometimes = in_place
             .iter()
             .filter_map(pair)
-            .filter(|&(written, read)| same_size(graph, written, read))
+            .filter(|&(written, read)| same_size(graph, shapes, written, read))
             .map(|pair| (pair, false));
         self.shares.push(
             always
@@ -210,14 +222,14 @@ impl Skeleton {
     }
 }
 
-/// In-place results need equal shapes, number by number and symbol by symbol, and element sizes.
-fn same_size(graph: &Graph, written: TensorId, read: TensorId) -> bool {
+/// In-place results need shapes that the runtime knows to be equal, number by number and name by name, and equal
+/// element sizes.
+fn same_size(graph: &Graph, shapes: &[RuntimeShape], written: TensorId, read: TensorId) -> bool {
+    let (known, other) = (&shapes[read.index()], &shapes[written.index()]);
+    let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
     let (written, read) = (graph.tensor(written), graph.tensor(read));
-    let declared_apart = match (&written.declared, &read.declared) {
-        (Some(written), Some(read)) => written != read || read.contains(&Dimension::Unknown),
-        _ => false,
-    };
-    !declared_apart
+    known.as_ref().is_some_and(whole)
+        && known == other
         && read.shape.is_some()
         && read.shape == written.shape
         && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))

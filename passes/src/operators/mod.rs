@@ -219,15 +219,78 @@ pub fn updated_inputs(node: &Node) -> Vec<usize> {
     }
 }
 
-/// Does the runtime work out the shape of the output at `position` where the file declares none?
-/// It has rules for the standard's operators (but for two that it takes for functions), and for few
-/// of its own (measured: what sessions on real training graphs know).
-pub fn runtime_infers(node: &Node, position: usize) -> bool {
+/// How the runtime works out a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeShape {
+    /// Not at all.
+    Unknown,
+    /// It is that input's.
+    Of(usize),
+    /// The inputs are broadcast to each other.
+    Broadcast,
+    /// The first input is broadcast to a shape of which the runtime knows the rank alone, unless it is constant.
+    Expanded,
+    /// By another rule of the operator.
+    Other,
+}
+
+/// How the runtime works out the shape of the output at `position`. It has rules for the standard's operators (but
+/// for two that it takes for functions), and for few of its own (measured: what sessions on real
+/// training graphs know; random graphs in `tests/real_runs.rs`).
+pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
+    const FIRST: [&str; 22] = [
+        "Abs",
+        "Cast",
+        "Clip",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Identity",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "Neg",
+        "Not",
+        "Reciprocal",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Sign",
+        "Softmax",
+        "Softplus",
+        "Sqrt",
+        "Tanh",
+    ];
+    const FIRST_GRADIENT: [&str; 10] = [
+        "DropoutGrad",
+        "FastGeluGrad",
+        "GeluGrad",
+        "LayerNormalizationGrad",
+        "LeakyReluGrad",
+        "LogSoftmaxGrad_13",
+        "ReluGrad",
+        "SigmoidGrad",
+        "SoftmaxGrad_13",
+        "TanhGrad",
+    ];
+    const BROADCAST: [&str; 19] = [
+        "Add", "And", "BitShift", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod",
+        "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
+    ];
     match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "GreaterOrEqual" | "LessOrEqual") => false,
-        (MICROSOFT, "BatchNormalizationGrad" | "ConvGrad") => position == 0,
-        (MICROSOFT, name) => name == "LayerNormalizationGrad" || !name.contains("Grad"),
-        (domain, _) => domain.is_empty(),
+        ("", "GreaterOrEqual" | "LessOrEqual") => RuntimeShape::Unknown,
+        ("", name) if FIRST.contains(&name) => RuntimeShape::Of(0),
+        ("", name) if BROADCAST.contains(&name) => RuntimeShape::Broadcast,
+        ("", "Expand") => RuntimeShape::Expanded,
+        (MICROSOFT, "PassThrough") => RuntimeShape::Of(position),
+        (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => RuntimeShape::Of(0),
+        (MICROSOFT, "SplitTraining") => RuntimeShape::Unknown,
+        (MICROSOFT, name) if name == "SoftmaxCrossEntropyLossGrad" || !name.contains("Grad") => {
+            RuntimeShape::Other
+        }
+        ("", _) => RuntimeShape::Other,
+        _ => RuntimeShape::Unknown,
     }
 }
 
