@@ -177,6 +177,16 @@ def executed(profile_path, nodes):
     return runs
 
 
+def bound_step(session, values, outputs):
+    """A binding for one step; its outputs are allocated by the step."""
+    io = session.io_binding()
+    for name, value in values.items():
+        io.bind_ortvalue_input(name, value)
+    for name in outputs:
+        io.bind_output(name)
+    return io
+
+
 def digest(array):
     return hashlib.sha256(str(array.dtype).encode() + str(array.shape).encode() + array.tobytes()).hexdigest()
 
@@ -193,11 +203,7 @@ def main():
 
     counter, peaks, seconds = MallocCounter(), [], []
     for _ in range(args.steps):
-        io = session.io_binding()
-        for name, value in values.items():
-            io.bind_ortvalue_input(name, value)
-        for name in output_names:
-            io.bind_output(name)
+        io = bound_step(session, values, output_names)
         gc.collect()
         start = time.perf_counter()
         peaks.append(counter.during(lambda: session.run_with_iobinding(io)))

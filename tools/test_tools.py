@@ -9,6 +9,8 @@ from onnx import TensorProto, helper
 
 import check_model
 import measure
+import truth_plot
+import truth_table
 
 MODELS = os.path.join(os.path.dirname(measure.TOOLS), "testdata", "models")
 CROSS_MODAL = os.path.join(MODELS, "cross_modal.onnx")
@@ -101,6 +103,21 @@ class Measure(unittest.TestCase):
     def test_failure_carries_the_reason(self):
         with self.assertRaisesRegex(measure.StepFailed, "bind batch with --dim"):
             measure.step(CROSS_MODAL)
+
+
+class TruthTable(unittest.TestCase):
+    def test_what_is_recorded_is_found_and_a_broken_line_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rows.jsonl")
+            with open(path, "w") as file:
+                file.write('{"model": "a", "settings": "lean", "budget": "min", "ok": true}\n{"model": "b", "sett')
+            self.assertEqual(list(truth_table.recorded(path)), [("a", "lean", "min")])
+
+    def test_a_row_is_a_point_in_each_panel(self):
+        row = {"model": "a", "settings": "lean", "tried": "min", "times": {"added": 0.1},
+               "plan": {"peak_after_bytes": 3e6, "fixed_bytes": 1e6, "overhead": 0.1},
+               "check": {"rewritten": {"default": 2e6, "priority": 1e6}}}
+        self.assertEqual(truth_plot.draw([row, {"model": "b"}]).count("<circle"), 2)
 
 
 if __name__ == "__main__":

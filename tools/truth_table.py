@@ -1,32 +1,38 @@
 """Plans training graphs, runs original and rewritten, and prints what was predicted beside what was measured.
 
 Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...]
-           [--settings NAME ...] [--json FILE]
+           [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
 
 The graphs, and the dimensions that they are run with, stand in truth_models.json; a graph that DIR does
-not hold is left out. Each is rewritten for `fixed+50%` (for 70, 80 or 90 % where less is infeasible) and for
-`min`, for each of the settings (`default`, unless told otherwise), and checked in them as check_model.py
-does. A row is ok if
+not hold is left out. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
+otherwise), and checked in them as check_model.py does. Without --budgets these are `fixed+50%` (70, 80 or
+90 % where less is infeasible) and `min`; with it, one that is infeasible is said to be. A row is ok if
 
 - every bit agrees at DISABLE_ALL, and every tensor to 1e-5 at ENABLE_ALL;
 - what the caller owns and the measured peak together fit the budget, in both orders at DISABLE_ALL and in
   DEFAULT order at ENABLE_ALL (for `min`: the predicted smallest peak and 3 %);
 - both predicted peaks, less what the caller owns, are within 3 % of the measured ones.
 
+With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
+and rewritten by turns (step_times.py): wants a quiet machine. --json appends row by row, and what FILE has
+already is not done again; --minutes ends the work after the row in which they run out. --plot draws what
+FILE has: predicted against measured peak and added time.
+
 Graphs without CPU kernels are rewritten, which verifies the file, and not run. Sizes are in MB (10^6
 bytes) beyond what the caller owns. Exit status 0 if every row is ok.
 """
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import check_model
 import measure
+import truth_plot
 
 ACCURACY = 0.03
 INFEASIBLE = 3
@@ -47,6 +53,7 @@ COLUMNS = [
     ("PRIORITY", "{after_priority}"),
     ("ENABLE_ALL", "{after_enable_all}"),
     ("overhead", "{overhead}"),
+    ("measured", "{added}"),
     ("recomputed", "{recomputed_nodes}"),
     ("barriers", "{barriers}"),
     ("bits", "{bits}"),
@@ -70,20 +77,37 @@ def plan(binary, model, output, dims, budget, options=(), settings="lean"):
     return 0, json.loads(done.stdout)
 
 
-def rows(binary, name, model, entry, settings):
-    """The rows of one model, as dictionaries, one at a time."""
+def tool(script, *arguments):
+    """What a script of this folder prints; raises StepFailed."""
+    command = [sys.executable, os.path.join(measure.TOOLS, script)] + list(arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PLANNING_SECONDS)
+    if done.returncode != 0:
+        raise measure.StepFailed((done.stderr.strip().splitlines() or [script])[-1])
+    return done.stdout
+
+
+def rows(binary, name, model, entry, settings, groups, times):
+    """The rows of one model, as dictionaries, one at a time; of each group of budgets the first that is feasible."""
     dims = [f"{key}={value}" for key, value in entry["dims"].items()]
+    bound = [part for dim in dims for part in ("--dim", dim)]
     with tempfile.TemporaryDirectory() as folder:
-        original = None
+        original, options = None, []
         rewritten_file = os.path.join(folder, "rewritten.onnx")
-        for budgets in (LADDER, ["min"]):
+        if times and "static" not in entry:
+            profile = os.path.join(folder, "profile.json")
+            tool("make_profile.py", model, profile, *bound)
+            options = ["--profile", profile]
+        for budgets in groups:
             for budget in budgets:
                 if os.path.exists(rewritten_file):
                     os.remove(rewritten_file)
-                status, planned = plan(binary, model, rewritten_file, dims, budget, settings=settings)
+                status, planned = plan(binary, model, rewritten_file, dims, budget, options, settings)
                 if status != INFEASIBLE:
                     break
-            row = {"model": name, "dims": dims, "settings": settings, "budget": budget}
+            row = {"model": name, "dims": dims, "settings": settings, "budget": budgets[0], "tried": budget}
+            if status == INFEASIBLE and len(budgets) == 1:
+                yield dict(row, ok=True, static="infeasible: " + gist(planned))
+                continue
             if status != 0:
                 yield dict(row, ok=False, said=planned)
                 continue
@@ -99,6 +123,8 @@ def rows(binary, name, model, entry, settings):
                 yield dict(row, ok=False, said=str(failure))
                 continue
             row["check"] = check_model.compare(original, rewritten)
+            if times:
+                row["times"] = json.loads(tool("step_times.py", model, rewritten_file, "--settings", settings, *bound))
             os.remove(rewritten.dump)
             row["faults"] = faults(planned, row["check"], budget)
             yield dict(row, ok=not row["faults"])
@@ -126,7 +152,7 @@ def megabytes(count):
 
 def cells(row):
     """The texts of a row's columns."""
-    texts = {"model": row["model"], "dims": " ".join(row["dims"]), "settings": row["settings"], "budget": row["budget"],
+    texts = {"model": row["model"], "dims": " ".join(row["dims"]), "settings": row["settings"], "budget": row["tried"],
              "ok": "yes" if row["ok"] else "NO: " + "; ".join(row.get("faults") or [gist(row.get("said", ""))])}
     planned, check = row.get("plan"), row.get("check")
     if planned:
@@ -151,8 +177,10 @@ def cells(row):
             "bits": f"{check['compared']} equal" if check["bits_equal"] else f"{len(check['differing'])} DIFFER",
             "difference": f"{check['max_relative_difference']:.0e}",
         })
+    if "times" in row:
+        texts["added"] = f"{100 * row['times']['added']:.1f} %"
     if "static" in row:
-        texts["bits"] = "not run"
+        texts["bits"] = row["static"] if row["static"].startswith("infeasible") else "not run"
     return texts
 
 
@@ -177,14 +205,47 @@ class Missing(dict):
         return "–"
 
 
+def attempt(args, name, model, entry, settings, groups):
+    """The rows of these groups of budgets, up to one in which a tool fails."""
+    left = list(groups)
+    try:
+        for row in rows(args.binary, name, model, entry, settings, groups, args.times):
+            left.pop(0)
+            yield row
+    except (measure.StepFailed, subprocess.TimeoutExpired) as failure:
+        dims = [f"{key}={value}" for key, value in entry["dims"].items()]
+        yield {"model": name, "dims": dims, "settings": settings, "budget": left[0][0], "tried": left[0][0],
+               "ok": False, "said": str(failure)}
+
+
+def recorded(path):
+    """The rows that a file of --json has, by model, settings and budget. A line that broke off is none."""
+    known = {}
+    if path and os.path.exists(path):
+        with open(path) as file:
+            for text in file:
+                try:
+                    row = json.loads(text)
+                except ValueError:
+                    continue
+                known[row["model"], row["settings"], row["budget"]] = row
+    return known
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True)
     parser.add_argument("--models", required=True, metavar="DIR")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--settings", nargs="+", choices=["default", "lean"], default=["default"])
-    parser.add_argument("--json", metavar="FILE", help="also write every number, one JSON object a line")
+    parser.add_argument("--budgets", nargs="+", metavar="SIZE")
+    parser.add_argument("--times", action="store_true", help="measure the added time as well")
+    parser.add_argument("--json", metavar="FILE", help="append every number, one JSON object a line; skip what is there")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so many")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw what --json has")
     args = parser.parse_args()
+    groups = [[budget] for budget in args.budgets] if args.budgets else [LADDER, ["min"]]
+    end = time.monotonic() + 60 * args.minutes
     with open(os.path.join(measure.TOOLS, "truth_models.json")) as file:
         entries = json.load(file)
     present = {name: os.path.join(args.models, name + ".onnx") for name in entries}
@@ -193,18 +254,33 @@ def main():
         parser.error(f"no known model in {args.models}")
     print(line(title for title, _ in COLUMNS))
     print(line("---" for _ in COLUMNS), flush=True)
-    failed = 0
-    log = open(args.json, "w") if args.json else None
-    for name in chosen:
-        every = (rows(args.binary, name, present[name], entries[name], settings) for settings in args.settings)
-        for row in itertools.chain.from_iterable(every):
-            failed += not row["ok"]
-            print(line(form.format_map(Missing(cells(row))) for _, form in COLUMNS), flush=True)
-            if log:
-                log.write(json.dumps(row) + "\n")
-                log.flush()
+    known = recorded(args.json)
+    log = open(args.json, "a") if args.json else None
+    every, late = [], 0
+    for settings in args.settings:
+        for name in chosen:
+            missing = [group for group in groups if (name, settings, group[0]) not in known]
+            fresh = attempt(args, name, present[name], entries[name], settings, missing)
+            for group in groups:
+                row = known.get((name, settings, group[0]))
+                if row is None:
+                    row = next(fresh, None) if time.monotonic() < end else None
+                    if row is None:
+                        late += 1
+                        continue
+                    if log:
+                        log.write(json.dumps(row) + "\n")
+                        log.flush()
+                every.append(row)
+                print(line(form.format_map(Missing(cells(row))) for _, form in COLUMNS), flush=True)
     if log:
         log.close()
+    if args.plot:
+        with open(args.plot, "w") as file:
+            file.write(truth_plot.draw(every))
+    if late:
+        print(f"\n{late} rows are missing: the time was up, or a tool failed", file=sys.stderr)
+    failed = sum(not row["ok"] for row in every)
     if failed:
         print(f"\n{failed} rows are not ok", file=sys.stderr)
     return 1 if failed else 0

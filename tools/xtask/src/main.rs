@@ -146,7 +146,10 @@ fn truth(arguments: &[String]) -> Result<(), Failed> {
         [] => ("testdata/models", arguments),
     };
     let mut table = tool("truth_table.py", models);
-    table.arg("--json").arg(target().join("truth.jsonl"));
+    let record = target().join("truth.jsonl");
+    // The file is for going on after a break (the script itself); a new run of this command starts over.
+    let _ = std::fs::remove_file(&record);
+    table.arg("--json").arg(record);
     if !names.is_empty() {
         table.arg("--only").args(names);
     }

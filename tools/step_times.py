@@ -1,0 +1,51 @@
+"""How long steps of two graphs take, by turns in one process, so that a busy machine slows both.
+
+Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--rounds N]
+
+Prints JSON: the least seconds of each, and their ratio less one ("added"), after one round that does
+not count. One thread, no arena, DISABLE_ALL, DEFAULT order.
+"""
+
+import argparse
+import json
+import time
+
+import onnxruntime as ort
+
+from run_step import bound_step, load_model, session_options
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("original")
+    parser.add_argument("rewritten")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--settings", choices=["lean", "default"], default="default")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    args.seed, args.expose_statistics, args.inputs_of = 1, False, args.original
+    args.threads, args.level, args.order, args.no_arena = 1, "disable_all", "default", True
+    options = session_options(args, None)
+    runs, values = [], None
+    for path in (args.original, args.rewritten):
+        model, arrays, outputs, _ = load_model(path, args)
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        if values is None:
+            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        runs.append((session, outputs))
+    rounds = []
+    for _ in range(args.rounds + 1):
+        seconds = []
+        for session, outputs in runs:
+            io = bound_step(session, values, outputs)
+            start = time.perf_counter()
+            session.run_with_iobinding(io)
+            seconds.append(time.perf_counter() - start)
+            del io
+        rounds.append(seconds)
+    first, second = (min(column) for column in zip(*rounds[1:]))
+    print(json.dumps({"original": first, "rewritten": second, "added": second / first - 1, "rounds": rounds[1:]}))
+
+
+if __name__ == "__main__":
+    main()
