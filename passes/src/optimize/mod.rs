@@ -4,6 +4,7 @@ mod copies;
 mod forms;
 mod need;
 mod pipeline;
+mod rivals;
 mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};

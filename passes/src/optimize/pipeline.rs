@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::copies::use_cheaper_copies;
 use super::need::{Candidate, describe, frame, in_default_order, need};
+use super::rivals::Rivals;
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
@@ -18,13 +19,16 @@ use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Search, first_orders};
-use crate::strategy::{Planner, Portfolio, Task, Unplanned, ilp, planner};
+use crate::strategy::{Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
 use crate::transform::release_unread::ReleaseUnread;
 
 /// How often the search aims lower because the runtime's order needs more than the plan's.
 const CORRECTIONS: usize = 4;
+
+/// A plan that adds no more than this part of the step's time stands.
+const CHEAP: u64 = 20;
 
 /// When a solver that raises the lower bound ends.
 const CERTIFYING: Limits = Limits {
@@ -93,10 +97,22 @@ impl<'o> Pipeline<'o> {
             planner.smallest_in_passing()
         };
         let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
-        let smallest = self.smallest(&least);
+        let mut smallest = self.smallest(&least);
+        let mut rivals = (strategy == Strategy::Auto).then(|| Rivals::of(&task));
+        if budgets.contains(&BudgetRequest::Smallest) {
+            smallest = self.smaller(smallest, rivals.as_mut());
+        }
         let each = budgets.iter();
         Ok(each
-            .map(|&request| self.fit(planner.as_mut(), &least, &smallest, request))
+            .map(|&request| {
+                self.fit(
+                    planner.as_mut(),
+                    rivals.as_mut(),
+                    &least,
+                    &smallest,
+                    request,
+                )
+            })
             .collect())
     }
 
@@ -135,6 +151,7 @@ impl<'o> Pipeline<'o> {
     fn fit(
         &self,
         planner: &mut dyn Planner,
+        mut rivals: Option<&mut Rivals<'_>>,
         least: &Plan,
         smallest: &Candidate,
         request: BudgetRequest,
@@ -145,32 +162,110 @@ impl<'o> Pipeline<'o> {
         let budget = self.budget(request, reached);
         let untouched = Candidate::new(self.original.clone(), self.options);
         let coloured = Candidate::coloured(self.original.clone(), self.options);
+        let mut chosen = None;
         let candidate = if untouched.need() <= budget {
             untouched
         } else if coloured.need() <= budget {
             coloured
-        } else if let Some(found) = self.within(planner, least, budget) {
-            found
-        } else if smallest.need() <= budget {
-            smallest.clone()
         } else {
-            let reserve = self.options.reserve;
-            let smallest = self.smallest(&planner.smallest().unwrap_or_else(|_| least.clone()));
-            if smallest.need() > budget {
-                return Err(OptimizeError::Infeasible {
-                    budget: budget + reserve,
-                    smallest: Box::new(smallest.peak(reserve)),
-                });
+            let own = self.within(planner, least, budget, u64::MAX);
+            let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
+            let own = own.or_else(|| (smallest.need() <= budget).then(|| smallest.clone()));
+            let found = match rivals.as_deref_mut().filter(|_| !cheap) {
+                Some(rivals) => self.best_of(own, rivals, budget, &mut chosen),
+                None => own,
+            };
+            match found {
+                Some(found) => found,
+                None => self.smallest_within(planner, rivals, least, budget)?,
             }
-            smallest
         };
         verify_rewritten(self.original, &candidate.graph, self.options, budget)?;
-        let notes = planner.notes();
+        let notes = match chosen {
+            None => planner.notes(),
+            Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
+        };
         let summary = self.summary(&candidate, budget, reached, notes);
         Ok(Optimized {
             graph: candidate.graph,
             summary,
         })
+    }
+
+    /// The smallest that is found with more work; an error if even that does not fit.
+    fn smallest_within(
+        &self,
+        planner: &mut dyn Planner,
+        rivals: Option<&mut Rivals<'_>>,
+        least: &Plan,
+        budget: Bytes,
+    ) -> Result<Candidate, OptimizeError> {
+        let reserve = self.options.reserve;
+        let smallest = self.smallest(&planner.smallest().unwrap_or_else(|_| least.clone()));
+        let smallest = self.smaller(smallest, rivals);
+        if smallest.need() <= budget {
+            return Ok(smallest);
+        }
+        Err(OptimizeError::Infeasible {
+            budget: budget + reserve,
+            smallest: Box::new(smallest.peak(reserve)),
+        })
+    }
+
+    /// `own`, or what a published strategy reaches if that is less.
+    fn smaller(&self, own: Candidate, rivals: Option<&mut Rivals<'_>>) -> Candidate {
+        let mut best = own;
+        let Some(rivals) = rivals.filter(|_| !self.stopped()) else {
+            return best;
+        };
+        for rival in rivals.all() {
+            if rival.least.predicted_peak < best.need() {
+                let other = self.smallest(&rival.least);
+                if other.need() < best.need() {
+                    best = other;
+                }
+            }
+        }
+        best
+    }
+
+    /// `own`, or a cheaper candidate by a published strategy, which is then named.
+    fn best_of(
+        &self,
+        own: Option<Candidate>,
+        rivals: &mut Rivals<'_>,
+        budget: Bytes,
+        chosen: &mut Option<Strategy>,
+    ) -> Option<Candidate> {
+        let mut best = own;
+        if self.stopped() {
+            return best;
+        }
+        for rival in rivals.all() {
+            let below = best.as_ref().map_or(u64::MAX, |best| self.added(best));
+            let other = self.within(rival.planner.as_mut(), &rival.least, budget, below);
+            if let Some(other) = other.filter(|other| self.added(other) < below) {
+                best = Some(other);
+                *chosen = Some(rival.strategy);
+            }
+        }
+        best
+    }
+
+    /// Nanoseconds that the candidate takes more than the unmodified graph.
+    fn added(&self, candidate: &Candidate) -> u64 {
+        let costs = costs(self.original, &self.options.device, &self.options.overrides);
+        let before = time(self.original, &costs);
+        time(&candidate.graph, &candidate.costs).saturating_sub(before)
+    }
+
+    /// Does it add so little that nobody else needs to be asked?
+    fn is_cheap(&self, candidate: &Candidate) -> bool {
+        self.added(candidate) <= time(&candidate.graph, &candidate.costs) / CHEAP
+    }
+
+    fn stopped(&self) -> bool {
+        self.options.stop.load(Ordering::Relaxed)
     }
 
     /// The budget without the reserve, which the graph does not see.
@@ -211,8 +306,15 @@ impl<'o> Pipeline<'o> {
         Candidate::coloured(graph, self.options)
     }
 
-    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak.
-    fn within(&self, planner: &mut dyn Planner, least: &Plan, budget: Bytes) -> Option<Candidate> {
+    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak. None
+    /// if it adds `below` nanoseconds or more.
+    fn within(
+        &self,
+        planner: &mut dyn Planner,
+        least: &Plan,
+        budget: Bytes,
+        below: u64,
+    ) -> Option<Candidate> {
         // An eighth more tensors leaves room for those of mirrors and barriers.
         let spare = Bytes(frame(&self.graph).0 * 9 / 8);
         let mut target = budget - spare;
@@ -222,6 +324,9 @@ impl<'o> Pipeline<'o> {
             let least = || Some(least).filter(|least| least.predicted_peak < budget);
             let plan = plan.or_else(|| least().cloned())?;
             let (graph, costs) = self.apply(&plan);
+            if time(&graph, &costs).saturating_sub(time(&self.graph, &self.costs)) >= below {
+                return None;
+            }
             match self.enforced(graph, &costs, budget) {
                 Ok(candidate) => return Some(candidate),
                 // Less than the same plan needs, or it is found again.
@@ -284,10 +389,6 @@ impl<'o> Pipeline<'o> {
         notes: Vec<String>,
     ) -> Summary {
         let reserve = self.options.reserve;
-        let time = |graph: &Graph, costs: &[Cost]| {
-            let times = graph.order().iter().map(|id| costs[id.index()].time.0);
-            times.fold(0, u64::saturating_add)
-        };
         let is_new = |id: &NodeId| id.index() >= self.graph.node_count();
         let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
         let is_barrier = |id: &&NodeId| {
@@ -348,6 +449,12 @@ impl<'o> Pipeline<'o> {
             None => search.lower_bound(room, known),
         }
     }
+}
+
+/// Nanoseconds of all nodes.
+fn time(graph: &Graph, costs: &[Cost]) -> u64 {
+    let times = graph.order().iter().map(|id| costs[id.index()].time.0);
+    times.fold(0, u64::saturating_add)
 }
 
 /// This program's own strategy: the cheapest that the searches find, one for each order.

@@ -52,7 +52,7 @@ fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) ->
             if *work == 0 {
                 break;
             }
-            analysis = Analysis::of(task, forward, &sequence);
+            analysis.insert(task, forward, vertex, before);
         } else {
             step += 1;
         }
@@ -64,6 +64,7 @@ fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) ->
 }
 
 /// One computation of a vertex, or a result of any other node.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     vertex: Option<u32>,
     bytes: u64,
@@ -79,12 +80,15 @@ impl Life {
 }
 
 /// Who lives where in one sequence, counted plainly: without sharing of memory and workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Analysis {
     lives: Vec<Life>,
     /// By step.
     need: Vec<u64>,
     /// By vertex: its computations, ascending.
     of_vertex: Vec<Vec<u32>>,
+    /// By tensor that no vertex writes: its life.
+    of_tensor: Vec<Option<u32>>,
 }
 
 impl Analysis {
@@ -95,6 +99,7 @@ impl Analysis {
             lives: Vec::new(),
             need: vec![0; sequence.len()],
             of_vertex: vec![Vec::new(); forward.vertices.len()],
+            of_tensor: vec![None; graph.tensor_count()],
         };
         let mut latest = vec![NONE; graph.tensor_count()];
         let mut latest_of_vertex = vec![NONE; forward.vertices.len()];
@@ -129,19 +134,79 @@ impl Analysis {
             }
             for tensor in node.writes() {
                 latest[tensor.index()] = life;
+                if vertex.is_none() {
+                    analysis.of_tensor[tensor.index()] = Some(life);
+                }
             }
         }
-        let mut change = vec![0i128; sequence.len() + 1];
-        for life in &analysis.lives {
+        analysis.count();
+        analysis
+    }
+
+    /// The same for the sequence in which all nodes of `vertex` run again before the step
+    /// `before`.
+    fn insert(&mut self, task: &Task<'_>, forward: &ForwardPart, vertex: u32, before: usize) {
+        let of = &forward.vertices[vertex as usize];
+        for life in &mut self.lives {
+            if life.first >= before {
+                life.first += of.nodes.len();
+            }
+            let later = life.uses.partition_point(|&at| at < before);
+            for at in &mut life.uses[later..] {
+                *at += of.nodes.len();
+            }
+        }
+        // Who read the computation before from here on reads the new one.
+        let place = self.of_vertex[vertex as usize]
+            .partition_point(|&life| self.lives[life as usize].first < before);
+        let new = self.lives.len() as u32;
+        let earlier = self.of_vertex[vertex as usize][..place].last().copied();
+        let uses = earlier.map_or(Vec::new(), |earlier| {
+            let uses = &mut self.lives[earlier as usize].uses;
+            uses.split_off(uses.partition_point(|&at| at < before))
+        });
+        self.lives.push(Life {
+            vertex: Some(vertex),
+            bytes: of.bytes.0,
+            first: before,
+            uses,
+        });
+        self.of_vertex[vertex as usize].insert(place, new);
+        for (offset, &id) in of.nodes.iter().enumerate() {
+            let at = before + offset;
+            for tensor in task.graph.node(id).reads() {
+                let life = match forward.vertex(tensor) {
+                    Some(read) => {
+                        let lives = self.of_vertex[read as usize].iter().rev();
+                        let mut lives = lives.filter(|&&l| self.lives[l as usize].first < at);
+                        lives.next().copied()
+                    }
+                    None => self.of_tensor[tensor.index()],
+                };
+                let Some(life) = life else { continue };
+                let uses = &mut self.lives[life as usize].uses;
+                let place = uses.partition_point(|&use_at| use_at < at);
+                if uses.get(place) != Some(&at) {
+                    uses.insert(place, at);
+                }
+            }
+        }
+        let steps = self.need.len() + of.nodes.len();
+        self.need.resize(steps, 0);
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let mut change = vec![0i128; self.need.len() + 1];
+        for life in &self.lives {
             change[life.first] += i128::from(life.bytes);
             change[life.last() + 1] -= i128::from(life.bytes);
         }
         let mut live = 0;
-        for (need, change) in analysis.need.iter_mut().zip(change) {
+        for (need, change) in self.need.iter_mut().zip(change) {
             live += change;
             *need = u64::try_from(live).unwrap_or(u64::MAX);
         }
-        analysis
     }
 
     fn peak(&self) -> u64 {
@@ -182,6 +247,37 @@ mod tests {
     use super::*;
     use crate::graph::Graph;
     use crate::strategy::tests::{names, with_task};
+    use crate::testing::random_training_graph;
+
+    #[test]
+    fn an_inserted_copy_is_analysed_as_the_new_sequence_is() {
+        let mut inserted = 0;
+        for seed in 0..20 {
+            let graph = random_training_graph(seed, 40);
+            with_task(&graph, |task| {
+                let forward = ForwardPart::of(task);
+                let mut sequence = task.order.to_vec();
+                let mut analysis = Analysis::of(task, &forward, &sequence);
+                for step in (0..task.order.len()).step_by(3) {
+                    let Some((vertex, before)) = analysis.best(&forward, step) else {
+                        continue;
+                    };
+                    let nodes = &forward.vertices[vertex as usize].nodes;
+                    sequence.splice(before..before, nodes.iter().copied());
+                    analysis.insert(task, &forward, vertex, before);
+                    let afresh = Analysis::of(task, &forward, &sequence);
+                    let shown = |of: &Analysis| {
+                        let mut lives = of.lives.clone();
+                        lives.sort_by_key(|life| life.first);
+                        (lives, of.need.clone())
+                    };
+                    assert_eq!(shown(&analysis), shown(&afresh), "seed {seed}, step {step}");
+                    inserted += 1;
+                }
+            });
+        }
+        assert!(inserted > 50, "{inserted}");
+    }
 
     #[test]
     fn what_frees_most_at_the_step_runs_again_before_its_next_use() {

@@ -15,6 +15,10 @@ cargo xtask quality [DIR] [OPTION...]
                            plans the graphs in DIR (testdata/models) and generated ones at many budgets,
                            and prints how good the plans are; --sweep checks that a larger budget never
                            costs more. Options: .venv/bin/python tools/quality.py --help
+cargo xtask never-worse DIR [OPTION...]
+                           plans the graphs in DIR with auto and the published strategies, in both runtime
+                           settings, and fails where one of them beats auto. Options: --only NAME...,
+                           --settings lean, --strategies NAME,..., --time-limit SECONDS
 cargo xtask published DIR [OPTION...]
                            plans the networks of the lower-set paper's Table 1 that are in DIR with every
                            strategy, and prints their peaks beside the paper's
@@ -33,7 +37,8 @@ fn main() -> ExitCode {
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
-        Some("published") => published(&arguments[1..]),
+        Some("never-worse") => planned_in("never_worse.py", &arguments[1..]),
+        Some("published") => planned_in("published_table.py", &arguments[1..]),
         Some("highs") => highs(),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -166,13 +171,14 @@ fn quality(arguments: &[String]) -> Result<(), Failed> {
     run(tool("quality.py", models).args(options))
 }
 
-fn published(arguments: &[String]) -> Result<(), Failed> {
+/// A tool that plans the graphs of a folder, which has to be named.
+fn planned_in(name: &str, arguments: &[String]) -> Result<(), Failed> {
     let [models, options @ ..] = arguments else {
-        return Err(Failed("which folder has the networks?".to_owned()));
+        return Err(Failed("which folder has the graphs?".to_owned()));
     };
     setup()?;
     release(&["ckpt-opt"])?;
-    run(tool("published_table.py", models).args(options))
+    run(tool(name, models).args(options))
 }
 
 fn release(packages: &[&str]) -> Result<(), Failed> {

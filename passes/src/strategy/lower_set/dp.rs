@@ -30,6 +30,8 @@ pub(super) fn best_sequence(
 ) -> Option<(u32, Vec<usize>)> {
     let sets = &family.sets;
     let mut table: Vec<Vec<Entry>> = vec![Vec::new(); sets.len()];
+    // By set: so many entries are worth the work of dropping some.
+    let mut many = vec![MANY; sets.len()];
     table[0].push(Entry {
         time: 0,
         kept: 0,
@@ -64,8 +66,9 @@ pub(super) fn best_sequence(
                     });
                 }
             }
-            if table[upper].len() > MANY {
+            if table[upper].len() > many[upper] {
                 prune(&mut table[upper], goal);
+                many[upper] = MANY.max(2 * table[upper].len());
             }
         }
         table[lower] = entries;

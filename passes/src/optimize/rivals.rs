@@ -1,0 +1,63 @@
+//! The published strategies beside this program's own search, where that has no cheap plan: their
+//! plans go through the same enforcement, and what is best in the written graph is taken. What
+//! looks best in the planned order need not be: the runtime's settings add to some plans more than
+//! to others.
+
+use crate::plan::Plan;
+use crate::strategy::{Planner, Strategy, Task, planner};
+
+/// Those that are quick; the others reach no less.
+const STRATEGIES: [Strategy; 9] = [
+    Strategy::ChenRecursive,
+    Strategy::LowerSetApproxMemory,
+    Strategy::LowerSetApproxTime,
+    Strategy::PreciseDp,
+    Strategy::UniformDp,
+    Strategy::JoinDp,
+    Strategy::Knapsack,
+    Strategy::CheapOps,
+    Strategy::GreedyRemat,
+];
+
+/// Graphs of more nodes take too long to look at so many plans.
+const MOST_NODES: usize = 5_000;
+
+/// A published strategy at work.
+pub(super) struct Rival<'t> {
+    pub(super) strategy: Strategy,
+    pub(super) planner: Box<dyn Planner + 't>,
+    /// Its plan with the smallest peak.
+    pub(super) least: Plan,
+}
+
+/// All of them, made when the first is wanted.
+pub(super) struct Rivals<'t> {
+    task: &'t Task<'t>,
+    rivals: Option<Vec<Rival<'t>>>,
+}
+
+impl<'t> Rivals<'t> {
+    pub(super) fn of(task: &'t Task<'t>) -> Rivals<'t> {
+        Rivals { task, rivals: None }
+    }
+
+    /// None for graphs that are too large.
+    pub(super) fn all(&mut self) -> &mut [Rival<'t>] {
+        let task = self.task;
+        self.rivals.get_or_insert_with(|| {
+            if task.order.len() > MOST_NODES {
+                return Vec::new();
+            }
+            let at_work = |strategy: Strategy| {
+                let mut planner = planner(strategy, task)?;
+                let least = planner.smallest().ok()?;
+                Some(Rival {
+                    strategy,
+                    planner,
+                    least,
+                })
+            };
+            STRATEGIES.into_iter().filter_map(at_work).collect()
+        })
+    }
+}
