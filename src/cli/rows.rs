@@ -54,7 +54,7 @@ pub struct Row {
         value_name = "LIST",
         value_enum,
         value_delimiter = ',',
-        default_value = "sums"
+        default_value = "all"
     )]
     pub variants: Vec<Variants>,
     /// What the step is run with.

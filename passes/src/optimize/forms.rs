@@ -104,7 +104,7 @@ fn optimize(graph: &Graph, options: &Options) -> Result<Optimized, OptimizeError
             break;
         }
         let trial = plan(
-            &Pipeline::new(graph, apply(graph, &with), options),
+            &Pipeline::new(graph, apply(graph, &with), options).alone(),
             graph,
             &with,
             options,

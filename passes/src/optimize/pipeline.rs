@@ -49,6 +49,8 @@ pub(super) struct Pipeline<'o> {
     /// The orders of first computations that are worth a look, the best first; never empty.
     orders: Vec<Vec<NodeId>>,
     before: Liveness,
+    /// Are the published strategies asked as well?
+    rivals: bool,
 }
 
 impl<'o> Pipeline<'o> {
@@ -76,6 +78,15 @@ impl<'o> Pipeline<'o> {
             sequences,
             orders,
             before,
+            rivals: options.strategy == Strategy::Auto,
+        }
+    }
+
+    /// The same without the published strategies, for forms that are only tried.
+    pub(super) fn alone(self) -> Pipeline<'o> {
+        Pipeline {
+            rivals: false,
+            ..self
         }
     }
 
@@ -98,7 +109,7 @@ impl<'o> Pipeline<'o> {
         };
         let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
         let mut smallest = self.smallest(&least);
-        let mut rivals = (strategy == Strategy::Auto).then(|| Rivals::of(&task));
+        let mut rivals = self.rivals.then(|| Rivals::of(&task));
         if budgets.contains(&BudgetRequest::Smallest) {
             smallest = self.smaller(smallest, rivals.as_mut());
         }
