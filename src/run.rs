@@ -21,8 +21,8 @@ use thiserror::Error;
 use crate::cli::{
     self, CostsError, DeviceError, Inspect, Messages, ProfileError, Rewrite, Setting, Verify,
 };
-use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export};
-use crate::report::{self, Outcome, ReportFile};
+use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export_with};
+use crate::report::{self, Outcome, ReportFile, Session};
 
 /// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
 pub(crate) const EVALUATIONS: u64 = 1_000_000;
@@ -124,6 +124,10 @@ pub fn rewrite(
         Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
         None => None,
     };
+    let session_file = match &arguments.session_options {
+        Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
+        None => None,
+    };
     let original = model.graph()?;
     warn(&model, &original, &options, messages);
 
@@ -138,10 +142,11 @@ pub fn rewrite(
         error: error.into(),
     })?;
     let search_time = searching.elapsed();
+    let session = Session::of(&options, &optimized.summary);
 
     if let Some(output) = output {
         messages.progress(format_args!("writing {}", output.display()));
-        let pending = export(&model, &optimized.graph, output)?;
+        let pending = export_with(&model, &optimized.graph, output, &session.metadata())?;
         verify_pending(&pending, &original, &options, optimized.summary.budget)?;
         pending.commit()?;
     }
@@ -154,6 +159,9 @@ pub fn rewrite(
         search_time,
         total_time: started.elapsed(),
     };
+    if let Some(file) = session_file {
+        file.write(&session.json())?;
+    }
     if let Some(file) = report_file {
         file.write(&outcome.full_json())?;
     }
@@ -362,7 +370,8 @@ mod tests {
             solving: Solving::default(),
         };
         let folder = tempfile::tempdir().unwrap();
-        let pending = export(&model, &changed, &folder.path().join("out.onnx")).unwrap();
+        let out = folder.path().join("out.onnx");
+        let pending = export_with(&model, &changed, &out, &[]).unwrap();
         let failure = verify_pending(&pending, &original, &options, budget).unwrap_err();
         drop(pending);
         assert_eq!(failure.exit_status(), 1);

@@ -127,6 +127,7 @@ fn the_result_compares_before_and_after() {
     budget                  181 KiB (fixed+95%)
     smallest peak found     163 KiB
     lower bound             no plan that keeps the order adds less than 0.77 %
+    session options         enable_mem_reuse and enable_mem_pattern off, no arena
     planned in              TIME
 
     before: peak 190 KiB at step 4 (node conv2)
@@ -286,6 +287,22 @@ fn reports_go_to_pipes_too() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(objects.len(), 2, "{text}");
+}
+
+#[test]
+fn the_session_that_the_budget_holds_for_is_in_a_file_and_in_the_model() {
+    let folder = Folder::new();
+    let arguments = ["--json", "--session-options", "session.json"];
+    let result = json(&folder.output(SMALL.into_iter().chain(arguments)));
+    let session: Value =
+        serde_json::from_slice(&fs::read(folder.path("session.json")).unwrap()).unwrap();
+    assert_snapshot!(session["session_options"], @r#"{"enable_mem_reuse":false,"enable_mem_pattern":false,"enable_cpu_mem_arena":false}"#);
+    assert_eq!(session["peak_bytes"], result["peak_after_bytes"]);
+    assert_eq!(session["budget_bytes"], result["budget_bytes"]);
+    let model = fs::read(folder.path("out.onnx")).unwrap();
+    let contains = |text: &str| model.windows(text.len()).any(|at| at == text.as_bytes());
+    assert!(contains("ckpt-opt.session_options"));
+    assert!(contains(&result["peak_after_bytes"].to_string()));
 }
 
 #[test]

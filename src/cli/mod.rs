@@ -120,6 +120,10 @@ pub struct Rewrite {
     /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Write the session options that the budget holds for, and the predicted peaks, as JSON. OUT has the
+    /// same in its metadata.
+    #[arg(long, value_name = "FILE")]
+    pub session_options: Option<PathBuf>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -18,8 +18,9 @@ use super::model::Model;
 use super::node::{self, InGraph, NodeProblem};
 use super::pending::{Destination, Pending};
 use super::schema::{
-    DimensionProto, OperatorSetIdProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
-    graph as graph_field, model as model_field, value_info as value_info_field,
+    DimensionProto, OperatorSetIdProto, StringStringEntryProto, TensorShapeProto, TensorType,
+    TypeProto, ValueInfoProto, graph as graph_field, model as model_field,
+    value_info as value_info_field,
 };
 use super::splice::Splice;
 use super::wire::{Field, Message, WireError};
@@ -81,11 +82,23 @@ pub enum ExportError {
 ///
 /// A graph in which nothing changed gives the same bytes. Weights are not copied in memory.
 pub fn export(model: &Model, graph: &Graph, out: &Path) -> Result<Pending, ExportError> {
+    export_with(model, graph, out, &[])
+}
+
+/// As [`export`], with `metadata` (keys and values) in the model's `metadata_props`, in place of what stands there
+/// under the same keys. An unchanged graph's file gets none.
+pub fn export_with(
+    model: &Model,
+    graph: &Graph,
+    out: &Path,
+    metadata: &[(String, String)],
+) -> Result<Pending, ExportError> {
     let destination = destination(model, out)?;
     let spliced = Exporter {
         model,
         original: &model.graph()?,
         graph,
+        metadata,
     }
     .model()?;
     if spliced.len() > LONGEST {
@@ -120,6 +133,7 @@ struct Exporter<'a> {
     /// The graph as the file has it.
     original: &'a Graph,
     graph: &'a Graph,
+    metadata: &'a [(String, String)],
 }
 
 impl Exporter<'_> {
@@ -137,6 +151,9 @@ impl Exporter<'_> {
         let mut out = Splice::default();
         for (position, field) in fields().enumerate() {
             let field = field?;
+            if field.number == model_field::METADATA_PROPS && !unchanged && self.replaces(&field) {
+                continue;
+            }
             if field.number != model_field::GRAPH || unchanged {
                 out.keep(field.span);
             } else if let Some(graph) = graph.take() {
@@ -147,7 +164,20 @@ impl Exporter<'_> {
             }
         }
         out.append(imports);
+        let metadata = self.metadata.iter().filter(|_| !unchanged).cloned();
+        for (key, value) in metadata {
+            let entry = StringStringEntryProto { key, value };
+            out.add_message(model_field::METADATA_PROPS, &entry);
+        }
         Ok(out)
+    }
+
+    /// Is it an entry whose key new metadata has? One that cannot be read is not.
+    fn replaces(&self, entry: &Field<'_>) -> bool {
+        let contents = entry.message().ok();
+        let entry =
+            contents.and_then(|contents| StringStringEntryProto::decode(contents.bytes).ok());
+        entry.is_some_and(|entry| self.metadata.iter().any(|(key, _)| *key == entry.key))
     }
 
     fn unchanged_graph(&self) -> Splice {

@@ -19,7 +19,7 @@ mod subgraph;
 mod tensor;
 mod wire;
 
-pub use export::{ExportError, check_destination, export};
+pub use export::{ExportError, check_destination, export, export_with};
 pub use external_data::{ExternalFile, Unresolved};
 pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;

@@ -11,6 +11,7 @@ use prost::Message;
 pub(crate) mod model {
     pub(crate) const GRAPH: u32 = 7;
     pub(crate) const OPSET_IMPORT: u32 = 8;
+    pub(crate) const METADATA_PROPS: u32 = 14;
     pub(crate) const TRAINING_INFO: u32 = 20;
     pub(crate) const FUNCTIONS: u32 = 25;
 }
@@ -159,6 +160,14 @@ pub(crate) struct AttributeProto {
     pub(crate) r#type: i32,
     #[prost(string, tag = "21")]
     pub(crate) ref_attr_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StringStringEntryProto {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

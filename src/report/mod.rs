@@ -4,6 +4,7 @@ mod file;
 mod json;
 pub mod plot;
 pub mod rows;
+mod session;
 mod table;
 
 use std::fmt::{self, Display, Write};
@@ -16,6 +17,7 @@ use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason
 use ckpt_passes::transform::infer_shapes::InferShapesError;
 
 pub use file::ReportFile;
+pub use session::Session;
 
 use crate::cli::Rewrite;
 use crate::run::Failure;

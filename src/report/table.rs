@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 
 use super::{Outcome, peak_and_holders};
@@ -36,6 +37,14 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for note in &summary.notes {
         facts.push(("strategy", note.clone()));
     }
+    facts.push((
+        "session options",
+        match outcome.arguments.setting.runtime_settings.settings() {
+            RuntimeSettings::LEAN => "enable_mem_reuse and enable_mem_pattern off, no arena",
+            _ => "defaults; the arena may reserve more than is in use",
+        }
+        .to_owned(),
+    ));
     facts.push((
         "planned in",
         format!("{:.2} s", outcome.search_time.as_secs_f64()),

@@ -1,6 +1,6 @@
 //! What `value_info` says after a change, and which changes cannot be written.
 
-use ckpt_opt::onnx::{ExportError, export};
+use ckpt_opt::onnx::{ExportError, export, export_with};
 use ckpt_passes::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorKind,
 };
@@ -47,6 +47,32 @@ fn new_tensors_are_declared_and_old_declarations_stay() {
     let number = graph.tensor(graph.tensor_named("number").unwrap());
     assert_eq!(number.declared, Some(vec![Dimension::Known(2)]));
     assert_eq!(number.element, Some(ElementType::Float));
+}
+
+#[test]
+fn metadata_takes_the_place_of_what_stands_under_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = everything();
+    for (number, value) in ["old", "first", "second"].into_iter().enumerate() {
+        let (model, mut graph) = read(bytes);
+        let x = graph.tensor_named("x");
+        let new = pair(&format!("new_{number}"));
+        let output = Some(graph.add_tensor(new));
+        graph.add_node(Node::new("", "", "Relu", vec![x], vec![output]));
+        let out = folder.path().join(format!("{number}.onnx"));
+        let metadata = [("ckpt-opt.test".to_owned(), format!("it is {value}"))];
+        let pending = export_with(&model, &graph, &out, &metadata).unwrap();
+        pending.commit().unwrap();
+        bytes = std::fs::read(&out).unwrap();
+    }
+    let count = |text: &str| {
+        let found = bytes
+            .windows(text.len())
+            .filter(|at| *at == text.as_bytes());
+        found.count()
+    };
+    assert_eq!((count("ckpt-opt.test"), count("it is second")), (1, 1));
+    assert_eq!(count("it is first"), 0);
 }
 
 #[test]

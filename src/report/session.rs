@@ -1,0 +1,67 @@
+//! What the budget holds for: the options that a session has to be made with, and what a step then takes.
+
+use ckpt_passes::optimize::{Options, Summary};
+use serde::Serialize;
+
+/// What keys of the model's metadata begin with.
+const PREFIX: &str = "ckpt-opt.";
+
+/// What `--session-options` writes, and the metadata of OUT. Other people's scripts rely on the names.
+#[derive(Debug, Serialize)]
+pub struct Session {
+    session_options: SessionOptions,
+    /// The dimensions that were bound: `batch=4`, with blanks between them.
+    dimensions: String,
+    budget_bytes: u64,
+    /// What the caller owns.
+    fixed_bytes: u64,
+    /// The predicted peak of both execution orders, with what the caller owns.
+    peak_bytes: u64,
+}
+
+/// Named as in ONNX Runtime's Python.
+#[derive(Debug, Serialize)]
+struct SessionOptions {
+    enable_mem_reuse: bool,
+    enable_mem_pattern: bool,
+    /// The arena reserves more than is in use, which no budget counts.
+    enable_cpu_mem_arena: bool,
+}
+
+impl Session {
+    /// What a plan holds for.
+    pub fn of(options: &Options, summary: &Summary) -> Session {
+        let bound = options.bindings.iter();
+        let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
+        Session {
+            session_options: SessionOptions {
+                enable_mem_reuse: options.settings.reuse,
+                enable_mem_pattern: options.settings.pattern,
+                enable_cpu_mem_arena: false,
+            },
+            dimensions: dimensions.join(" "),
+            budget_bytes: summary.budget.0,
+            fixed_bytes: summary.fixed.0,
+            peak_bytes: summary.after.bytes.0,
+        }
+    }
+
+    /// One JSON object, with a line feed.
+    pub fn json(&self) -> String {
+        super::json::line(self)
+    }
+
+    /// The same as keys and values for the model's `metadata_props`; what is not a text is JSON.
+    pub fn metadata(&self) -> Vec<(String, String)> {
+        let options = super::json::line(&self.session_options);
+        [
+            ("session_options", options.trim_end().to_owned()),
+            ("dimensions", self.dimensions.clone()),
+            ("budget_bytes", self.budget_bytes.to_string()),
+            ("fixed_bytes", self.fixed_bytes.to_string()),
+            ("peak_bytes", self.peak_bytes.to_string()),
+        ]
+        .map(|(key, value)| (format!("{PREFIX}{key}"), value))
+        .to_vec()
+    }
+}
