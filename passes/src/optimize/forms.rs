@@ -34,6 +34,9 @@ const WORTH: u64 = 200;
 const ROUNDS: usize = 1;
 const ROUNDS_FOR_SMALLEST: usize = 2;
 
+/// To make the smallest peak smaller, bytes are priced for this part of it.
+const AIM: f64 = 0.97;
+
 /// A smallest peak is lower only from this part on: a hair's breadth is not worth any time.
 const LOWER: f64 = 0.003;
 
@@ -42,6 +45,9 @@ const FULL: f64 = 0.95;
 
 /// Which nodes to replace, and by what.
 type Choices = BTreeMap<NodeId, &'static Variant>;
+
+/// Variants with the nanoseconds that they save.
+type Worth = Vec<(NodeId, f64, &'static Variant)>;
 
 /// One result for each budget, each in whichever form gives the best plan.
 pub(super) fn optimize_each(
@@ -98,17 +104,14 @@ fn optimize(graph: &Graph, options: &Options) -> Result<Optimized, OptimizeError
         if stopped || !smallest_wanted && best.as_ref().is_ok_and(free) {
             break;
         }
-        let mut with = worthwhile(&base, &best, &offers, options);
-        with.extend(&chosen);
-        if with == chosen || with == tried {
+        let worth = worthwhile(&base, &best, &offers, options);
+        let Some((with, form)) = most_promising(graph, &chosen, &worth, &best, options) else {
+            break;
+        };
+        if with == tried {
             break;
         }
-        let trial = plan(
-            &Pipeline::new(graph, apply(graph, &with), options).alone(),
-            graph,
-            &with,
-            options,
-        );
+        let trial = plan(&form.alone(), graph, &with, options);
         tried = with;
         let reached = trial.as_ref().ok().map(|found| found.summary.smallest_peak);
         smallest = smallest.into_iter().chain(reached).min();
@@ -158,13 +161,53 @@ fn plan(
     Ok(found)
 }
 
-/// For each node the variant that is worth most in the light of `found`, if any is worth anything.
+/// What single variants are worth does not add up: of all that are worthwhile and those of one group
+/// alone, the form in which a quick search finds the cheapest start.
+fn most_promising<'o>(
+    graph: &'o Graph,
+    chosen: &Choices,
+    worth: &Worth,
+    known: &Result<Optimized, OptimizeError>,
+    options: &'o Options,
+) -> Option<(Choices, Pipeline<'o>)> {
+    let mut sets = vec![best_of(worth, |_| true)];
+    sets.extend(Group::ALL.map(|group| best_of(worth, |variant| variant.group == group)));
+    sets.retain(|set| !set.is_empty());
+    let mut seen: Vec<Choices> = Vec::new();
+    sets.retain(|set| {
+        !seen.contains(set) && {
+            seen.push(set.clone());
+            true
+        }
+    });
+    let forms = sets.into_iter().map(|mut set| {
+        set.extend(chosen);
+        let form = Pipeline::new(graph, apply(graph, &set), options);
+        (set, form)
+    });
+    let mut forms: Vec<_> = forms.collect();
+    if let (2.., Ok(known)) = (forms.len(), known)
+        && options.budget != BudgetRequest::Smallest
+    {
+        let budget = known.summary.budget - options.reserve;
+        // The first of equals, which has the most variants.
+        let estimates = forms.iter().enumerate().map(|(at, (_, form))| {
+            let estimate = form.estimate(budget).unwrap_or(u64::MAX);
+            (estimate, at)
+        });
+        let best = estimates.min().map_or(0, |(_, at)| at);
+        return Some(forms.swap_remove(best));
+    }
+    (!forms.is_empty()).then(|| forms.swap_remove(0))
+}
+
+/// The variants that are worth anything in the light of `found`.
 fn worthwhile(
     base: &Pipeline<'_>,
     found: &Result<Optimized, OptimizeError>,
     offers: &[(NodeId, &'static Variant)],
     options: &Options,
-) -> Choices {
+) -> Worth {
     let (graph, costs) = (base.graph(), base.costs());
     let provider = options.device.provider;
     let all: u64 = base.order().iter().map(|id| costs[id.index()].time.0).sum();
@@ -180,13 +223,17 @@ fn worthwhile(
                     *full = (need - runs.fixed).0 as f64 >= most;
                 }
             }
-            let budget = summary.budget.min(summary.after.bytes);
-            (budget, summary.time_added, full)
+            let least = summary.budget.min(summary.after.bytes);
+            match options.budget {
+                // Any lower peak is better, whatever it costs.
+                BudgetRequest::Smallest => (Bytes((least.0 as f64 * AIM) as u64), all, full),
+                _ => (least, summary.time_added, full),
+            }
         }
         Err(OptimizeError::Infeasible { budget, .. }) => {
             (*budget, all, vec![true; graph.node_count()])
         }
-        Err(_) => return Choices::new(),
+        Err(_) => return Worth::new(),
     };
     let room = budget - options.reserve - frame(graph);
     let prices = base.prices(room, added.max(1));
@@ -198,7 +245,7 @@ fn worthwhile(
         room,
     };
     let market = Market::new(graph, base.recomputation(), costs, base.order(), known);
-    let mut best: BTreeMap<NodeId, (f64, &'static Variant)> = BTreeMap::new();
+    let mut worth = Worth::new();
     for variant in VARIANTS.iter().filter(|v| v.group != Group::Sums) {
         let choices: Vec<_> = offered(offers, |v| v == variant).collect();
         let mut form = graph.clone();
@@ -206,15 +253,25 @@ fn worthwhile(
         let costs = self::costs(&form, &options.device, &options.overrides);
         for (id, parts) in replaced {
             let profit = market.profit(id, &form, &parts, &costs);
-            let least = best.get(&id).map_or(0.0, |&(profit, _)| profit);
-            if profit > least {
-                best.insert(id, (profit, variant));
+            if profit > 0.0 {
+                worth.push((id, profit, variant));
             }
         }
     }
-    best.into_iter()
-        .map(|(id, (_, variant))| (id, variant))
-        .collect()
+    worth
+}
+
+/// For each node the most profitable variant among those `wanted`.
+fn best_of(worth: &Worth, wanted: impl Fn(&Variant) -> bool) -> Choices {
+    let mut best: BTreeMap<NodeId, (f64, &'static Variant)> = BTreeMap::new();
+    for &(id, profit, variant) in worth.iter().filter(|offer| wanted(offer.2)) {
+        let known = best.entry(id).or_insert((profit, variant));
+        if profit > known.0 {
+            *known = (profit, variant);
+        }
+    }
+    let chosen = best.into_iter();
+    chosen.map(|(id, (_, variant))| (id, variant)).collect()
 }
 
 fn apply(graph: &Graph, choices: &Choices) -> Graph {

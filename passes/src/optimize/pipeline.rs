@@ -153,6 +153,23 @@ impl<'o> Pipeline<'o> {
         self.orders.first().map_or(&[], Vec::as_slice)
     }
 
+    /// Nanoseconds that a quick search adds to the unmodified step within `budget`, which does not
+    /// contain the reserve; `None` if it finds nothing.
+    pub(super) fn estimate(&self, budget: Bytes) -> Option<u64> {
+        let room = budget - Bytes(frame(&self.graph).0 * 9 / 8);
+        let task = self.task();
+        let searches = self.orders.iter().map(|order| task.search(order));
+        let copies = searches
+            .filter_map(|mut search| search.estimate(room))
+            .min()?;
+        let times = self
+            .graph
+            .order()
+            .iter()
+            .map(|id| self.costs[id.index()].time.0);
+        Some(copies.saturating_add(times.fold(0, u64::saturating_add)))
+    }
+
     /// By place in that order: the nanoseconds that a byte less there is worth within `budget`;
     /// `known` is what one plan adds.
     pub(super) fn prices(&self, budget: Bytes, known: u64) -> Vec<f64> {

@@ -24,6 +24,9 @@ cargo xtask published DIR [OPTION...]
                            strategy, and prints their peaks beside the paper's
 cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --certify and the strategies
                            checkmate-ilp and monet-ilp; installs what that needs (Debian, as root)
+cargo xtask ablation DIR [OPTION...]
+                           plans the networks of MONeT's Figure 4 that are in DIR with no variants, with each
+                           group of them, and with all
 cargo xtask figures [DIR]  draws the trade-off curves of the chain and join papers, as CSV and SVG in DIR
                            (target/figures)";
 
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Some("never-worse") => planned_in("never_worse.py", &arguments[1..]),
         Some("published") => planned_in("published_table.py", &arguments[1..]),
         Some("highs") => highs(),
+        Some("ablation") => ablation(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
@@ -179,6 +183,15 @@ fn planned_in(name: &str, arguments: &[String]) -> Result<(), Failed> {
     setup()?;
     release(&["ckpt-opt"])?;
     run(tool(name, models).args(options))
+}
+
+fn ablation(arguments: &[String]) -> Result<(), Failed> {
+    let [models, options @ ..] = arguments else {
+        return Err(Failed("which folder has the networks?".to_owned()));
+    };
+    setup()?;
+    release(&["ckpt-opt"])?;
+    run(tool("ablation.py", models).args(options))
 }
 
 fn release(packages: &[&str]) -> Result<(), Failed> {
