@@ -170,16 +170,13 @@ fn most_promising<'o>(
     known: &Result<Optimized, OptimizeError>,
     options: &'o Options,
 ) -> Option<(Choices, Pipeline<'o>)> {
-    let mut sets = vec![best_of(worth, |_| true)];
-    sets.extend(Group::ALL.map(|group| best_of(worth, |variant| variant.group == group)));
-    sets.retain(|set| !set.is_empty());
-    let mut seen: Vec<Choices> = Vec::new();
-    sets.retain(|set| {
-        !seen.contains(set) && {
-            seen.push(set.clone());
-            true
+    let own = Group::ALL.map(|group| best_of(worth, |variant| variant.group == group));
+    let mut sets: Vec<Choices> = Vec::new();
+    for set in [best_of(worth, |_| true)].into_iter().chain(own) {
+        if !set.is_empty() && !sets.contains(&set) {
+            sets.push(set);
         }
-    });
+    }
     let forms = sets.into_iter().map(|mut set| {
         set.extend(chosen);
         let form = Pipeline::new(graph, apply(graph, &set), options);
