@@ -69,7 +69,8 @@ fn max_gradient(view: &View) -> Result<Outputs, Fault> {
     Ok(vec![shape.and_then(|shape| known(element, shape))])
 }
 
-/// What was pooled to give these indices; looked for through a few aliases (barriers).
+/// What was pooled to give these indices; looked for through a few aliases (barriers) and casts
+/// (indices that are kept as smaller numbers).
 fn pooled(view: &View, indices: TensorId) -> Option<TensorId> {
     let mut tensor = indices;
     for _ in 0..16 {
@@ -79,8 +80,9 @@ fn pooled(view: &View, indices: TensorId) -> Option<TensorId> {
             return node.input(0);
         }
         let aliases = super::aliases(node);
-        let &(_, input) = aliases.iter().find(|&&(output, _)| output == position)?;
-        tensor = node.input(input)?;
+        let alias = aliases.iter().find(|&&(output, _)| output == position);
+        let cast = node.is("", "Cast").then_some(0);
+        tensor = node.input(alias.map(|&(_, input)| input).or(cast)?)?;
     }
     None
 }
@@ -88,12 +90,31 @@ fn pooled(view: &View, indices: TensorId) -> Option<TensorId> {
 #[cfg(test)]
 mod tests {
     use super::super::testing::Case;
+    use crate::graph::Graph;
+    use crate::pass::Pass;
+    use crate::transform::infer_shapes::InferShapes;
 
     fn max(x: &[u64], kernel: &[i64]) -> Case {
         Case::onnx("MaxPool")
             .float(x)
             .list("kernel_shape", kernel)
             .outputs(2)
+    }
+
+    #[test]
+    fn the_gradient_finds_what_was_pooled_behind_casts_of_the_indices() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[1,1,5,5] x, float[1,1,2,2] dy) => (dx) {
+                y, wide = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+                narrow = Cast <to = 6> (wide)
+                mask = Cast <to = 7> (narrow)
+                dx = MaxPoolGrad <kernel_shape = [2, 2], strides = [2, 2]> (dy, mask)
+            }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let dx = graph.tensor_named("dx").unwrap();
+        assert_eq!(graph.tensor(dx).shape, Some(vec![1, 1, 5, 5]));
     }
 
     #[test]
