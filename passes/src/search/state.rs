@@ -19,7 +19,7 @@ use super::problem::{Problem, Step, ValueId};
 use super::profile::{Exponent, Profile};
 
 /// Adding to that many groups takes as long as working out one life.
-const GROUPS_PER_EVALUATION: usize = 512;
+const GROUPS_PER_EVALUATION: usize = 8192;
 
 /// A node computed again (or no longer) directly before a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
