@@ -3,6 +3,7 @@
 //! Start at [`optimize::optimize`]: the pipeline from a [`graph::Graph`] to a rewritten one.
 
 pub mod analysis;
+mod binomial;
 pub mod bytes;
 pub mod graph;
 pub mod operators;

@@ -3,7 +3,7 @@
 //! again keeps its parts alive); all of them together do. Chen et al. 2016, section 4.2, drop the
 //! results of cheap operators; here the price decides what is cheap.
 
-use super::moves::Excess;
+use super::moves::{Excess, Use};
 use super::problem::{Problem, Step};
 use super::state::{Copy, State};
 
@@ -41,10 +41,13 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     let total: f64 = priced.iter().map(|&(_, size)| size).sum();
     let mut found: Vec<f64> = Vec::new();
     let mut reached = 0.0;
-    let mut parts = [0.3, 0.5, 0.7, 0.85].into_iter().peekable();
+    let mut parts = [0.3, 0.5, 0.7, 0.85, 1.0].into_iter().peekable();
     for (price, size) in priced {
         reached += size;
-        while parts.next_if(|part| reached >= part * total).is_some() {
+        while parts
+            .next_if(|part| reached >= part * total * (1.0 - 1e-9))
+            .is_some()
+        {
             if found.last() != Some(&price) {
                 found.push(price);
             }
@@ -52,6 +55,9 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     }
     found
 }
+
+/// With more copies than that nothing is done: a chain of n nodes would take n² of them.
+const MOST_COPIES: usize = 10_000;
 
 /// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess.
 pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
@@ -64,28 +70,34 @@ pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
         if price(problem, node) > limit {
             continue;
         }
-        let mut uses: Vec<Step> = Vec::new();
+        let mut uses: Vec<Use> = Vec::new();
         for &value in &problem.steps[node as usize].writes {
             let value = &problem.values[value as usize];
             if value.recomputed {
-                uses.extend(&value.readers);
+                uses.extend(value.readers.iter().map(|&reader| Use::original(reader)));
                 for &reader in &value.copy_readers {
-                    uses.extend(&copies[reader as usize]);
+                    uses.extend(
+                        copies[reader as usize]
+                            .iter()
+                            .map(|&before| Use::copy(before)),
+                    );
                 }
             }
         }
-        uses.sort_unstable();
-        uses.dedup();
-        let mut previous = node;
-        for before in uses {
-            if before > node && excess.between(previous, before) > 0 {
+        let mut previous = Use::original(node);
+        for use_ in Use::sorted(uses) {
+            let before = use_.group;
+            if before > node && excess.behind(previous, before) > 0 {
+                if toggles.len() == MOST_COPIES {
+                    return;
+                }
                 copies[node as usize].push(before);
                 let copy = Copy { node, before };
                 if !state.has(copy) {
                     toggles.push(copy);
                 }
             }
-            previous = before;
+            previous = use_;
         }
     }
     state.apply(&toggles);

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::moves::{Excess, Supply, evict, hoist};
+use super::moves::{Excess, Supply, Use, evict, hoist};
 use super::problem::{Problem, Step};
 use super::state::{Copy, State};
 
@@ -143,7 +143,7 @@ impl Run {
         if !info.recomputable {
             return;
         }
-        let mut uses: Vec<Step> = Vec::new();
+        let mut uses: Vec<Use> = Vec::new();
         let mut size = 0.0;
         for &value in &info.writes {
             let value = &problem.values[value as usize];
@@ -151,21 +151,26 @@ impl Run {
                 continue;
             }
             size += value.size;
-            uses.extend(value.readers.iter().filter(|&&reader| reader > node));
+            let readers = value.readers.iter().filter(|&&reader| reader > node);
+            uses.extend(readers.map(|&reader| Use::original(reader)));
             for &reader in &value.copy_readers {
-                uses.extend(state.copies_of(reader));
+                uses.extend(
+                    state
+                        .copies_of(reader)
+                        .iter()
+                        .map(|&before| Use::copy(before)),
+                );
             }
         }
         if size == 0.0 {
             return;
         }
-        uses.sort_unstable();
-        uses.dedup();
-        let mut previous = node;
-        for before in uses {
+        let mut previous = Use::original(node);
+        for use_ in Use::sorted(uses) {
+            let before = use_.group;
             let copy = Copy { node, before };
-            let groups = self.excess.between(previous, before);
-            let before_it = std::mem::replace(&mut previous, before);
+            let groups = self.excess.behind(previous, before);
+            let before_it = std::mem::replace(&mut previous, use_);
             if groups == 0 || state.has(copy) {
                 continue;
             }
@@ -212,7 +217,7 @@ impl Run {
             .sum();
         let gain = self
             .excess
-            .largest_gain(state, size, copy.node, copy.before);
+            .largest_gain(state, size, Use::original(copy.node), copy.before);
         // What costs more than this cannot be better.
         let most = |best: &Option<(f64, Vec<Copy>)>| {
             best.as_ref().map_or(self.ceiling, |(score, _)| *score) * gain

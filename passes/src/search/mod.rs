@@ -15,8 +15,10 @@ mod problem;
 mod profile;
 mod prune;
 mod random;
+mod reversal;
 mod state;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -49,6 +51,10 @@ pub struct Effort {
 pub struct Search {
     problem: Problem,
     effort: Effort,
+    /// Schedules that others found.
+    given: Vec<Found>,
+    /// Are those for very little memory among them?
+    has_frugal: bool,
     smallest: Option<Found>,
     starts: Option<Starts>,
 }
@@ -129,14 +135,19 @@ const AGAIN: u64 = 4;
 /// A greedy search may evaluate so much for each step.
 const WORK_PER_STEP: u64 = 500;
 
+type Descent = (Exponent, f64, u64);
+
 /// How to look for the smallest peak: the exponent; the part of the way to the structural bound
 /// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
 /// by); and the work, as a multiple of that of a neighbourhood search.
-const DESCENTS: [(Exponent, f64, u64); 3] = [
+const DESCENTS: [Descent; 3] = [
     (Exponent::One, 0.5, 2),
     (Exponent::One, 1.0, 2),
     (Exponent::Two, 1.0, 1),
 ];
+
+/// A chain is reversed with up to so many checkpoints; with more the other starts do as well.
+const MOST_CHECKPOINTS: usize = 32;
 
 /// A descent ends when it is stuck at strides of this size.
 const SHORTEST_STRIDE: f64 = 0.01;
@@ -155,6 +166,8 @@ impl Search {
         Search {
             problem,
             effort,
+            given: Vec::new(),
+            has_frugal: false,
             smallest: None,
             starts: None,
         }
@@ -170,6 +183,39 @@ impl Search {
     pub fn until(mut self, stop: Arc<AtomicBool>) -> Search {
         self.problem.stop = stop;
         self
+    }
+
+    /// Starts from this plan as well, or from what it is with this search's first computations.
+    pub fn start_from(&mut self, plan: &Plan) {
+        let mut step_of: HashMap<NodeId, Step> = HashMap::new();
+        let order = self.problem.order.iter().enumerate();
+        step_of.extend(order.map(|(step, &id)| (id, step as Step)));
+        let mut copies = Vec::new();
+        let mut before = Step::MAX;
+        for (id, is_copy) in plan.sequence.iter().zip(plan.copies()).rev() {
+            let Some(&node) = step_of.get(id) else {
+                continue;
+            };
+            if !is_copy {
+                before = node;
+            } else if node < before
+                && before != Step::MAX
+                && self.problem.steps[node as usize].recomputable
+            {
+                copies.push(Copy { node, before });
+            }
+        }
+        copies.sort_unstable();
+        copies.dedup();
+        let mut state = State::new(&self.problem, 0.0, Exponent::One);
+        neighbourhood::restore(&mut state, &copies);
+        let found = Found::of(&state);
+        if !self.given.iter().any(|given| given.copies == found.copies) {
+            self.smallest.take_if(|smallest| found.peak < smallest.peak);
+            // What has been improved has had its start.
+            self.starts.take_if(|starts| !starts.improved);
+            self.given.push(found);
+        }
     }
 
     /// The plan with the smallest peak that is found.
@@ -210,6 +256,11 @@ impl Search {
                 }
             }
         };
+        if !improved {
+            let given = self.given.iter().filter(|given| given.peak <= target);
+            let cheapest = given.min_by_key(|given| given.cost);
+            starts.extend(cheapest.map(|given| Start::From(given.copies.clone())));
+        }
         if let Some(smallest) = &self.smallest
             && smallest.peak <= target
         {
@@ -389,9 +440,16 @@ impl Search {
 
     fn find_smallest(&mut self) -> &Found {
         if self.smallest.is_none() {
+            self.add_frugal();
             self.smallest = Some(self.look_for_smallest());
         }
         self.smallest.as_ref().expect("just set")
+    }
+
+    fn add_frugal(&mut self) {
+        if !std::mem::replace(&mut self.has_frugal, true) {
+            self.given.extend(self.frugal());
+        }
     }
 
     fn look_for_smallest(&self) -> Found {
@@ -399,8 +457,14 @@ impl Search {
             true => &DESCENTS[..1],
             false => &DESCENTS[..],
         };
-        let found = parallel::map(descents, |&(exponent, stride, work)| {
-            self.descend(exponent, stride, self.limit() * work)
+        let given = self.given.iter();
+        let least = given.min_by(|a, b| a.peak.total_cmp(&b.peak));
+        let nothing = Found::default();
+        let from_nothing = descents.iter().map(|&descent| (descent, &nothing));
+        let from_given = least.map(|given| (descents[0], given));
+        let descents: Vec<(Descent, &Found)> = from_nothing.chain(from_given).collect();
+        let found = parallel::map(&descents, |&((exponent, stride, work), from)| {
+            self.descend(&from.copies, exponent, stride, self.limit() * work)
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);
@@ -409,11 +473,41 @@ impl Search {
         least.unwrap_or_default()
     }
 
+    /// Schedules for very little memory: with everything cheap computed again, and as a chain is
+    /// reversed with few checkpoints.
+    fn frugal(&self) -> Vec<Found> {
+        if self.problem.is_large() {
+            return Vec::new();
+        }
+        let evaluate = |fill: &dyn Fn(&mut State<'_>)| {
+            let mut state = State::new(&self.problem, 0.0, Exponent::One);
+            fill(&mut state);
+            Found::of(&state)
+        };
+        // The first of the steps that need most.
+        let memory = self.memory().into_iter().enumerate().rev();
+        let turn = memory
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map_or(0, |turn| turn.0);
+        let chain = reversal::Chain::of(&self.problem, turn as Step);
+        let mut found = parallel::map(&bulk::prices(&self.problem), |&price| {
+            evaluate(&|state| bulk::evict_below(state, price))
+        });
+        let checkpoints: Vec<usize> = (1..=MOST_CHECKPOINTS).collect();
+        let reversed = parallel::map(&checkpoints, |&checkpoints| {
+            let copies = chain.copies(checkpoints)?;
+            Some(evaluate(&|state| neighbourhood::restore(state, &copies)))
+        });
+        found.extend(reversed.into_iter().flatten());
+        found
+    }
+
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
     /// far.
-    fn descend(&self, exponent: Exponent, mut stride: f64, limit: u64) -> Found {
+    fn descend(&self, from: &[Copy], exponent: Exponent, mut stride: f64, limit: u64) -> Found {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
+        neighbourhood::restore(&mut state, from);
         let mut best = Found::of(&state);
         while best.peak > bound && stride > SHORTEST_STRIDE {
             let target = best.peak - (best.peak - bound) * stride;
@@ -461,3 +555,6 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

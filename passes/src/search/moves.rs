@@ -49,6 +49,13 @@ impl Excess {
         excess
     }
 
+    /// How many groups are above the budget in which a value lives on for its use before `until`
+    /// alone. Behind a use by a copy this begins in the same group, where the original still runs.
+    pub(crate) fn behind(&self, use_: Use, until: Step) -> u32 {
+        let first = use_.first_behind();
+        self.groups[until as usize] - self.groups[first.min(until) as usize]
+    }
+
     /// How many groups strictly between `after` and `until` are above the budget.
     pub(crate) fn between(&self, after: Step, until: Step) -> u32 {
         if after.saturating_add(1) >= until {
@@ -57,18 +64,16 @@ impl Excess {
         self.groups[until as usize] - self.groups[after as usize + 1]
     }
 
-    /// The most that Φ can fall when `size` bytes leave the groups strictly between.
+    /// The most that Φ can fall when `size` bytes leave those groups.
     pub(crate) fn largest_gain(
         &self,
         state: &State<'_>,
         size: f64,
-        after: Step,
+        after: Use,
         until: Step,
     ) -> f64 {
-        if after.saturating_add(1) >= until {
-            return 0.0;
-        }
-        let all = self.phi[until as usize] - self.phi[after as usize + 1];
+        let first = after.first_behind().min(until);
+        let all = self.phi[until as usize] - self.phi[first as usize];
         let size = size / state.budget().max(1.0);
         let each = match state.exponent() {
             // √x - √(x - m) ≤ √m
@@ -76,7 +81,47 @@ impl Excess {
             Exponent::One => size,
             Exponent::Two => return all,
         };
-        all.min(each * f64::from(self.between(after, until)))
+        all.min(each * f64::from(self.behind(after, until)))
+    }
+}
+
+/// A use of a value. Of those in one group the original is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Use {
+    /// In which group.
+    pub group: Step,
+    /// By the group's original, not by a copy?
+    pub by_original: bool,
+}
+
+impl Use {
+    /// The first group in which a value that lives on takes room that it did not take before.
+    fn first_behind(self) -> Step {
+        self.group + Step::from(self.by_original)
+    }
+
+    /// All of them in order, the last one of each group.
+    pub(crate) fn sorted(mut uses: Vec<Use>) -> Vec<Use> {
+        uses.sort_unstable_by(|a, b| b.cmp(a));
+        uses.dedup_by_key(|use_| use_.group);
+        uses.reverse();
+        uses
+    }
+
+    /// By an original.
+    pub(crate) fn original(group: Step) -> Use {
+        Use {
+            group,
+            by_original: true,
+        }
+    }
+
+    /// By a copy.
+    pub(crate) fn copy(group: Step) -> Use {
+        Use {
+            group,
+            by_original: false,
+        }
     }
 }
 

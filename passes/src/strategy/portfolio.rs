@@ -3,7 +3,7 @@
 //! Where memory is very short, the search, which puts copy after copy into one order of first
 //! computations, can get stuck above what whole segments reach: concatenations of concatenations
 //! (DenseNet) are an example. So the plans of a few quick strategies are looked at as well, and a
-//! search starts in the order of the one with the smallest peak.
+//! search starts from them, in the order of the one with the smallest peak.
 
 use std::sync::atomic::Ordering;
 
@@ -82,7 +82,10 @@ impl Others {
         let copies = smallest.plan.copies();
         let first = smallest.plan.sequence.iter().zip(copies);
         let order: Vec<NodeId> = first.filter(|copy| !copy.1).map(|(&id, _)| id).collect();
-        let search = task.search(&order);
+        let mut search = task.search(&order);
+        plans
+            .iter()
+            .for_each(|judged| search.start_from(&judged.plan));
         Some(Others { plans, search })
     }
 }

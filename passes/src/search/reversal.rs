@@ -1,0 +1,100 @@
+//! Starts for very little memory: as Revolve reverses a chain (Griewank and Walther, Algorithm 799,
+//! 2000), with the recomputable nodes up to the turn, in their order, as the chain. On a uniform
+//! chain this is the optimum; elsewhere a start, for a node that runs again keeps alive whatever it
+//! reads from outside.
+
+use super::problem::{Problem, Step};
+use super::state::Copy;
+use crate::binomial::advance;
+
+/// More copies than that are not worth looking at.
+const MOST_COPIES: usize = 10_000;
+
+/// The forward part of a problem as a chain.
+pub(crate) struct Chain {
+    nodes: Vec<Step>,
+    /// By node of the chain: where an original behind the turn first reads of it.
+    needed: Vec<Option<Step>>,
+}
+
+impl Chain {
+    /// The chain up to `turn`, the step after which what was kept is read again.
+    pub(crate) fn of(problem: &Problem, turn: Step) -> Chain {
+        let steps = 0..turn.min(problem.steps.len() as Step);
+        let nodes: Vec<Step> = steps
+            .filter(|&step| problem.steps[step as usize].recomputable)
+            .collect();
+        let needed = |&node: &Step| {
+            let written = problem.steps[node as usize].writes.iter();
+            let readers = written.flat_map(|&value| &problem.values[value as usize].readers);
+            readers.copied().filter(|&reader| reader > turn).min()
+        };
+        Chain {
+            needed: nodes.iter().map(needed).collect(),
+            nodes,
+        }
+    }
+
+    /// The copies with which Revolve reverses the chain with so many checkpoints, what is there at
+    /// first among them; `None` if they are too many.
+    pub(crate) fn copies(&self, checkpoints: usize) -> Option<Vec<Copy>> {
+        let mut reversal = Reversal {
+            chain: self,
+            turned: false,
+            copies: Vec::new(),
+        };
+        reversal.reverse(0, self.nodes.len(), checkpoints as u64);
+        let mut copies = reversal.copies;
+        if copies.len() > MOST_COPIES {
+            return None;
+        }
+        copies.retain(|copy| copy.node < copy.before);
+        copies.sort_unstable();
+        copies.dedup();
+        Some(copies)
+    }
+}
+
+/// A reversal under way. State `k` is the result of the chain's first `k` nodes, and reversing
+/// step `k` needs it.
+struct Reversal<'c> {
+    chain: &'c Chain,
+    /// Has anything been reversed? Up to then the originals run.
+    turned: bool,
+    copies: Vec<Copy>,
+}
+
+impl Reversal<'_> {
+    /// Reverses the steps in `from..until`, the last first, from state `from`.
+    fn reverse(&mut self, from: usize, until: usize, checkpoints: u64) {
+        if self.copies.len() > MOST_COPIES {
+            return;
+        }
+        if until <= from + 1 {
+            self.turned = true;
+        } else if checkpoints <= 1 {
+            for state in (from + 1..until).rev() {
+                self.advance(from, state, state + 1);
+                self.turned = true;
+            }
+        } else {
+            let middle = from + advance((until - from) as u64, checkpoints) as usize;
+            self.advance(from, middle, until);
+            self.reverse(middle, until, checkpoints - 1);
+            self.reverse(from, middle, checkpoints);
+        }
+    }
+
+    /// Runs from state `from` to state `to` before what is reversed next: the last of the steps
+    /// before `until` that needs anything.
+    fn advance(&mut self, from: usize, to: usize, until: usize) {
+        if !self.turned || self.copies.len() > MOST_COPIES {
+            return;
+        }
+        let results = self.chain.needed[from..until - 1].iter().rev();
+        if let Some(before) = results.copied().flatten().next() {
+            let nodes = self.chain.nodes[from..to].iter();
+            self.copies.extend(nodes.map(|&node| Copy { node, before }));
+        }
+    }
+}
