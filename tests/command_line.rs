@@ -226,7 +226,6 @@ fn a_time_limit_ends_the_search_early_with_a_valid_result() {
     assert_eq!(whole["stop_reason"], "evaluations");
     assert_eq!(early["stop_reason"], "time_limit");
     let number = |result: &Value, key: &str| result[key].as_f64().unwrap();
-    assert!(number(&early, "search_seconds") < number(&whole, "search_seconds"));
     assert!(number(&early, "peak_after_bytes") <= number(&early, "budget_bytes"));
     assert!(number(&early, "overhead") >= number(&whole, "overhead"));
     let verified = folder.output(["verify", "model.onnx", "out.onnx", "--dim", "batch=2"]);

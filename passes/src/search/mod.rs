@@ -53,8 +53,8 @@ pub struct Search {
     effort: Effort,
     /// Schedules that others found.
     given: Vec<Found>,
-    /// Are those for very little memory among them?
-    has_frugal: bool,
+    /// Schedules for very little memory, by how they were made; none before they are needed.
+    frugal: Vec<Vec<Found>>,
     smallest: Option<Found>,
     starts: Option<Starts>,
 }
@@ -167,7 +167,7 @@ impl Search {
             problem,
             effort,
             given: Vec::new(),
-            has_frugal: false,
+            frugal: Vec::new(),
             smallest: None,
             starts: None,
         }
@@ -257,7 +257,8 @@ impl Search {
             }
         };
         if !improved {
-            let given = self.given.iter().filter(|given| given.peak <= target);
+            let given = self.given.iter().chain(self.frugal.iter().flatten());
+            let given = given.filter(|given| given.peak <= target);
             let cheapest = given.min_by_key(|given| given.cost);
             starts.extend(cheapest.map(|given| Start::From(given.copies.clone())));
         }
@@ -440,16 +441,12 @@ impl Search {
 
     fn find_smallest(&mut self) -> &Found {
         if self.smallest.is_none() {
-            self.add_frugal();
+            if self.frugal.is_empty() && !self.problem.is_large() {
+                self.frugal = self.look_for_frugal();
+            }
             self.smallest = Some(self.look_for_smallest());
         }
         self.smallest.as_ref().expect("just set")
-    }
-
-    fn add_frugal(&mut self) {
-        if !std::mem::replace(&mut self.has_frugal, true) {
-            self.given.extend(self.frugal());
-        }
     }
 
     fn look_for_smallest(&self) -> Found {
@@ -457,14 +454,18 @@ impl Search {
             true => &DESCENTS[..1],
             false => &DESCENTS[..],
         };
-        let given = self.given.iter();
-        let least = given.min_by(|a, b| a.peak.total_cmp(&b.peak));
-        let nothing = Found::default();
-        let from_nothing = descents.iter().map(|&descent| (descent, &nothing));
-        let from_given = least.map(|given| (descents[0], given));
-        let descents: Vec<(Descent, &Found)> = from_nothing.chain(from_given).collect();
-        let found = parallel::map(&descents, |&((exponent, stride, work), from)| {
-            self.descend(&from.copies, exponent, stride, self.limit() * work)
+        let least = |of: &'_ [Found]| -> Option<Found> {
+            let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
+            least.cloned()
+        };
+        let given = [least(&self.given)]
+            .into_iter()
+            .chain(self.frugal.iter().map(|of| least(of)));
+        let from_given = given.flatten().map(|found| (descents[0], found));
+        let from_nothing = descents.iter().map(|&descent| (descent, Found::default()));
+        let descents: Vec<(Descent, Found)> = from_nothing.chain(from_given).collect();
+        let found = parallel::map(&descents, |((exponent, stride, work), from)| {
+            self.descend(&from.copies, *exponent, *stride, self.limit() * work)
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);
@@ -475,10 +476,7 @@ impl Search {
 
     /// Schedules for very little memory: with everything cheap computed again, and as a chain is
     /// reversed with few checkpoints.
-    fn frugal(&self) -> Vec<Found> {
-        if self.problem.is_large() {
-            return Vec::new();
-        }
+    fn look_for_frugal(&self) -> Vec<Vec<Found>> {
         let evaluate = |fill: &dyn Fn(&mut State<'_>)| {
             let mut state = State::new(&self.problem, 0.0, Exponent::One);
             fill(&mut state);
@@ -490,7 +488,7 @@ impl Search {
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map_or(0, |turn| turn.0);
         let chain = reversal::Chain::of(&self.problem, turn as Step);
-        let mut found = parallel::map(&bulk::prices(&self.problem), |&price| {
+        let cheap = parallel::map(&bulk::prices(&self.problem), |&price| {
             evaluate(&|state| bulk::evict_below(state, price))
         });
         let checkpoints: Vec<usize> = (1..=MOST_CHECKPOINTS).collect();
@@ -498,8 +496,7 @@ impl Search {
             let copies = chain.copies(checkpoints)?;
             Some(evaluate(&|state| neighbourhood::restore(state, &copies)))
         });
-        found.extend(reversed.into_iter().flatten());
-        found
+        vec![cheap, reversed.into_iter().flatten().collect()]
     }
 
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
