@@ -280,7 +280,32 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    forms::optimize_each(&with_shapes(input, options)?, options, budgets)
+    let mut row = forms::optimize_each(&with_shapes(input, options)?, options, budgets)?;
+    spread(&mut row);
+    Ok(row)
+}
+
+/// What fits a budget fits every larger one: where it adds less than what was found there, it
+/// takes its place, so that more memory never costs time.
+fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
+    let mut found: Vec<&mut Optimized> = row.iter_mut().flatten().collect();
+    found.sort_by_key(|one| one.summary.budget);
+    for larger in 1..found.len() {
+        let (smaller, rest) = found.split_at_mut(larger);
+        let (smaller, larger) = (&smaller[smaller.len() - 1], &mut rest[0]);
+        if smaller.summary.time_added < larger.summary.time_added {
+            let Summary {
+                budget,
+                lower_bound,
+                smallest_peak,
+                ..
+            } = larger.summary;
+            larger.clone_from(smaller);
+            larger.summary.budget = budget;
+            larger.summary.lower_bound = lower_bound.min(larger.summary.time_added);
+            larger.summary.smallest_peak = smallest_peak;
+        }
+    }
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
-use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize};
+use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_each};
 use crate::program::Solving;
 use crate::search::first_orders;
 use crate::testing::random_training_graph;
@@ -114,4 +114,30 @@ fn what_a_strategy_plans_for_random_graphs_is_verified_and_within_the_budget() {
     }
     // Some have little to win on graphs this small.
     assert!(recomputing * 2 > Strategy::ALL.len(), "{recomputing}");
+}
+
+#[test]
+fn more_memory_never_costs_time() {
+    let chain = crate::testing::UniformChain::new(24);
+    let budgets: Vec<BudgetRequest> = (0..50)
+        .map(|i| BudgetRequest::FixedPlusPart(1.0 - f64::from(i) * 0.015))
+        .collect();
+    let options = options(Strategy::Auto, BudgetRequest::Smallest);
+    let row = optimize_each(&chain.graph, &options, &budgets).unwrap();
+    let found: Vec<_> = row.iter().flatten().map(|found| &found.summary).collect();
+    // The largest budget comes first.
+    assert!(found.windows(2).all(|pair| pair[0].budget > pair[1].budget));
+    assert!(
+        found
+            .windows(2)
+            .all(|pair| pair[0].time_added <= pair[1].time_added)
+    );
+    assert!(found.iter().all(|one| one.after.bytes <= one.budget));
+    assert!(found.iter().all(|one| one.lower_bound <= one.time_added));
+    // Some of them have to compute again.
+    assert!(
+        found.len() > 40 && found.last().unwrap().time_added > 0,
+        "{}",
+        found.len()
+    );
 }
