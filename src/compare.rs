@@ -81,7 +81,7 @@ fn compared(
         messages.progress(format_args!("planning with {strategy}"));
         let options = Options {
             strategy,
-            stop: row.time_limit.map_or_else(Arc::default, run::stop_after),
+            watch: row.time_limit.map_or_else(Arc::default, run::watch_for),
             solving: run::solver(row.time_limit),
             ..options.clone()
         };

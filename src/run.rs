@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use ckpt_passes::optimize::{
 use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
+use ckpt_passes::watch::Watch;
 use thiserror::Error;
 
 use crate::cli::{
@@ -109,7 +109,7 @@ pub fn rewrite(
             seed: arguments.seed,
             evaluations: EVALUATIONS,
         },
-        stop: arguments.time_limit.map_or_else(Arc::default, stop_after),
+        watch: arguments.time_limit.map_or_else(Arc::default, watch_for),
         solving: solving(arguments)?,
         ..options(&arguments.setting)?
     };
@@ -137,7 +137,8 @@ pub fn rewrite(
         arguments.budget.text
     ));
     let searching = Instant::now();
-    let optimized = optimize(&original, &options).map_err(|error| Failure::Optimize {
+    let optimized = messages.watching(&options.watch, || optimize(&original, &options));
+    let optimized = optimized.map_err(|error| Failure::Optimize {
         file: arguments.input.clone(),
         error: error.into(),
     })?;
@@ -240,15 +241,15 @@ fn overrides(setting: &Setting) -> Result<Overrides, Failure> {
     Ok(overrides)
 }
 
-/// Sets the flag when the time is over. The thread ends with the program.
-pub(crate) fn stop_after(limit: Duration) -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
+/// Ends what it watches when the time is over. The thread ends with the program.
+pub(crate) fn watch_for(limit: Duration) -> Arc<Watch> {
+    let watch = Arc::new(Watch::default());
+    let watched = watch.clone();
     thread::spawn(move || {
         thread::sleep(limit);
-        flag.store(true, Ordering::Relaxed);
+        watched.stop();
     });
-    stop
+    watch
 }
 
 /// The solver of this build, and what it is to do.
@@ -295,7 +296,7 @@ pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
             evaluations: EVALUATIONS,
         },
         settings: setting.runtime_settings.settings(),
-        stop: Arc::default(),
+        watch: Arc::default(),
         solving: Solving::default(),
     })
 }
@@ -366,7 +367,7 @@ mod tests {
                 evaluations: 0,
             },
             settings: RuntimeSettings::LEAN,
-            stop: Arc::default(),
+            watch: Arc::default(),
             solving: Solving::default(),
         };
         let folder = tempfile::tempdir().unwrap();

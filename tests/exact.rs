@@ -159,7 +159,7 @@ fn added(chain: &UniformChain, strategy: Strategy, budget: Bytes) -> Option<u64>
             seed: 1,
             evaluations: 1_000,
         },
-        stop: Arc::default(),
+        watch: Arc::default(),
         solving: &solving,
     };
     let objects = Bytes(UniformChain::UNIT.0 / 20);
@@ -227,7 +227,7 @@ fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
                         evaluations: 1_000,
                     },
                     settings: RuntimeSettings::LEAN,
-                    stop: Arc::default(),
+                    watch: Arc::default(),
                     solving: Solving {
                         solver: Some(Arc::new(Highs)),
                         certify: false,

@@ -113,7 +113,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
                     seed: 0,
                     evaluations: 0,
                 },
-                stop: Arc::default(),
+                watch: Arc::default(),
                 solving: Solving::default(),
             };
             let predicted = measure(&graph, &options).expect("a simulation");

@@ -17,3 +17,4 @@ pub mod strategy;
 pub mod testing;
 pub mod transform;
 pub mod verify;
+pub mod watch;

@@ -2,6 +2,12 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ckpt_passes::watch::{Best, Watch};
+use indicatif::ProgressBar;
 
 /// Where messages go. That nobody reads them is no reason to stop.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +28,29 @@ impl Messages {
         }
     }
 
+    /// Shows on a terminal how far the work is.
+    pub fn watching<T>(&self, watch: &Watch, work: impl FnOnce() -> T) -> T {
+        let bar = ProgressBar::new_spinner();
+        if self.quiet || bar.is_hidden() {
+            return work();
+        }
+        let done = AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    bar.set_message(state(watch));
+                    bar.tick();
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Relaxed);
+            result
+        });
+        bar.finish_and_clear();
+        result
+    }
+
     /// What the user should look at.
     pub fn warning(&self, text: impl Display) {
         let _ = writeln!(io::stderr(), "warning: {text}");
@@ -30,5 +59,30 @@ impl Messages {
     /// Why nothing came of it.
     pub fn error(&self, text: impl Display) {
         let _ = writeln!(io::stderr(), "error: {text}");
+    }
+}
+
+/// The overhead, the bound and the gap between them, in percent of a step.
+fn state(watch: &Watch) -> String {
+    let evaluations = watch.evaluations();
+    let Some(Best { added, least, step }) = watch.best() else {
+        return format!("{evaluations} evaluations");
+    };
+    let percent = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+    format!(
+        "{evaluations} evaluations: adds {:.2} %, every plan at least {:.2} %, gap {:.2} %",
+        percent(added, step),
+        percent(least, step),
+        percent(added.saturating_sub(least), step.saturating_add(least)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_there_is_a_plan_only_the_work_is_shown() {
+        assert_eq!(state(&Watch::default()), "0 evaluations");
     }
 }

@@ -20,6 +20,7 @@ struct Figures<'a> {
     recomputation_overhead: f64,
     lower_bound_overhead: f64,
     recomputed_nodes: usize,
+    evaluations: u64,
     barriers: usize,
     /// Nodes that are replaced by others that compute the same.
     variants: usize,
@@ -109,6 +110,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         recomputation_overhead: summary.recomputation_overhead(),
         lower_bound_overhead: summary.lower_bound_overhead(),
         recomputed_nodes: summary.recomputed_nodes,
+        evaluations: summary.evaluations,
         barriers: summary.barriers,
         variants: summary.variants.len(),
         nodes_before: summary.nodes_before,

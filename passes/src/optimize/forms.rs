@@ -7,7 +7,6 @@
 //! result is never worse than without variants.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use super::need::frame;
 use super::pipeline::Pipeline;
@@ -100,7 +99,7 @@ fn optimize(graph: &Graph, options: &Options) -> Result<Optimized, OptimizeError
     let mut tried = chosen.clone();
     for _ in 0..rounds {
         let free = |best: &Optimized| best.summary.time_added == 0;
-        let stopped = options.stop.load(Ordering::Relaxed);
+        let stopped = options.watch.is_stopped();
         if stopped || !smallest_wanted && best.as_ref().is_ok_and(free) {
             break;
         }

@@ -9,7 +9,6 @@ mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use need::{describe, need, simulated};
 
@@ -26,6 +25,7 @@ use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
 use crate::verify::{self, Violation};
+use crate::watch::Watch;
 
 /// A budget as the user states it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub struct Options {
     /// How the runtime uses memory.
     pub settings: RuntimeSettings,
     /// Set from outside, it ends the search early: the result then depends on when.
-    pub stop: Arc<AtomicBool>,
+    pub watch: Arc<Watch>,
     /// For what a solver is used.
     pub solving: Solving,
 }
@@ -113,6 +113,8 @@ pub struct Summary {
     pub variants: Vec<(String, &'static str)>,
     /// What the strategy has to say about its plan, one sentence each.
     pub notes: Vec<String>,
+    /// Lives of values that all searches worked out up to here, the measure of their work.
+    pub evaluations: u64,
     /// Why the search ended.
     pub stop_reason: StopReason,
 }

@@ -1,7 +1,5 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-use std::sync::atomic::Ordering;
-
 use super::copies::use_cheaper_copies;
 use super::need::{Candidate, describe, frame, in_default_order, need};
 use super::rivals::Rivals;
@@ -293,7 +291,7 @@ impl<'o> Pipeline<'o> {
     }
 
     fn stopped(&self) -> bool {
-        self.options.stop.load(Ordering::Relaxed)
+        self.options.watch.is_stopped()
     }
 
     /// The budget without the reserve, which the graph does not see.
@@ -319,7 +317,7 @@ impl<'o> Pipeline<'o> {
             costs: &self.costs,
             recomputation: &self.recomputation,
             effort: self.options.effort,
-            stop: self.options.stop.clone(),
+            watch: self.options.watch.clone(),
             solving: &self.options.solving,
         }
     }
@@ -450,8 +448,9 @@ impl<'o> Pipeline<'o> {
             nodes_after: candidate.graph.order().len(),
             variants: Vec::new(),
             notes,
+            evaluations: self.options.watch.evaluations(),
             stop_reason: match time_added {
-                _ if self.options.stop.load(Ordering::Relaxed) => StopReason::TimeLimit,
+                _ if self.options.watch.is_stopped() => StopReason::TimeLimit,
                 0 => StopReason::NothingToAdd,
                 _ => StopReason::Evaluations,
             },

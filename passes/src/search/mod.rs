@@ -20,7 +20,6 @@ mod state;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::Recomputation;
@@ -29,6 +28,7 @@ use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::plan::Plan;
 use crate::program::{Limits, Solver};
+use crate::watch::{Best, Watch};
 
 pub use first_order::first_orders;
 
@@ -179,9 +179,9 @@ impl Search {
         self
     }
 
-    /// The same search, which ends early once `stop` is set, with what it has found by then.
-    pub fn until(mut self, stop: Arc<AtomicBool>) -> Search {
-        self.problem.stop = stop;
+    /// The same search, seen and ended from outside.
+    pub fn watched(mut self, watch: Arc<Watch>) -> Search {
+        self.problem.watch = watch;
         self
     }
 
@@ -318,6 +318,7 @@ impl Search {
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
                 let noise = NOISE[chain as usize % NOISE.len()];
                 neighbourhood::improve(&mut state, seed, noise, effort / rounds);
+                self.problem.watch.count(state.evaluations());
                 Found::of(&state)
             });
             found.extend(improved);
@@ -337,8 +338,13 @@ impl Search {
     /// By how much a step that takes `cost` nanoseconds for copies may be too long, as a part.
     fn gap(&self, budget: Bytes, cost: u64) -> f64 {
         let once: f64 = self.problem.steps.iter().map(|step| step.time as f64).sum();
-        let bound = self.lower_bound(budget, cost) as f64;
-        (once + cost as f64) / (once + bound).max(1.0) - 1.0
+        let bound = self.lower_bound(budget, cost);
+        self.problem.watch.show(Best {
+            added: cost,
+            least: bound,
+            step: once as u64,
+        });
+        (once + cost as f64) / (once + bound as f64).max(1.0) - 1.0
     }
 
     /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
@@ -430,6 +436,7 @@ impl Search {
             return None;
         }
         prune(&mut state, limit);
+        self.problem.watch.count(state.evaluations());
         Some(Found::of(&state))
     }
 
@@ -522,6 +529,7 @@ impl Search {
                 Reached::Limit => break,
             }
         }
+        self.problem.watch.count(state.evaluations());
         best
     }
 

@@ -4,7 +4,6 @@
 //! a tensor together with every alias of it. What the caller owns is no value: it is always there.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::{Recomputation, only_aliases};
@@ -12,6 +11,7 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
 use crate::transform::release_unread::RELEASED_FROM;
+use crate::watch::Watch;
 
 /// A position in the order of first computations.
 pub(crate) type Step = u32;
@@ -74,8 +74,8 @@ pub(crate) struct Problem {
     pub aliases_of: Vec<Vec<Step>>,
     /// What the caller owns.
     pub fixed: Bytes,
-    /// Set from outside when the search is to end.
-    pub stop: Arc<AtomicBool>,
+    /// Who looks on, and may end the search.
+    pub watch: Arc<Watch>,
 }
 
 impl Problem {
@@ -179,7 +179,7 @@ impl<'g> Builder<'g> {
             values: self.values,
             aliases_of: self.aliases_of,
             fixed: crate::analysis::liveness::fixed_bytes(self.graph),
-            stop: Arc::default(),
+            watch: Arc::default(),
         }
     }
 

@@ -13,7 +13,6 @@
 //! bit.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 use super::problem::{Problem, Step, ValueId};
 use super::profile::{Exponent, Profile};
@@ -222,7 +221,7 @@ impl<'p> State<'p> {
 
     /// Is more work done than that, or the search stopped?
     pub(crate) fn is_spent(&self, limit: u64) -> bool {
-        self.evaluations.get() > limit || self.problem.stop.load(Ordering::Relaxed)
+        self.evaluations.get() > limit || self.problem.watch.is_stopped()
     }
 
     /// Counts work.

@@ -6,8 +6,6 @@
 //! repeated until the step fits or nothing frees anything; then the next step follows. Like XLA's,
 //! the pass minds memory alone, not what the recomputation takes.
 
-use std::sync::atomic::Ordering;
-
 use super::{ForwardPart, Task};
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId};
@@ -28,7 +26,7 @@ pub(super) fn plans(task: &Task<'_>) -> Vec<Plan> {
     for part in (0..LIMITS).rev() {
         let limit = all / LIMITS * part;
         plans.push(within(task, &forward, limit, &mut work));
-        if work == 0 || task.stop.load(Ordering::Relaxed) {
+        if work == 0 || task.watch.is_stopped() {
             break;
         }
     }
@@ -296,7 +294,7 @@ mod tests {
         with_task(&graph, |task| {
             let task = &Task {
                 order: graph.order(),
-                stop: task.stop.clone(),
+                watch: task.watch.clone(),
                 ..*task
             };
             let forward = ForwardPart::of(task);

@@ -38,7 +38,6 @@ mod portfolio;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
 use crate::analysis::liveness::{Liveness, TENSOR};
@@ -51,6 +50,7 @@ use crate::program::Solving;
 use crate::search::{Effort, Search};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
+use crate::watch::Watch;
 
 pub use family::{Family, Judged};
 pub use forward::{ForwardPart, Vertex};
@@ -187,8 +187,8 @@ pub struct Task<'t> {
     pub recomputation: &'t Recomputation,
     /// How hard to search.
     pub effort: Effort,
-    /// Set from outside when the strategy is to end with what it has.
-    pub stop: Arc<AtomicBool>,
+    /// Who looks on, and may end the strategy with what it has.
+    pub watch: Arc<Watch>,
     /// Who solves programs.
     pub solving: &'t Solving,
 }
@@ -261,7 +261,7 @@ impl Task<'_> {
         let (provider, rules) = (self.device.provider, self.recomputation);
         Search::new(self.graph, order, provider, self.costs, rules, self.effort)
             .counting_objects(TENSOR)
-            .until(self.stop.clone())
+            .watched(self.watch.clone())
     }
 
     /// The plan in which nothing runs twice.

@@ -5,8 +5,6 @@
 //! (DenseNet) are an example. So the plans of a few quick strategies are looked at as well, and a
 //! search starts from them, in the order of the one with the smallest peak.
 
-use std::sync::atomic::Ordering;
-
 use super::{Judged, Planner, Task, Unplanned, chen, lower_set};
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
@@ -42,7 +40,7 @@ impl<'t> Portfolio<'t> {
     }
 
     fn others(&mut self) -> Option<&mut Others> {
-        let stopped = self.task.stop.load(Ordering::Relaxed);
+        let stopped = self.task.watch.is_stopped();
         if self.task.order.len() > MOST_NODES || stopped {
             return None;
         }

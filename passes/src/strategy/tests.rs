@@ -22,7 +22,7 @@ pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
             seed: 1,
             evaluations: 2_000,
         },
-        stop: Arc::default(),
+        watch: Arc::default(),
         solving: Solving::default(),
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn with_overrides<T>(
             seed: 1,
             evaluations: 2_000,
         },
-        stop: Arc::default(),
+        watch: Arc::default(),
         solving: &Solving::default(),
     })
 }

@@ -201,7 +201,7 @@ mod tests {
             values: (0..reads.len()).map(value).collect(),
             aliases_of: vec![Vec::new(); reads.len()],
             fixed: Bytes::ZERO,
-            stop: Arc::default(),
+            watch: Arc::default(),
         }
     }
 

@@ -11,8 +11,6 @@ mod choices;
 mod monet;
 mod units;
 
-use std::sync::atomic::Ordering;
-
 use super::chain_planner::Refusing;
 use super::{Judged, Planner, Strategy, Task, Unplanned};
 use crate::bytes::Bytes;
@@ -176,7 +174,7 @@ impl<'t, M: Model> Ilp<'t, M> {
     }
 
     fn stopped(&self) -> bool {
-        self.task.stop.load(Ordering::Relaxed)
+        self.task.watch.is_stopped()
     }
 
     fn ask(&self, program: &Program) -> Answer {

@@ -1,0 +1,59 @@
+//! A search seen from outside: how far it is, and a way to end it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Shared by who searches and who waits.
+#[derive(Debug, Default)]
+pub struct Watch {
+    stopped: AtomicBool,
+    evaluations: AtomicU64,
+    added: AtomicU64,
+    least: AtomicU64,
+    step: AtomicU64,
+}
+
+/// How good a schedule is, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Best {
+    /// What it adds.
+    pub added: u64,
+    /// What every one adds within the same budget, as far as is known.
+    pub least: u64,
+    /// What the step takes without it.
+    pub step: u64,
+}
+
+impl Watch {
+    /// Ends the search early, with what it has found by then.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Is it to end?
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Lives of values that were worked out, the measure of a search's work. The same for the same
+    /// input and options, unless the search was stopped.
+    pub fn evaluations(&self) -> u64 {
+        self.evaluations.load(Ordering::Relaxed)
+    }
+
+    /// The best schedule that was found last; `None` before there is one.
+    pub fn best(&self) -> Option<Best> {
+        let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let (added, least, step) = (load(&self.added), load(&self.least), load(&self.step));
+        (step > 0).then_some(Best { added, least, step })
+    }
+
+    pub(crate) fn count(&self, evaluations: u64) {
+        self.evaluations.fetch_add(evaluations, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show(&self, best: Best) {
+        self.added.store(best.added, Ordering::Relaxed);
+        self.least.store(best.least, Ordering::Relaxed);
+        self.step.store(best.step, Ordering::Relaxed);
+    }
+}
