@@ -138,6 +138,9 @@ pub fn rewrite(
     ));
     let searching = Instant::now();
     let optimized = messages.watching(&options.watch, || optimize(&original, &options));
+    if optimized.is_err() && options.watch.is_stopped() {
+        messages.warning("--time-limit ended the search early; with more time there may be a plan");
+    }
     let optimized = optimized.map_err(|error| Failure::Optimize {
         file: arguments.input.clone(),
         error: error.into(),

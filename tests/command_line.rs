@@ -848,3 +848,18 @@ fn a_sweep_goes_down_to_what_does_not_fit() {
         "{shown}"
     );
 }
+
+#[test]
+fn where_a_time_limit_left_no_plan_the_limit_is_named() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let arguments = ["model.onnx", "out.onnx", "--dim", "batch=2", "--budget"];
+    let limited = arguments.into_iter().chain(["1B", "--time-limit", "0.001"]);
+    let refused = folder.output(limited);
+    assert_eq!(refused.status.code(), Some(3), "{}", shown(&refused));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("--time-limit ended the search early"),
+        "{said}"
+    );
+}
