@@ -15,6 +15,7 @@ struct Figures<'a> {
     peak_before_bytes: u64,
     peak_after_bytes: u64,
     smallest_peak_bytes: u64,
+    reordered_peak_bytes: u64,
     /// Added time / time of the unmodified step.
     overhead: f64,
     recomputation_overhead: f64,
@@ -106,6 +107,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         peak_before_bytes: summary.before.bytes.0,
         peak_after_bytes: summary.after.bytes.0,
         smallest_peak_bytes: summary.smallest_peak.0,
+        reordered_peak_bytes: summary.reordered_peak.0,
         overhead: summary.overhead(),
         recomputation_overhead: summary.recomputation_overhead(),
         lower_bound_overhead: summary.lower_bound_overhead(),

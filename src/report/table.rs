@@ -84,6 +84,12 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
         ),
         memory("  the rest", before - fixed, after - fixed),
         (
+            "  without copies",
+            String::new(),
+            summary.reordered_peak.to_string(),
+            "in the same order".to_owned(),
+        ),
+        (
             "time of a step",
             duration(summary.time_before),
             duration(time_after),

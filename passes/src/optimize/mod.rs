@@ -93,6 +93,9 @@ pub struct Summary {
     pub after: Peak,
     /// The smallest peak that the search can reach.
     pub smallest_peak: Bytes,
+    /// What the written order of first computations needs as planned, with variants and without
+    /// recomputation, the runtime's frame included: what order and variants give alone.
+    pub reordered_peak: Bytes,
     /// Time of the unmodified step in nanoseconds, by the cost model.
     pub time_before: u64,
     /// Time that new nodes add.

@@ -429,6 +429,7 @@ impl<'o> Pipeline<'o> {
         let time_before = time(self.original, &costs);
         let time_added = time(&candidate.graph, &candidate.costs).saturating_sub(time_before);
         let room = budget - frame(&self.graph);
+        let search = self.search_in_order_of(candidate);
         Summary {
             budget: budget + reserve,
             fixed: self.before.fixed + reserve,
@@ -441,7 +442,8 @@ impl<'o> Pipeline<'o> {
                 .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            lower_bound: self.lower_bound(candidate, room, time_added),
+            reordered_peak: search.without_copies().predicted_peak + frame(&self.graph) + reserve,
+            lower_bound: self.lower_bound(&search, room, time_added),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.original.order().len(),
@@ -457,13 +459,17 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    /// What every plan adds that has the candidate's order of first computations.
-    fn lower_bound(&self, candidate: &Candidate, room: Bytes, known: u64) -> u64 {
+    /// A search with the candidate's order of first computations.
+    fn search_in_order_of(&self, candidate: &Candidate) -> Search {
         let order = candidate.graph.order().iter().copied();
         let order: Vec<NodeId> = order
             .filter(|id| id.index() < self.graph.node_count())
             .collect();
-        let search = self.task().search(&order);
+        self.task().search(&order)
+    }
+
+    /// What every plan adds that keeps the search's order of first computations.
+    fn lower_bound(&self, search: &Search, room: Bytes, known: u64) -> u64 {
         let solving = &self.options.solving;
         match solving.solver.as_deref().filter(|_| solving.certify) {
             Some(solver) => {
