@@ -10,7 +10,8 @@
 //! Results do not depend on names.
 //!
 //! A dimension that the runtime can work out as a number cannot be named (numbers win over names when
-//! it infers shapes), so tensors with the shape of a weight stay as they are.
+//! it infers shapes), so tensors with the shape of a weight stay as they are. So do those whose shape
+//! is known from their declaration alone, for want of a rule: who reads the file needs it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,8 +22,8 @@ use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::shapes::runtime_shapes;
 use crate::analysis::skeleton::Skeleton;
 use crate::bytes::Bytes;
-use crate::graph::{Dimension, Graph, TensorKind};
-use crate::operators::Provider;
+use crate::graph::{Dimension, Graph, TensorKind, Uses};
+use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 
 /// What the names begin with.
@@ -50,11 +51,13 @@ impl Pass for ColourShapes {
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let groups = self.in_place_groups(graph);
         let shapes = runtime_shapes(graph);
+        let inferred = inferred(graph);
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut changed = Changed::No;
         for id in graph.tensor_ids() {
             let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
             let value = graph.tensor(id).kind == TensorKind::Value && !graph.outputs.contains(&id);
+            let value = value && inferred[id.index()];
             let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
                 continue;
             };
@@ -102,6 +105,24 @@ impl ColourShapes {
         let tensors = 0..parent.len() as u32;
         tensors.map(|tensor| root(&mut parent, tensor)).collect()
     }
+}
+
+/// By tensor: does its shape follow from what its node reads?
+fn inferred(graph: &Graph) -> Vec<bool> {
+    let uses = Uses::of(graph);
+    let mut inferred = vec![false; graph.tensor_count()];
+    for &id in graph.order() {
+        let node = graph.node(id);
+        let Some(Ok(known)) = operators::infer(graph, &uses, node) else {
+            continue;
+        };
+        for (output, known) in node.outputs.iter().zip(known) {
+            if let (Some(output), Some(_)) = (output, known) {
+                inferred[output.index()] = true;
+            }
+        }
+    }
+    inferred
 }
 
 fn root(parent: &mut [u32], tensor: u32) -> u32 {
@@ -165,6 +186,17 @@ mod tests {
         assert_eq!(profile(&graph, default), profile(&before, lean));
         // Two blocks of 4 KiB for the whole step, and y.
         assert_ne!(profile(&before, default), profile(&before, lean));
+    }
+
+    #[test]
+    fn what_only_its_declaration_tells_keeps_it() {
+        let (_, graph) = coloured(&TEXT.replace("c = Exp(b)", "c = AveragePoolGrad(b)"));
+        let declared = |tensor: &str| {
+            let id = graph.tensor_named(tensor).unwrap();
+            graph.tensor(id).declared.as_ref().unwrap()[0].clone()
+        };
+        assert_eq!(declared("c"), Dimension::Symbol("n".to_owned()));
+        assert_ne!(declared("a"), Dimension::Symbol("n".to_owned()));
     }
 
     #[test]
