@@ -5,7 +5,7 @@
 
 use super::moves::{Excess, Use};
 use super::problem::{Problem, Step};
-use super::state::{Copy, State};
+use super::state::{Copy, MOST_COPIES, State};
 
 /// Nanoseconds per byte that a copy of `node` costs; infinite if there can be none.
 fn price(problem: &Problem, node: Step) -> f64 {
@@ -56,10 +56,8 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     found
 }
 
-/// With more copies than that nothing is done: a chain of n nodes would take n² of them.
-const MOST_COPIES: usize = 10_000;
-
-/// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess.
+/// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess;
+/// nothing if that takes more than [`MOST_COPIES`].
 pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
     let problem = state.problem;
     let excess = Excess::of(state);

@@ -135,6 +135,7 @@ const AGAIN: u64 = 4;
 /// A greedy search may evaluate so much for each step.
 const WORK_PER_STEP: u64 = 500;
 
+/// An exponent, a stride, and work; see [`DESCENTS`].
 type Descent = (Exponent, f64, u64);
 
 /// How to look for the smallest peak: the exponent; the part of the way to the structural bound

@@ -4,11 +4,8 @@
 //! reads from outside.
 
 use super::problem::{Problem, Step};
-use super::state::Copy;
+use super::state::{Copy, MOST_COPIES};
 use crate::binomial::advance;
-
-/// More copies than that are not worth looking at.
-const MOST_COPIES: usize = 10_000;
 
 /// The forward part of a problem as a chain.
 pub(crate) struct Chain {
