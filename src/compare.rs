@@ -14,7 +14,7 @@ use ckpt_passes::strategy::Strategy;
 
 use crate::cli::{Compare, Messages, Requested, Row, Sweep};
 use crate::onnx::Model;
-use crate::report::rows::{Cell, Comparison, Tried};
+use crate::report::rows::{Cell, Comparison, Fitting, Tried};
 use crate::run::{self, Failure};
 
 /// Shows what a row of budgets costs.
@@ -124,7 +124,7 @@ fn planned(
                     Ok(optimized) => fitting(&optimized.summary),
                     Err(OptimizeError::Infeasible { budget, smallest }) => {
                         tried.smallest = tried.smallest.min(smallest.bytes);
-                        Cell::too_large(budget)
+                        Cell { budget, plan: None }
                     }
                     Err(OptimizeError::Refused { reason, .. }) => {
                         tried.refused = Some(reason);
@@ -138,8 +138,8 @@ fn planned(
         Err(OptimizeError::Refused { reason, .. }) => tried.refused = Some(reason),
         Err(other) => return Err(other),
     }
-    for cell in tried.cells.iter().filter(|cell| cell.fits) {
-        tried.smallest = tried.smallest.min(cell.peak);
+    for plan in tried.cells.iter().filter_map(|cell| cell.plan) {
+        tried.smallest = tried.smallest.min(plan.peak);
     }
     tried.seconds = started.elapsed().as_secs_f64();
     Ok(tried)
@@ -148,11 +148,12 @@ fn planned(
 fn fitting(summary: &Summary) -> Cell {
     Cell {
         budget: summary.budget,
-        fits: true,
-        peak: summary.after.bytes,
-        overhead: summary.overhead(),
-        lower_bound: summary.lower_bound_overhead(),
-        recomputed: summary.recomputed_nodes,
-        barriers: summary.barriers,
+        plan: Some(Fitting {
+            peak: summary.after.bytes,
+            overhead: summary.overhead(),
+            lower_bound: summary.lower_bound_overhead(),
+            recomputed: summary.recomputed_nodes,
+            barriers: summary.barriers,
+        }),
     }
 }

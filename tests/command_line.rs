@@ -830,6 +830,8 @@ fn a_comparison_has_every_strategy_and_every_budget() {
                 rows[1]["fits"], false,
                 "a hundredth fits nothing: {strategy}"
             );
+            let figures = ["peak_after_bytes", "overhead", "recomputed_nodes"];
+            assert!(figures.iter().all(|&key| rows[1][key].is_null()));
         }
     }
     let rows = &strategies[0]["rows"];

@@ -33,42 +33,28 @@ pub struct Tried {
     pub cells: Vec<Cell>,
 }
 
-/// One strategy's plan within one budget.
-#[derive(Clone, Debug, Serialize)]
+/// What one strategy makes of one budget.
+#[derive(Clone, Debug)]
 pub struct Cell {
     /// The budget in bytes.
-    #[serde(rename = "budget_bytes", serialize_with = "number")]
     pub budget: Bytes,
-    /// Is there a plan?
-    pub fits: bool,
-    /// What the rewritten graph needs; 0 without a plan.
-    #[serde(rename = "peak_after_bytes", serialize_with = "number")]
+    /// Its plan; `None` if none fits.
+    pub plan: Option<Fitting>,
+}
+
+/// The figures of a plan that fits.
+#[derive(Clone, Copy, Debug)]
+pub struct Fitting {
+    /// What the rewritten graph needs.
     pub peak: Bytes,
     /// Added time / time of the unmodified step.
     pub overhead: f64,
     /// What every plan adds that keeps the order of first computations.
-    #[serde(rename = "lower_bound_overhead")]
     pub lower_bound: f64,
     /// Mirrors.
-    #[serde(rename = "recomputed_nodes")]
     pub recomputed: usize,
     /// PassThrough nodes.
     pub barriers: usize,
-}
-
-impl Cell {
-    /// No plan fits this budget.
-    pub fn too_large(budget: Bytes) -> Cell {
-        Cell {
-            budget,
-            fits: false,
-            peak: Bytes::ZERO,
-            overhead: 0.0,
-            lower_bound: 0.0,
-            recomputed: 0,
-            barriers: 0,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -84,9 +70,21 @@ struct StrategyObject<'a> {
     strategy: &'a str,
     search_seconds: f64,
     refused: Option<&'a str>,
-    smallest_peak_bytes: u64,
+    smallest_peak_bytes: Option<u64>,
     /// In the sequence of the budgets.
-    rows: &'a [Cell],
+    rows: Vec<RowObject>,
+}
+
+/// Without a plan there are no figures.
+#[derive(Serialize)]
+struct RowObject {
+    budget_bytes: u64,
+    fits: bool,
+    peak_after_bytes: Option<u64>,
+    overhead: Option<f64>,
+    lower_bound_overhead: Option<f64>,
+    recomputed_nodes: Option<usize>,
+    barriers: Option<usize>,
 }
 
 impl StrategyObject<'_> {
@@ -95,8 +93,23 @@ impl StrategyObject<'_> {
             strategy: tried.strategy,
             search_seconds: tried.seconds,
             refused: tried.refused.as_deref(),
-            smallest_peak_bytes: tried.smallest.0,
-            rows: &tried.cells,
+            smallest_peak_bytes: tried.refused.is_none().then_some(tried.smallest.0),
+            rows: tried.cells.iter().map(RowObject::of).collect(),
+        }
+    }
+}
+
+impl RowObject {
+    fn of(cell: &Cell) -> RowObject {
+        let plan = cell.plan;
+        RowObject {
+            budget_bytes: cell.budget.0,
+            fits: plan.is_some(),
+            peak_after_bytes: plan.map(|plan| plan.peak.0),
+            overhead: plan.map(|plan| plan.overhead),
+            lower_bound_overhead: plan.map(|plan| plan.lower_bound),
+            recomputed_nodes: plan.map(|plan| plan.recomputed),
+            barriers: plan.map(|plan| plan.barriers),
         }
     }
 }
@@ -126,10 +139,8 @@ impl Comparison {
             }
             let _ = write!(text, "{:>12}", tried.smallest.to_string());
             for cell in &tried.cells {
-                let shown = match cell.fits {
-                    true => percent(cell.overhead),
-                    false => "-".to_owned(),
-                };
+                let overhead = cell.plan.map(|plan| percent(plan.overhead));
+                let shown = overhead.unwrap_or_else(|| "-".to_owned());
                 let _ = write!(text, "{shown:>12}");
             }
             let _ = writeln!(text, "{:>10.1}", tried.seconds);
@@ -154,17 +165,17 @@ impl Comparison {
         );
         for (name, cell) in self.budgets.iter().zip(&tried.cells) {
             let size = cell.budget.to_string();
-            if !cell.fits {
+            let Some(plan) = cell.plan else {
                 let _ = writeln!(text, "{name:<14}{size:>12}{:>12}", "-");
                 continue;
-            }
-            let (added, bound) = (percent(cell.overhead), percent(cell.lower_bound));
+            };
+            let (added, bound) = (percent(plan.overhead), percent(plan.lower_bound));
             let _ = writeln!(
                 text,
                 "{name:<14}{size:>12}{:>12}{added:>10}{bound:>10}{:>12}{:>10}",
-                cell.peak.to_string(),
-                cell.recomputed,
-                cell.barriers
+                plan.peak.to_string(),
+                plan.recomputed,
+                plan.barriers
             );
         }
         let _ = writeln!(
@@ -188,10 +199,11 @@ impl Comparison {
     /// Overhead over budget as an SVG image, a curve for each strategy.
     pub fn plot(&self) -> String {
         let curve = |tried: &Tried| {
-            let fitting = tried.cells.iter().filter(|cell| cell.fits);
-            let mut points: Vec<(f64, f64)> = fitting
-                .map(|cell| (cell.budget.0 as f64 / GIB, cell.overhead * 100.0))
-                .collect();
+            let point = |cell: &Cell| {
+                let overhead = cell.plan?.overhead;
+                Some((cell.budget.0 as f64 / GIB, overhead * 100.0))
+            };
+            let mut points: Vec<(f64, f64)> = tried.cells.iter().filter_map(point).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             Curve {
                 name: tried.strategy.to_owned(),
@@ -216,10 +228,6 @@ fn percent(part: f64) -> String {
     format!("{:.2} %", part * 100.0)
 }
 
-fn number<S: serde::Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(bytes.0)
-}
-
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
@@ -229,12 +237,17 @@ mod tests {
     fn comparison() -> Comparison {
         let cell = |budget: u64, overhead: f64| Cell {
             budget: Bytes(budget << 20),
-            fits: true,
-            peak: Bytes((budget << 20) - 512),
-            overhead,
-            lower_bound: overhead / 2.0,
-            recomputed: 7,
-            barriers: 2,
+            plan: Some(Fitting {
+                peak: Bytes((budget << 20) - 512),
+                overhead,
+                lower_bound: overhead / 2.0,
+                recomputed: 7,
+                barriers: 2,
+            }),
+        };
+        let too_large = Cell {
+            budget: Bytes(20 << 20),
+            plan: None,
         };
         let tried = |strategy, cells| Tried {
             strategy,
@@ -251,10 +264,7 @@ mod tests {
             budgets: vec!["fixed+90%".to_owned(), "20MB".to_owned()],
             tried: vec![
                 tried("auto", vec![cell(91, 0.0125), cell(20, 0.5)]),
-                tried(
-                    "chen-sqrt",
-                    vec![cell(91, 0.25), Cell::too_large(Bytes(20 << 20))],
-                ),
+                tried("chen-sqrt", vec![cell(91, 0.25), too_large]),
                 refusing,
             ],
         }
@@ -287,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_is_one_object() {
-        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":0,"overhead":0.0,"lower_bound_overhead":0.0,"recomputed_nodes":0,"barriers":0}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":31457280,"rows":[]}]}"#);
+    fn a_comparison_is_one_object_without_figures_where_there_is_no_plan() {
+        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A graph that is no chain becomes one as chapter 5.2 of Butt's thesis (2019) suggests: only
 //! vertices that separate the graph can be checkpoints. It is cut at the articulation points of
 //! its forward part; a stage is what lies between two of them, and what is behind the last is the
-//! turn. A backward node belongs to the earliest stage whose values it needs, and what only reads
+//! turn; [`Ends`] has what is special about the first layer and the last block. A backward node belongs to the earliest stage whose values it needs, and what only reads
 //! the result of a stage and the gradient that reaches it belongs to the stage above.
 //!
 //! What the chain does not know: memory that stages need in passing is estimated node by node, in
@@ -18,6 +18,20 @@ use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::plan::Plan;
 
+/// Where the chain's ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// A path's ends are no articulation points: the first stage holds the first two layers, the
+    /// turn is what is behind the last point.
+    Points,
+    /// The first layer is a stage.
+    First,
+    /// The first layer is a stage, and the last block belongs to the turn. Where stages are counted
+    /// instead of sizes, this is right for equal ones: no gradient waits for the turn, so the
+    /// block's result has the place of one.
+    Both,
+}
+
 /// A graph cut into a chain.
 pub(super) struct ChainGraph {
     /// The chain with the graph's times in nanoseconds and sizes in bytes.
@@ -28,24 +42,33 @@ pub(super) struct ChainGraph {
 }
 
 impl ChainGraph {
-    /// Cuts the graph into at most `most` stages (at least 2). The error says why it cannot be.
+    /// Cuts the graph into at most `most` stages (at least 2). The error says why it cannot
+    /// be.
     pub(super) fn of(
         task: &Task<'_>,
         forward: &ForwardPart,
         most: usize,
+        ends: Ends,
     ) -> Result<ChainGraph, String> {
-        let all = forward.cuts();
+        let mut all = forward.cuts();
         if all.is_empty() {
             return Err(
                 "its forward part has no articulation point, so it is no chain of blocks"
                     .to_owned(),
             );
         }
+        if ends != Ends::Points && starts_with_one_vertex(forward, all[0]) {
+            all.insert(0, 0);
+        }
         let count = all.len().min(most.max(2) - 1);
         let cuts: Vec<u32> = (0..count)
             .map(|i| all[(i + 1) * all.len() / count - 1])
             .collect();
-        let of = Segments::behind(forward, &cuts).of;
+        let kept = match ends {
+            Ends::Both if count > 1 => count - 1,
+            _ => count,
+        };
+        let of = Segments::behind(forward, &cuts[..kept]).of;
         ChainGraph::with_stages(task, forward, of, all.len())
     }
 
@@ -103,4 +126,11 @@ impl ChainGraph {
             predicted_peak: Bytes::ZERO,
         }
     }
+}
+
+/// Is everything up to the first cut computed from the first vertex? Then that is a checkpoint like
+/// the others: an articulation point, if what the caller hands in counts as a vertex.
+fn starts_with_one_vertex(forward: &ForwardPart, cut: u32) -> bool {
+    let others = &forward.vertices[1..=cut as usize];
+    cut > 0 && others.iter().all(|vertex| !vertex.before.is_empty())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::chain::{Chain, Operation};
-use super::chain_graph::ChainGraph;
+use super::chain_graph::{ChainGraph, Ends};
 use super::precise_dp::{PreciseDp, Rounding};
 use super::uniform_dp::UniformDp;
 use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned, revolve};
@@ -21,14 +21,19 @@ const MOST_STEPS: usize = 250_000_000;
 
 /// Neighbours of the bisected knob that are judged as well: more memory for the chain does not
 /// always mean more on the graph.
-const NEIGHBOURS: usize = 4;
+const NEIGHBOURS: usize = 8;
 
 /// The planner of a chain strategy.
 pub(super) fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Box<dyn Planner + 't> {
     let forward = ForwardPart::of(task);
-    match ChainGraph::of(task, &forward, MOST_STAGES) {
-        Ok(graph) => {
-            let settings = ChainSettings::of(strategy, graph);
+    let cut = |&ends| ChainGraph::of(task, &forward, MOST_STAGES, ends);
+    let ends: &[Ends] = match strategy {
+        Strategy::PreciseDp => &[Ends::First],
+        _ => &[Ends::Both, Ends::Points],
+    };
+    match ends.iter().map(cut).collect() {
+        Ok(graphs) => {
+            let settings = ChainSettings::of(strategy, graphs);
             Box::new(Knob::of(task, Box::new(settings)))
         }
         Err(reason) => Box::new(Refusing(reason)),
@@ -150,28 +155,35 @@ impl Planner for Knob<'_> {
 
 /// A chain strategy: the setting is the memory of the chain.
 struct ChainSettings {
-    graph: ChainGraph,
+    /// The graph, cut in different ways: with each memory, each of them is a setting.
+    graphs: Vec<ChainGraph>,
     solver: Solver,
 }
 
 impl ChainSettings {
-    fn of(strategy: Strategy, graph: ChainGraph) -> ChainSettings {
-        let stages = graph.chain.stages.len();
+    fn of(strategy: Strategy, graphs: Vec<ChainGraph>) -> ChainSettings {
+        let stages = graphs.iter().map(|graph| graph.chain.stages.len());
+        let stages = stages.max().unwrap_or(0);
         let solver = match strategy {
-            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graph.chain))),
+            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graphs[0].chain))),
             Strategy::UniformDp => Solver::Uniform(UniformDp::solve(stages, stages)),
             _ => Solver::Revolve,
         };
-        ChainSettings { graph, solver }
+        ChainSettings { graphs, solver }
+    }
+
+    fn graph(&self, setting: usize) -> &ChainGraph {
+        &self.graphs[setting % self.graphs.len()]
     }
 
     fn schedule(&self, setting: usize) -> Vec<Operation> {
-        let chain = &self.graph.chain;
+        let chain = &self.graph(setting).chain;
+        let memory = setting / self.graphs.len();
         match &self.solver {
-            Solver::Revolve => revolve::schedule(chain, setting as u64 + 1),
-            Solver::Uniform(tables) => tables.schedule(chain, setting + 1),
+            Solver::Revolve => revolve::schedule(chain, memory as u64 + 1),
+            Solver::Uniform(tables) => tables.schedule(chain, memory + 1),
             Solver::Precise(precise) => {
-                let schedule = precise.tables.schedule(chain, precise.memories[setting]);
+                let schedule = precise.tables.schedule(chain, precise.memories[memory]);
                 schedule.unwrap_or_default()
             }
         }
@@ -182,20 +194,25 @@ impl Settings for ChainSettings {
     fn count(&self) -> usize {
         match &self.solver {
             Solver::Precise(precise) => precise.memories.len(),
-            _ => self.graph.chain.stages.len(),
+            _ => self
+                .graphs
+                .iter()
+                .map(|graph| graph.chain.stages.len())
+                .sum(),
         }
     }
 
     fn plan(&self, setting: usize) -> Plan {
-        self.graph.plan(&self.schedule(setting))
+        self.graph(setting).plan(&self.schedule(setting))
     }
 
     fn notes(&self, setting: Option<usize>) -> Vec<String> {
-        let stages = self.graph.chain.stages.len();
+        let graph = self.graph(setting.unwrap_or(0));
+        let stages = graph.chain.stages.len();
         let mut notes = vec![format!(
             "cut into a chain of {stages} blocks at {} of {} articulation points",
             stages - 1,
-            self.graph.points
+            graph.points
         )];
         if let (Solver::Precise(precise), Some(setting)) = (&self.solver, setting) {
             notes.push(precise.note(setting));

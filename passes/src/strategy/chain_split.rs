@@ -275,17 +275,23 @@ impl<'s> Split<'s> {
         sizes
     }
 
-    /// Where what backward parts write is written and last read.
+    /// Where what backward parts write is written and last read. The turn writes gradients as well,
+    /// such as that of a squared error, which needs no gradient itself.
     pub(super) fn spans(&self) -> Spans {
         let mut spans = Spans::new();
+        let turn = self.stages().saturating_sub(1) as u32;
         for &id in self.task.order {
             let node = self.task.graph.node(id);
             let stage = self.stage_of[id.index()];
-            if !self.forward.backward[id.index()] || stage == SEVERAL {
+            if !self.forward.backward[id.index()] && stage != turn || stage == SEVERAL {
                 continue;
             }
             for tensor in node.writes() {
-                let span = spans.entry(self.root(tensor)).or_insert((stage, stage));
+                let root = self.root(tensor);
+                if self.is_of_an_earlier_stage(root) {
+                    continue;
+                }
+                let span = spans.entry(root).or_insert((stage, stage));
                 span.0 = span.0.max(stage);
             }
             for tensor in node.reads() {
@@ -295,6 +301,13 @@ impl<'s> Split<'s> {
             }
         }
         spans
+    }
+
+    /// Does the forward part write it before the turn?
+    fn is_of_an_earlier_stage(&self, root: TensorId) -> bool {
+        let stage = |vertex: u32| self.layout.of[vertex as usize] as usize;
+        let vertex = self.forward.vertex(root);
+        vertex.is_some_and(|vertex| stage(vertex) + 1 < self.stages())
     }
 
     /// The stage's figures. `spans` and `gradients` are those of the methods of these names.
@@ -351,8 +364,16 @@ impl<'s> Split<'s> {
         let left = spans.iter().filter(|span| span.1.1 < stage);
         let there = waiting.map(|span| *span.0).chain(internals.iter().copied());
         let left = left.map(|span| *span.0).collect();
-        let in_backward = self.in_passing(&nodes.backward, &there.collect(), &left);
-        let counted = internal_bytes
+        let there: BTreeSet<TensorId> = there.collect();
+        let in_backward = match turn {
+            true => self.in_passing(
+                &[&nodes.first[..], &nodes.backward].concat(),
+                &BTreeSet::new(),
+                &left,
+            ),
+            false => self.in_passing(&nodes.backward, &there, &left),
+        };
+        let counted = (if turn { 0 } else { internal_bytes })
             .saturating_add(if reads_result { result_bytes } else { 0 })
             .saturating_add(gradients[i])
             .saturating_add(gradients[i + 1]);
@@ -369,10 +390,7 @@ impl<'s> Split<'s> {
             gradient: gradients[i],
             forward_workspace: in_forward.saturating_sub(result_bytes),
             taped_workspace: taped.saturating_sub(result_bytes.saturating_add(internal_bytes)),
-            backward_workspace: match turn {
-                true => in_forward.max(in_backward),
-                false => in_backward.saturating_sub(counted),
-            },
+            backward_workspace: in_backward.saturating_sub(counted),
         }
     }
 

@@ -1,12 +1,13 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::analysis::cost::NodeOverride;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_each};
 use crate::program::Solving;
 use crate::search::first_orders;
-use crate::testing::random_training_graph;
+use crate::testing::{UniformChain, brute_force, random_training_graph};
 
 pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
     Options {
@@ -118,7 +119,7 @@ fn what_a_strategy_plans_for_random_graphs_is_verified_and_within_the_budget() {
 
 #[test]
 fn more_memory_never_costs_time() {
-    let chain = crate::testing::UniformChain::new(24);
+    let chain = UniformChain::new(24);
     let budgets: Vec<BudgetRequest> = (0..50)
         .map(|i| BudgetRequest::FixedPlusPart(1.0 - f64::from(i) * 0.015))
         .collect();
@@ -140,4 +141,61 @@ fn more_memory_never_costs_time() {
         "{}",
         found.len()
     );
+}
+
+/// Room for the runtime's objects of a uniform chain's tensors.
+const OBJECTS: Bytes = Bytes(1 << 18);
+
+#[test]
+fn the_chain_strategies_equal_the_closed_form_on_uniform_chains() {
+    for length in (2..=20).chain([33, 64]) {
+        let chain = UniformChain::new(length);
+        let graph = &chain.graph;
+        with_task(graph, |task| {
+            for strategy in [Strategy::PreciseDp, Strategy::UniformDp, Strategy::Revolve] {
+                let mut planner = planner(strategy, task).unwrap();
+                for peak in chain.peaks() {
+                    let plan = planner.within(peak + OBJECTS);
+                    let copies = plan.map(|plan| plan.sequence.len() - graph.node_count());
+                    let optimum = chain.optimum(peak).unwrap() as usize;
+                    assert_eq!(copies, Ok(optimum), "{strategy}, {length} layers, {peak}");
+                }
+                let smaller = chain.smallest_peak() - OBJECTS;
+                assert!(planner.within(smaller).is_err(), "{strategy}, {length}");
+            }
+        });
+    }
+}
+
+#[test]
+fn the_precise_tables_find_what_exhaustive_search_finds_on_seven_nodes() {
+    let chain = UniformChain::new(3);
+    let mut graph = chain.graph.clone();
+    assert_eq!(graph.node_count(), 7);
+    for id in chain.graph.order() {
+        graph.node_mut(*id).name = format!("node{}", id.index());
+    }
+    let mut positive = 0;
+    for seed in 0..20 {
+        // Layers of 1 to 90 μs.
+        let timed = |i: usize| {
+            let time = NodeOverride {
+                time_us: Some((1 + (i + 1) * (seed * 37 + 11) % 90) as f64),
+                ..NodeOverride::default()
+            };
+            (format!("node{i}"), time)
+        };
+        let times = (0..graph.node_count()).map(timed).collect();
+        with_overrides(&graph, times, |task| {
+            let mut planner = planner(Strategy::PreciseDp, task).unwrap();
+            for peak in chain.peaks() {
+                let found = planner.within(peak + OBJECTS).unwrap();
+                let best = brute_force(&graph, task.device.provider, task.costs, peak).unwrap();
+                let added = task.judge(found).added;
+                assert_eq!(added, best.added.0, "seed {seed}, {peak}");
+                positive += usize::from(added > 0);
+            }
+        });
+    }
+    assert_eq!(positive, 20);
 }
