@@ -20,7 +20,7 @@ use ckpt_passes::verify;
 use serde_json::Value;
 
 /// `tools/variants.py` makes kinds of nodes in turn.
-const GRAPHS: usize = 480;
+const GRAPHS: usize = 700;
 
 #[test]
 fn both_forms_give_the_same_bits() {

@@ -82,12 +82,35 @@ def convolution_gradient(r):
     return model([node], [("dy", FLOAT, dy), ("x", FLOAT, x), ("w", FLOAT, w)], outputs)
 
 
+def pointwise_gradient(r):
+    """Of a convolution with a window of one element; often of one image."""
+    axes = r.choice([1, 2, 2, 2, 3])
+    batch = r.choice([1, 1, 1, 2])
+    channels, filters = (r.choice([1, 2, 3, 7, 16, 31, 64, 129, 200, 256, 512]) for _ in range(2))
+    size = [r.choice([1, 2, 3, 5, 7, 9, 14] + [28, 40] * (axes < 3)) for _ in range(axes)]
+    x, dy, w = [batch, channels] + size, [batch, filters] + size, [filters, channels] + [1] * axes
+    written = r.choice([["dx", "dw", "db"], ["dx", "dw"], ["dx", "dw"], ["dx"]])
+    attributes = {"kernel_shape": [1] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes}
+    for name in list(attributes):
+        if r.random() < 0.3:
+            del attributes[name]
+    node = helper.make_node(
+        "ConvGrad", ["dy", "x", "w"], written, name="node", domain="com.microsoft", **attributes
+    )
+    shapes = {"dx": x, "dw": w, "db": [filters]}
+    outputs = [(name, FLOAT, shapes[name]) for name in written]
+    return model([node], [("dy", FLOAT, dy), ("x", FLOAT, x), ("w", FLOAT, w)], outputs)
+
+
 def relu_gradient(r):
     shape = [r.randint(1, 9) for _ in range(r.randint(1, 4))]
     read = r.choice(["x", "y"])
+    kind = r.choice(["Relu", "LeakyRelu"])
+    attributes = {"alpha": r.choice([0.0, 0.01, 0.5, 3.0])} if kind == "LeakyRelu" else {}
+    domain = "com.microsoft"
     nodes = [
-        helper.make_node("Relu", ["x"], ["y"]),
-        helper.make_node("ReluGrad", ["dy", read], ["dx"], name="node", domain="com.microsoft"),
+        helper.make_node(kind, ["x"], ["y"], **attributes),
+        helper.make_node(kind + "Grad", ["dy", read], ["dx"], name="node", domain=domain, **attributes),
     ]
     # The output must not be the graph's: a value that is read twice is the usual case.
     nodes.append(helper.make_node("Neg", ["y"], ["z"]))
@@ -137,7 +160,15 @@ def batch_norm(r):
     return model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
 
 
-KINDS = [running_sum, convolution_gradient, convolution_gradient, relu_gradient, pooling, batch_norm]
+KINDS = [
+    running_sum,
+    convolution_gradient,
+    convolution_gradient,
+    pointwise_gradient,
+    relu_gradient,
+    pooling,
+    batch_norm,
+]
 
 
 def write(folder, count):
@@ -154,18 +185,24 @@ def values(path):
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
         kind = numpy.float64 if value.type.tensor_type.elem_type == DOUBLE else numpy.float32
         numbers = r.standard_normal(shape) * 10.0 ** r.uniform(-3, 3, shape)
+        # Gradients have many zeros, and may be so small that products underflow.
+        numbers *= r.uniform(size=shape) < r.choice([0.3, 1.0])
+        numbers *= r.choice([1.0, 1.0, 1.0, 1e-22])
         flat = numbers.reshape(-1)
         for special in (0.0, -0.0, numpy.inf, -numpy.inf, numpy.nan, 1e-42, -1e-42):
             if r.uniform() < 0.2:
                 flat[r.randint(flat.size)] = special
+        if value.name == "bias":
+            # What a bias of -0 does is in test_variants.py.
+            numbers += 0.0
         feeds[value.name] = numbers.astype(kind)
     return feeds
 
 
-def run(path, feeds):
+def run(path, feeds, threads):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 2
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
@@ -184,10 +221,11 @@ def compare(folder):
         if original.name.count(".") > 1:
             continue
         feeds = values(original)
+        threads = 1 + int(original.stem) % 4
         variants = sorted(folder.glob(original.stem + ".*.onnx"))
-        expected = run(original, feeds) if variants else []
+        expected = run(original, feeds, threads) if variants else []
         for path in variants:
-            found = run(path, feeds)
+            found = run(path, feeds, threads)
             if len(found) == len(expected) and all(map(equal, expected, found)):
                 same[path.name.split(".")[1]] += 1
             else:

@@ -178,6 +178,51 @@ mod tests {
         "#);
     }
 
+    const POINTWISE: &str = "g (float[N,4,9,8] x, float[6,4,1,1] w, float[N,6,9,8] dy) => ()
+           <float[N,4,9,8] dx, float[6,4,1,1] dw>
+           {
+              [grad] dx, dw = com.microsoft.ConvGrad <kernel_shape = [1, 1]> (dy, x, w)
+           }";
+
+    #[test]
+    fn the_gradients_of_a_pointwise_convolution_of_one_image_are_products() {
+        insta::assert_snapshot!(changes("pointwise-product", &POINTWISE.replace('N', "1")), @r#"
+        - dx, dw = ConvGrad(dy, x, w)
+        + "dx/zero" = Constant()
+        + "dx/dy_shape" = Constant()
+        + "dx/dy_matrix" = Reshape(dy, "dx/dy_shape")
+        + "dx/w_shape" = Constant()
+        + "dx/w_matrix" = Reshape(w, "dx/w_shape")
+        + "dx/dx_product" = Gemm("dx/w_matrix", "dx/dy_matrix", "dx/zero")
+        + "dx/dx_shape" = Constant()
+        + dx = Reshape("dx/dx_product", "dx/dx_shape")
+        + "dx/x_shape" = Constant()
+        + "dx/x_matrix" = Reshape(x, "dx/x_shape")
+        + "dx/dw_product" = Gemm("dx/dy_matrix", "dx/x_matrix", "dx/zero")
+        + "dx/dw_shape" = Constant()
+        + dw = Reshape("dx/dw_product", "dx/dw_shape")
+        "#);
+        assert_eq!(
+            changes("pointwise-product", &POINTWISE.replace('N', "2")),
+            ""
+        );
+    }
+
+    #[test]
+    fn other_convolutions_are_no_products() {
+        // Two groups, every other window, one more row.
+        let others = [
+            ("group = 2", "[6,2,1,1]", "[1,6,9,8]"),
+            ("strides = [2, 2]", "[6,4,1,1]", "[1,6,5,4]"),
+            ("pads = [0, 0, 1, 0]", "[6,4,1,1]", "[1,6,10,8]"),
+        ];
+        for (attribute, w, dy) in others {
+            let text = POINTWISE.replace("kernel_shape = [1, 1]", attribute);
+            let text = text.replace("[6,4,1,1]", w).replace("[N,6,9,8]", dy);
+            assert_eq!(changes("pointwise-product", &text.replace('N', "1")), "");
+        }
+    }
+
     const RELU: &str = "g (float[64] x, float[64] dy) => (float[64] y) <float[64] dx>
            {
               y = Relu(x)
@@ -208,6 +253,18 @@ mod tests {
         + "dx/mask_float" = Cast("dx/mask")
         + dx = ReluGrad(dy, "dx/mask_float")
         "#);
+    }
+
+    #[test]
+    fn the_gradient_of_leaky_relu_keeps_its_alpha() {
+        let leaky = RELU.replace("Relu(x)", "LeakyRelu <alpha = 0.5> (x)");
+        let leaky = leaky.replace("ReluGrad(", "LeakyReluGrad <alpha = 0.5> (");
+        assert_ne!(changes("relu-from-input", &leaky), "");
+        assert_ne!(changes("relu-bool-mask", &leaky), "");
+        // Below zero where its input is above it.
+        let falling = leaky.replace("0.5", "-0.5");
+        assert_eq!(changes("relu-from-input", &falling), "");
+        assert_ne!(changes("relu-bool-mask", &falling), "");
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Gradients of Relu: `ReluGrad(dY, X or Y) -> dX`.
+//! Gradients of Relu and LeakyRelu: `ReluGrad(dY, X or Y) -> dX`, `LeakyReluGrad(dY, X or Y) -> dX`.
+//!
+//! Runtime fact: both kernels ask whether the value is above zero and nothing else of it. Y is exactly
+//! where X is, as long as LeakyRelu's alpha is not negative.
 
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, scalar_zero, tensor};
-use crate::graph::{AttributeValue, ElementType, NodeId, TensorId};
+use crate::graph::{AttributeValue, ElementType, Node, NodeId, TensorId};
 
-/// ReluGrad from the Relu's input. Runtime fact: the kernel asks whether the value is above zero,
-/// which it is for both or for neither.
+/// The gradient from the activation's input.
 pub(super) const FROM_INPUT: Variant = Variant {
     name: "relu-from-input",
     group: Group::OutputActivated,
@@ -14,19 +16,19 @@ pub(super) const FROM_INPUT: Variant = Variant {
     },
 };
 
-/// ReluGrad from the Relu's output, which other nodes may keep anyway.
+/// The gradient from the activation's output, which other nodes may keep anyway.
 pub(super) const FROM_OUTPUT: Variant = Variant {
     name: "relu-from-output",
     group: Group::OutputActivated,
     replace: |site| {
         let input = read_value(site)?;
         let readers = site.uses.readers(input).iter();
-        let mut relus = readers.filter(|&&id| site.graph.node(id).is("", "Relu"));
+        let mut relus = readers.filter(|&&id| is_relu(site, site.graph.node(id)));
         gradient_from(site, site.graph.node(*relus.next()?).output(0)?)
     },
 };
 
-/// A byte that says whether the value is above zero instead of its four bytes: ReluGrad reads it
+/// A byte that says whether the value is above zero instead of its four bytes: the gradient reads it
 /// as 0 or 1. (`Where` would not need that, but its CPU kernel allocates two buffers of the size
 /// of the result.)
 pub(super) const BOOL_MASK: Variant = Variant {
@@ -38,14 +40,7 @@ pub(super) const BOOL_MASK: Variant = Variant {
 fn gradient_from(site: &Site, value: TensorId) -> Option<Vec<Part>> {
     let (dy, dx) = (site.node.input(0)?, site.node.output(0)?);
     let inputs = [tensor(dy), tensor(value)];
-    let mut part = part(
-        "com.microsoft",
-        "ReluGrad",
-        inputs,
-        [Some(Write::Tensor(dx))],
-    );
-    part.attributes.clone_from(&site.node.attributes);
-    Some(vec![part])
+    Some(vec![gradient(site, inputs, dx)])
 }
 
 fn bool_mask(site: &Site) -> Option<Vec<Part>> {
@@ -64,26 +59,47 @@ fn bool_mask(site: &Site) -> Option<Vec<Part>> {
         let above = [tensor(value), Some(Read::Output(0, 0))];
         let as_float = AttributeValue::Int(ElementType::Float as i64);
         let gradient = [tensor(dy), Some(Read::Output(2, 0))];
-        let written = [Some(Write::Tensor(dx))];
         let mask = Some(new("mask", ElementType::Bool));
         let ones = Some(new("mask_float", ElementType::Float));
         vec![
             scalar_zero(),
             part("", "Greater", above, [mask]),
             part("", "Cast", [Some(Read::Output(1, 0))], [ones]).with("to", as_float),
-            part("com.microsoft", "ReluGrad", gradient, written),
+            self::gradient(site, gradient, dx),
         ]
     })
 }
 
-/// What the node reads besides dY, if it is a ReluGrad.
+/// The node itself, reading something else.
+fn gradient(site: &Site, inputs: [Option<Read>; 2], dx: TensorId) -> Part {
+    let op_type = match is_leaky(site) {
+        true => "LeakyReluGrad",
+        false => "ReluGrad",
+    };
+    let mut part = part("com.microsoft", op_type, inputs, [Some(Write::Tensor(dx))]);
+    part.attributes.clone_from(&site.node.attributes);
+    part
+}
+
+fn is_leaky(site: &Site) -> bool {
+    site.node.is("com.microsoft", "LeakyReluGrad")
+}
+
+/// What the node reads besides dY, if it is the gradient of such an activation.
 fn read_value(site: &Site) -> Option<TensorId> {
-    site.node
-        .input(1)
-        .filter(|_| site.node.is("com.microsoft", "ReluGrad"))
+    let applies = is_leaky(site) || site.node.is("com.microsoft", "ReluGrad");
+    site.node.input(1).filter(|_| applies)
+}
+
+/// Is it the activation that the gradient belongs to?
+fn is_relu(site: &Site, node: &Node) -> bool {
+    match is_leaky(site) {
+        true => node.is("", "LeakyRelu") && node.float("alpha").is_none_or(|alpha| alpha >= 0.0),
+        false => node.is("", "Relu"),
+    }
 }
 
 fn relu_that_writes(site: &Site, value: TensorId) -> Option<NodeId> {
     let producer = site.uses.producer(value)?;
-    site.graph.node(producer).is("", "Relu").then_some(producer)
+    is_relu(site, site.graph.node(producer)).then_some(producer)
 }

@@ -80,12 +80,12 @@ fn transposed(site: &Site) -> Option<Vec<Part>> {
     )
 }
 
-fn is_gradient(site: &Site) -> bool {
+pub(super) fn is_gradient(site: &Site) -> bool {
     site.node.is("com.microsoft", "ConvGrad") && site.node.inputs.len() == 3
 }
 
 /// The node itself, for dW and dB alone.
-fn weights(site: &Site) -> Part {
+pub(super) fn weights(site: &Site) -> Part {
     let outputs = [None, site.node.output(1), site.node.output(2)];
     let mut part = gradient(site);
     part.outputs = outputs.map(|o| o.map(Write::Tensor)).to_vec();

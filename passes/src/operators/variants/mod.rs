@@ -10,6 +10,7 @@
 mod activation;
 mod convolution;
 mod normalization;
+mod pointwise;
 mod pooling;
 mod sums;
 
@@ -81,6 +82,7 @@ pub const VARIANTS: &[Variant] = &[
     sums::RUNNING_SUM,
     convolution::TRANSPOSED,
     convolution::SPLIT_GRADIENT,
+    pointwise::PRODUCT,
     activation::FROM_OUTPUT,
     activation::FROM_INPUT,
     pooling::NARROW_MASK,
@@ -101,8 +103,8 @@ impl Variant {
 
     /// Is there a chance that it pays on this provider?
     pub fn suits(&self, provider: Provider) -> bool {
-        // Bits of convolutions are only known to agree on the CPU.
-        provider == Provider::Cpu || self.name != convolution::TRANSPOSED.name
+        // Bits of other kernels are only known to agree on the CPU.
+        provider == Provider::Cpu || *self != convolution::TRANSPOSED && *self != pointwise::PRODUCT
     }
 }
 

@@ -18,7 +18,8 @@ const SMALLEST: u64 = 400;
 ///
 /// Runtime fact (measured): the CPU kernel of BatchNormInternal computes `X * (1 / std * scale) + (B -
 /// mean * (1 / std * scale))`, and the convolution multiplies and adds with one rounding each as
-/// well, so the bits are the same.
+/// well, so the bits are the same, but for one case: the convolution adds the product to 0, so that where B and the
+/// product are -0, the result is 0 in place of -0 (`tools/test_variants.py`).
 pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
     let [x, scale, bias] = [0, 1, 2].map(|i| node.input(i));

@@ -1,0 +1,81 @@
+//! Gradients of Relu and LeakyRelu.
+
+use std::collections::BTreeMap;
+
+use super::super::values::{Value, Values};
+use super::{Like, Rules};
+use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
+
+/// Outputs of an activation that are above zero exactly where the inputs are.
+pub(super) type Relus = BTreeMap<Value, Value>;
+
+/// All that the nodes of this kind write, with what they read. A LeakyRelu with a negative alpha is
+/// none of them.
+pub(super) fn relus(values: &Values, graph: &Graph, order: &[NodeId], op_type: &str) -> Relus {
+    let mut relus = Relus::new();
+    for &id in order {
+        let node = graph.node(id);
+        let rises = node.float("alpha").is_none_or(|alpha| alpha >= 0.0);
+        if let (true, Some(x), Some(y)) =
+            (node.is("", op_type) && rises, node.input(0), node.output(0))
+        {
+            relus.insert(values.of[y.index()], values.of[x.index()]);
+        }
+    }
+    relus
+}
+
+impl Rules<'_> {
+    /// The gradient is dY where the value is above zero and elsewhere zero, or alpha times dY; the
+    /// activation is above zero exactly where its input is. For NaN, neither is.
+    pub(super) fn relu_gradient(&mut self, op_type: &str, relus: &Relus) -> Option<()> {
+        let [dy, read] = [0, 1].map(|i| self.node.input(i));
+        let (dy, read, dx) = (dy?, read?, self.node.output(0)?);
+        let gradient = self.value(dy);
+        let value = self.value(read);
+        let mut values = vec![value];
+        values.extend(relus.get(&value));
+        let outputs = relus.iter().filter(|&(_, &input)| input == value);
+        values.extend(outputs.map(|(&output, _)| output));
+        let masks = self.graph.tensor(read).element == Some(ElementType::Float)
+            && self.opset() >= 12
+            && self.alike(read, dx);
+        for value in values {
+            let inputs = vec![Some(gradient), Some(value)];
+            self.gradient(op_type, inputs, dx);
+            if masks {
+                let ones = self.above_zero(value, read);
+                let inputs = vec![Some(gradient), Some(ones)];
+                self.gradient(op_type, inputs, dx);
+            }
+        }
+        Some(())
+    }
+
+    /// 1 where `value`, which has the shape of `like`, is above zero, and 0 elsewhere: above zero
+    /// where `value` is.
+    fn above_zero(&mut self, value: Value, like: TensorId) -> Value {
+        let zero = vec![("value_float", AttributeValue::Float(0.0))];
+        let scalar = Like {
+            tensor: None,
+            element: Some(ElementType::Float),
+        };
+        let zero = self.define("Constant", zero, vec![], scalar);
+        let of = |element| Like {
+            element: Some(element),
+            ..Like::of(like)
+        };
+        let inputs = vec![Some(value), Some(zero)];
+        let above = self.define("Greater", vec![], inputs, of(ElementType::Bool));
+        let to = vec![("to", AttributeValue::Int(ElementType::Float as i64))];
+        self.define("Cast", to, vec![Some(above)], of(ElementType::Float))
+    }
+
+    fn gradient(&mut self, op_type: &str, inputs: Vec<Option<Value>>, dx: TensorId) {
+        let attributes = match self.node.float("alpha") {
+            Some(alpha) => vec![("alpha", AttributeValue::Float(alpha))],
+            None => vec![],
+        };
+        self.equate("com.microsoft", op_type, attributes, inputs, dx);
+    }
+}
