@@ -6,11 +6,13 @@
 //! earlier in the file, and read by nobody up to i. With it, all earlier nodes run before i.
 //!
 //! A barrier at every node makes any order a chain. Most are not needed: barriers are added where
-//! the simulated order exceeds the budget, then taken out again in ever smaller groups while both
-//! simulated orders still fit.
+//! the simulated order exceeds the budget, then taken out again while both simulated orders still
+//! fit, and in the end each waits for no more nodes than it has to.
 
+mod blame;
 mod choice;
 mod placement;
+mod thinning;
 
 use crate::analysis::cost::Cost;
 use crate::analysis::liveness;
@@ -61,11 +63,10 @@ impl Pass for EnforceOrder<'_> {
         let fixed = liveness::fixed_bytes(graph);
         let placement = Placement::new(graph, self.provider, self.costs);
         let choice = Choice::new(&placement, graph, self, (self.budget - fixed).0);
-        let chosen = choice.choose().map_err(|reached| NotEnforceable {
+        let barriers = choice.choose().map_err(|reached| NotEnforceable {
             reached: fixed + Bytes(reached),
             budget: self.budget,
         })?;
-        let barriers = placement.barriers(&chosen);
         insert(graph, &barriers);
         Ok(if barriers.is_empty() {
             Changed::No

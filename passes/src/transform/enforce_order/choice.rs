@@ -1,5 +1,5 @@
-//! Which barriers: added where the simulated orders exceed the budget, then taken out again in
-//! ever smaller groups while both simulated orders still fit.
+//! Which barriers: added where the simulated orders exceed the budget, then taken out again while
+//! both simulated orders still fit; then what each of them waits for, in the same way.
 //!
 //! Every simulation is counted by the nodes that it visits. Once the allowance is used up, what
 //! is known to fit remains: barriers that may not be needed, but never a peak above the budget.
@@ -13,13 +13,18 @@ use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 
 use super::EnforceOrder;
-use super::placement::{Chosen, Placement};
+use super::blame::Blame;
+use super::placement::{Barrier, Chosen, Placement};
+use super::thinning::{Trial, thin_out};
 
 /// How many visits of nodes adding may take: two to eight seconds, the more the larger the graph.
 const WORK: usize = 40_000_000;
 
-/// And thinning out: a barrier too many costs little.
+/// And thinning out, first the barriers and then what they wait for: one too many costs little.
 const THINNING: usize = WORK / 5;
+
+/// In how many groups at most waits are thinned out.
+const GROUPS: usize = 64;
 
 pub(super) struct Choice<'p> {
     placement: &'p Placement,
@@ -34,13 +39,13 @@ pub(super) struct Choice<'p> {
 }
 
 /// One way in which the runtime executes the graph with barriers.
-struct Run {
+pub(super) struct Run {
     /// By step: the position in the file that the node belongs to; a barrier has its reader's.
-    wanted: Vec<u32>,
+    pub(super) wanted: Vec<u32>,
     /// By step: what it needs.
-    profile: Vec<u64>,
+    pub(super) profile: Vec<u64>,
     /// The second node of a pair that runs in the wrong sequence.
-    broken: Option<u32>,
+    pub(super) broken: Option<u32>,
 }
 
 impl<'p> Choice<'p> {
@@ -65,42 +70,42 @@ impl<'p> Choice<'p> {
         }
     }
 
-    /// Where barriers are needed; or the peak, if they do not help.
-    pub(super) fn choose(&self) -> Result<Chosen, u64> {
+    /// The barriers that are needed; or the peak, if they do not help.
+    pub(super) fn choose(&self) -> Result<Vec<Barrier>, u64> {
         let mut chosen = vec![false; self.placement.len()];
-        if self.fits(&chosen) {
-            return Ok(chosen);
-        }
         loop {
-            let runs = self.runs(&chosen);
+            let runs = self.runs(&self.placement.barriers(&chosen));
             if runs.iter().all(|run| self.is_kept_by(run)) {
-                return Ok(self.thin_out(chosen));
+                return Ok(self.fewer(&chosen));
             }
-            if self.work.get() > self.allowance || !self.add_where_exceeded(&runs, &mut chosen) {
+            if self.work.get() > self.allowance || !self.add(&runs, &mut chosen) {
                 break;
             }
         }
         let all = vec![true; self.placement.len()];
-        if self.fits(&all) {
-            return Ok(self.thin_out(all));
+        if self.fits(&self.placement.barriers(&all)) {
+            return Ok(self.fewer(&all));
         }
         Err(self.peak(&all))
     }
 
     /// The largest need of all orders.
     pub(super) fn peak(&self, chosen: &Chosen) -> u64 {
-        let runs = self.runs(chosen);
+        let runs = self.runs(&self.placement.barriers(chosen));
         let needs = runs.iter().flat_map(|run| run.profile.iter().copied());
         needs.max().unwrap_or(0)
     }
 
-    fn fits(&self, chosen: &Chosen) -> bool {
-        let mut runs = self.lazily_run(chosen);
-        runs.all(|run| self.is_kept_by(&run))
+    fn fits(&self, barriers: &[Barrier]) -> bool {
+        self.first_misfit(barriers).is_none()
     }
 
-    fn runs(&self, chosen: &Chosen) -> Vec<Run> {
-        self.lazily_run(chosen).collect()
+    fn first_misfit(&self, barriers: &[Barrier]) -> Option<Run> {
+        self.lazily_run(barriers).find(|run| !self.is_kept_by(run))
+    }
+
+    fn runs(&self, barriers: &[Barrier]) -> Vec<Run> {
+        self.lazily_run(barriers).collect()
     }
 
     fn is_kept_by(&self, run: &Run) -> bool {
@@ -108,9 +113,8 @@ impl<'p> Choice<'p> {
     }
 
     /// Both orders of the graph with barriers, as it is and as the runtime optimizes it.
-    fn lazily_run(&self, chosen: &Chosen) -> impl Iterator<Item = Run> {
-        let barriers = self.placement.barriers(chosen);
-        let (skeleton, position) = self.placement.with_barriers(&barriers);
+    fn lazily_run(&self, barriers: &[Barrier]) -> impl Iterator<Item = Run> {
+        let (skeleton, position) = self.placement.with_barriers(barriers);
         let optimized = skeleton.optimized().map(|(optimized, kept)| {
             let position = kept.iter().map(|&node| position[node as usize]).collect();
             (optimized, position)
@@ -153,77 +157,122 @@ impl<'p> Choice<'p> {
             .map(|&(_, second)| second)
     }
 
-    /// Adds barriers where a simulated order exceeds the budget: before the node that runs
-    /// there, and before every node that ran too early. False if all of them exist.
-    fn add_where_exceeded(&self, runs: &[Run], chosen: &mut Chosen) -> bool {
-        let mut added = false;
-        let mut add = |position: u32| {
-            added |= !std::mem::replace(&mut chosen[position as usize], true);
+    /// Adds barriers where the simulated orders exceed the budget; few at first. False if all that
+    /// could help exist.
+    fn add(&self, runs: &[Run], chosen: &mut Chosen) -> bool {
+        let mut few = Vec::new();
+        if self.work.get() <= self.allowance / 2 {
+            for run in runs {
+                few.extend(self.blame(run).few(|position| !chosen[position as usize]));
+            }
+        }
+        let add = |positions: Vec<u32>, chosen: &mut Chosen| {
+            let mut added = false;
+            for position in positions {
+                added |= !std::mem::replace(&mut chosen[position as usize], true);
+            }
+            added
         };
-        for Run {
-            wanted,
-            profile,
-            broken,
-        } in runs
-        {
-            broken.iter().for_each(|&second| add(second));
-            let exceeds = |&need: &u64| need > self.budget;
-            let (first, last) = match (
-                profile.iter().position(exceeds),
-                profile.iter().rposition(exceeds),
-            ) {
-                (Some(first), Some(last)) => (first, last),
-                _ => continue,
+        add(few, chosen) || {
+            let all = runs.iter().flat_map(|run| self.blame(run).all()).collect();
+            add(all, chosen)
+        }
+    }
+
+    fn blame<'r>(&'r self, run: &'r Run) -> Blame<'r> {
+        Blame {
+            placement: self.placement,
+            run,
+            budget: self.budget,
+        }
+    }
+
+    /// Fewer barriers than those chosen, and each waiting for less.
+    fn fewer(&self, chosen: &Chosen) -> Vec<Barrier> {
+        let limit = || {
+            let allowance = THINNING.min(self.allowance);
+            self.work.get().saturating_add(allowance)
+        };
+        let all = self.placement.barriers(chosen);
+        let mut chosen = vec![false; chosen.len()];
+        let positions: Vec<u32> = all.iter().map(|barrier| barrier.before).collect();
+        let at_end = limit();
+        let kept = thin_out(positions.len(), usize::MAX, |kept| {
+            if self.work.get() > at_end {
+                return Trial::Spent;
+            }
+            for (&position, &kept) in positions.iter().zip(kept) {
+                chosen[position as usize] = kept;
+            }
+            let Some(run) = self.first_misfit(&self.placement.barriers(&chosen)) else {
+                return Trial::Fits;
             };
-            for step in (first..=last).filter(|&step| exceeds(&profile[step])) {
-                add(wanted[step]);
-            }
-            // From the end: what ran up to there although it belongs behind all that exceeds.
-            let mut least = u32::MAX;
-            for step in (0..=last).rev() {
-                if step >= first {
-                    least = least.min(wanted[step]);
-                }
-                if wanted[step] > least {
-                    add(wanted[step]);
-                }
-            }
+            let places = |found: Vec<u32>| {
+                let places = found.iter().filter_map(|p| positions.binary_search(p).ok());
+                places.filter(|&place| !kept[place]).collect::<Vec<_>>()
+            };
+            let blame = self.blame(&run);
+            let few = places(blame.few(|position| {
+                positions
+                    .binary_search(&position)
+                    .is_ok_and(|place| !kept[place])
+            }));
+            Trial::Misses(if few.is_empty() {
+                places(blame.all())
+            } else {
+                few
+            })
+        });
+        for (&position, kept) in positions.iter().zip(kept) {
+            chosen[position as usize] = kept;
         }
-        added
+        self.waiting_for_less(self.placement.barriers(&chosen), limit())
     }
 
-    /// Takes barriers out while everything fits, in groups that halve.
-    fn thin_out(&self, mut chosen: Chosen) -> Chosen {
-        let barriers = self.placement.barriers(&chosen);
-        let mut kept: Vec<u32> = barriers.iter().map(|barrier| barrier.before).collect();
-        chosen.fill(false);
-        set(&mut chosen, &kept, true);
-        let limit = self.work.get().saturating_add(THINNING.min(self.allowance));
-        let mut group = kept.len().div_ceil(2);
-        while group > 0 {
-            let mut start = 0;
-            while start < kept.len() {
-                if self.work.get() > limit {
-                    return chosen;
-                }
-                let end = (start + group).min(kept.len());
-                set(&mut chosen, &kept[start..end], false);
-                if self.fits(&chosen) {
-                    kept.drain(start..end);
-                } else {
-                    set(&mut chosen, &kept[start..end], true);
-                    start = end;
-                }
+    /// The barriers with fewer of the nodes that each waits for; the last one stays, which often
+    /// brings the others along.
+    fn waiting_for_less(&self, barriers: Vec<Barrier>, at_end: usize) -> Vec<Barrier> {
+        // All but the last of each barrier, by barrier.
+        let waits = |barrier: &'_ Barrier| barrier.waits[..barrier.waits.len() - 1].to_vec();
+        let others: Vec<u32> = barriers.iter().flat_map(waits).collect();
+        let reduced = |kept: &[bool]| {
+            let mut kept = kept.iter();
+            let mut reduced = barriers.clone();
+            for barrier in &mut reduced {
+                let last = barrier.waits.len() - 1;
+                let mut stays = (0..=last).map(|wait| wait == last || kept.next() == Some(&true));
+                barrier.waits.retain(|_| stays.next() == Some(true));
             }
-            group = if group == 1 { 0 } else { group.div_ceil(2) };
-        }
-        chosen
-    }
-}
-
-fn set(chosen: &mut Chosen, positions: &[u32], to: bool) {
-    for &position in positions {
-        chosen[position as usize] = to;
+            reduced
+        };
+        let kept = thin_out(others.len(), GROUPS, |kept| {
+            if self.work.get() > at_end {
+                return Trial::Spent;
+            }
+            let Some(run) = self.first_misfit(&reduced(kept)) else {
+                return Trial::Fits;
+            };
+            let blame = self.blame(&run);
+            let (late, mut early) = (blame.late(), blame.few(|_| true));
+            early.sort_unstable();
+            let mut places = Vec::new();
+            let mut end = 0;
+            for barrier in &barriers {
+                let start = end;
+                end += barrier.waits.len() - 1;
+                let missing: Vec<usize> = (start..end).filter(|&place| !kept[place]).collect();
+                if early.binary_search(&barrier.before).is_ok() {
+                    places.extend(&missing[missing.len() / 2..]);
+                    continue;
+                }
+                places.extend(missing.into_iter().filter(|&place| {
+                    let waited = self.placement.producer(others[place]);
+                    waited.is_some_and(|node| late[node as usize])
+                }));
+            }
+            Trial::Misses(places)
+        });
+        reduced(&kept)
     }
 }
 

@@ -81,6 +81,17 @@ impl Placement {
         self.base.len()
     }
 
+    /// The position of the tensor's producer.
+    pub(super) fn producer(&self, tensor: u32) -> Option<u32> {
+        self.producer[tensor as usize]
+    }
+
+    /// The positions of the producers of what a node reads.
+    pub(super) fn producers(&self, position: u32) -> impl Iterator<Item = u32> {
+        let reads = self.base.reads.get(position as usize).iter();
+        reads.filter_map(|&tensor| self.producer[tensor as usize])
+    }
+
     /// The barriers that the choice amounts to; where nothing is open there is none.
     pub(super) fn barriers(&self, chosen: &Chosen) -> Vec<Barrier> {
         let mut open: Vec<u32> = Vec::new();

@@ -233,14 +233,30 @@ fn pairs_keep_their_sequence_in_both_orders() {
 fn a_size_that_nobody_reads_is_not_waited_for_but_its_producer_is() {
     // That the Size reads a does not mean that whoever waits runs after a.
     let text = "g (float[25] x) => (float[25] b)
-       <float[25] a, int64 a_size, float[25] c>
-       { [first] a = Exp(x) [size] a_size = Size(a) [other] c = Exp(x) [second] b = Relu(x) }";
+       <float[25] a, int64 a_size>
+       { [first] a = Exp(x) [size] a_size = Size(a) [second] b = Relu(x) }";
     let graph = Graph::parse(text).unwrap();
-    let kept = enforced(&graph, 1 << 20, &[("other", "second")]).unwrap();
+    let kept = enforced(&graph, 1 << 20, &[("first", "second")]).unwrap();
+    insta::assert_snapshot!(changes(&graph, &kept), @r#"
+      a_size = Size(a)
+    - b = Relu(x)
+    + "x/barrier_0", "a/barrier_0" = PassThrough(x, a)
+    + b = Relu("x/barrier_0")
+    "#);
+}
+
+#[test]
+fn a_barrier_waits_for_no_more_than_it_has_to() {
+    // a is open as well, but may run whenever it likes.
+    let text = "g (float[25] x) => (float[25] b)
+       <float[25] a, float[25] c>
+       { [any] a = Exp(x) [first] c = Exp(x) [second] b = Relu(x) }";
+    let graph = Graph::parse(text).unwrap();
+    let kept = enforced(&graph, 1 << 20, &[("first", "second")]).unwrap();
     insta::assert_snapshot!(changes(&graph, &kept), @r#"
       c = Exp(x)
     - b = Relu(x)
-    + "x/barrier_0", "a/barrier_0", "c/barrier_0" = PassThrough(x, a, c)
+    + "x/barrier_0", "c/barrier_0" = PassThrough(x, c)
     + b = Relu("x/barrier_0")
     "#);
 }
