@@ -3,6 +3,7 @@
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId};
+use crate::operators::variants::Variant;
 
 /// Which nodes run, in which order, and which of them again.
 ///
@@ -15,6 +16,11 @@ pub struct Plan {
     pub sequence: Vec<NodeId>,
     /// What the search believes the peak to be, everything included.
     pub predicted_peak: Bytes,
+    /// Nanoseconds that the planner believes its copies and variants to add.
+    pub added: u64,
+    /// Which nodes are replaced, and by what, ascending by node. The sequence has the numbers that
+    /// nodes have then (see [`crate::transform::apply_variants`]).
+    pub variants: Vec<(NodeId, &'static Variant)>,
 }
 
 /// One tensor that an instance reads, and the instance that computes it.
@@ -89,7 +95,7 @@ impl Plan {
             .filter(|&(_, needed)| needed);
         Plan {
             sequence: kept.map(|(&id, _)| id).collect(),
-            ..*self
+            ..self.clone()
         }
     }
 }
@@ -106,6 +112,7 @@ mod tests {
         let plan = Plan {
             sequence: sequence.iter().map(|&i| graph.order()[i]).collect(),
             predicted_peak: Bytes(5),
+            ..Plan::default()
         };
         (plan, Recomputation::of(graph, &BTreeMap::new()))
     }

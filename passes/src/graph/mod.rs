@@ -342,6 +342,11 @@ impl Graph {
         self.nodes.len()
     }
 
+    /// All node ids, whatever the order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
     /// The number of tensors; ids run from 0 to here.
     pub fn tensor_count(&self) -> usize {
         self.tensors.len()

@@ -1,11 +1,11 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
 mod copies;
+mod form;
 mod forms;
 mod need;
 mod pipeline;
 mod rivals;
-mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

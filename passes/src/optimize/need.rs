@@ -1,5 +1,6 @@
 //! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
 
+use super::form::Choices;
 use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::{Holder, Liveness};
@@ -16,6 +17,8 @@ pub(super) struct Candidate {
     pub(super) graph: Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
+    /// The variants that the search put into it.
+    pub(super) variants: Choices,
     worst: Liveness,
     /// The largest need of tensors and their objects, were the settings lean.
     lean: Bytes,
@@ -55,6 +58,7 @@ impl Candidate {
         Candidate {
             graph,
             costs,
+            variants: Choices::new(),
             worst,
             lean,
         }

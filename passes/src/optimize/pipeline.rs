@@ -1,6 +1,10 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-use super::copies::use_cheaper_copies;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::form::{Choices, Form, apply};
 use super::need::{Candidate, describe, frame, in_default_order, need};
 use super::rivals::Rivals;
 use super::{
@@ -8,7 +12,6 @@ use super::{
 };
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::{Liveness, TENSOR};
-use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
@@ -16,8 +19,8 @@ use crate::operators::variants::Variant;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
-use crate::search::{Search, first_orders};
-use crate::strategy::{Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
+use crate::search::{Alternatives, Search, first_orders};
+use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::EnforceOrder;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
 use crate::transform::release_unread::ReleaseUnread;
@@ -39,53 +42,77 @@ pub(super) struct Pipeline<'o> {
     options: &'o Options,
     /// The unmodified graph.
     original: &'o Graph,
-    /// The same with variants in it.
-    graph: Graph,
-    costs: Vec<Cost>,
-    recomputation: Recomputation,
+    /// The same with the variants that are decided before the search.
+    base: Rc<Form>,
+    decided: Choices,
+    /// What the search may replace in it.
+    joint: Option<Joint>,
+    /// The form that was made last.
+    latest: RefCell<Option<(Choices, Rc<Form>)>>,
     sequences: Vec<(NodeId, NodeId)>,
     /// The orders of first computations that are worth a look, the best first; never empty.
     orders: Vec<Vec<NodeId>>,
     before: Liveness,
-    /// Are the published strategies asked as well?
-    rivals: bool,
 }
 
 impl<'o> Pipeline<'o> {
-    pub(super) fn new(original: &'o Graph, graph: Graph, options: &'o Options) -> Pipeline<'o> {
+    /// `decided` variants are taken, of the `offers` the search chooses; none of them is for the
+    /// same node.
+    pub(super) fn new(
+        original: &'o Graph,
+        decided: Choices,
+        offers: &Choices,
+        options: &'o Options,
+    ) -> Pipeline<'o> {
         let provider = options.device.provider;
         let before = costs(original, &options.device, &options.overrides);
         let before = in_default_order(original, &before, options);
         // Variants replace no node that updates anything.
         let sequences = sequences(original, &before.order);
-        let costs = costs(&graph, &options.device, &options.overrides);
-        let mut recomputation = Recomputation::of(&graph, &options.overrides);
-        use_cheaper_copies(&mut recomputation, &graph, &costs, options);
-        let mut orders = first_orders(&graph, provider, &costs, &sequences);
+        let base = Form::new(apply(original, &decided), options);
+        let mut orders = first_orders(&base.graph, provider, &base.costs, &sequences);
         // The runtime makes them initializers, so the simulation lets them stand anywhere.
-        let is_computed = |id: &NodeId| !graph.node(*id).is("", "Constant");
+        let is_computed = |id: &NodeId| !base.graph.node(*id).is("", "Constant");
         for order in &mut orders {
             order.sort_by_key(is_computed);
         }
+        let alternatives = Alternatives::of(&base.graph, offers);
+        let joint = (!alternatives.is_empty()).then(|| {
+            let all = Form::new(alternatives.graph.clone(), options);
+            Joint {
+                alternatives: Arc::new(alternatives),
+                costs: all.costs,
+                recomputation: all.recomputation,
+            }
+        });
         Pipeline {
             options,
             original,
-            graph,
-            costs,
-            recomputation,
+            base: Rc::new(base),
+            decided,
+            joint,
+            latest: RefCell::default(),
             sequences,
             orders,
             before,
-            rivals: options.strategy == Strategy::Auto,
         }
     }
 
-    /// The same without the published strategies, for forms that are only tried.
-    pub(super) fn alone(self) -> Pipeline<'o> {
-        Pipeline {
-            rivals: false,
-            ..self
+    /// The base with further variants.
+    fn form(&self, variants: &Choices) -> Rc<Form> {
+        if variants.is_empty() {
+            return self.base.clone();
         }
+        let mut latest = self.latest.borrow_mut();
+        if let Some((of, form)) = &*latest
+            && of == variants
+        {
+            return form.clone();
+        }
+        let form = Form::new(apply(&self.base.graph, variants), self.options);
+        let form = Rc::new(form);
+        *latest = Some((variants.clone(), form.clone()));
+        form
     }
 
     /// One result for each budget. The plans for all of them are made by one planner, which looks
@@ -107,7 +134,8 @@ impl<'o> Pipeline<'o> {
         };
         let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
         let mut smallest = self.smallest(&least);
-        let mut rivals = self.rivals.then(|| Rivals::of(&task));
+        let asked = strategy == Strategy::Auto;
+        let mut rivals = asked.then(|| Rivals::of(&task));
         if budgets.contains(&BudgetRequest::Smallest) {
             smallest = self.smaller(smallest, rivals.as_mut());
         }
@@ -128,50 +156,13 @@ impl<'o> Pipeline<'o> {
     /// What MONeT's program replaces, and by what.
     pub(super) fn implementations(&self, budget: BudgetRequest) -> Vec<(NodeId, &'static Variant)> {
         let budget = self.budget(budget, Bytes::ZERO);
-        let room = budget - Bytes(frame(&self.graph).0 * 9 / 8);
+        let room = budget - self.spare();
         ilp::implementations(&self.task(), room)
     }
 
-    /// The graph with variants in it.
-    pub(super) fn graph(&self) -> &Graph {
-        &self.graph
-    }
-
-    /// By node of [`Pipeline::graph`].
-    pub(super) fn costs(&self) -> &[Cost] {
-        &self.costs
-    }
-
-    pub(super) fn recomputation(&self) -> &Recomputation {
-        &self.recomputation
-    }
-
-    /// The best order of first computations by itself.
-    pub(super) fn order(&self) -> &[NodeId] {
-        self.orders.first().map_or(&[], Vec::as_slice)
-    }
-
-    /// Nanoseconds that a quick search adds to the unmodified step within `budget`, which does not
-    /// contain the reserve; `None` if it finds nothing.
-    pub(super) fn estimate(&self, budget: Bytes) -> Option<u64> {
-        let room = budget - Bytes(frame(&self.graph).0 * 9 / 8);
-        let task = self.task();
-        let searches = self.orders.iter().map(|order| task.search(order));
-        let copies = searches
-            .filter_map(|mut search| search.estimate(room))
-            .min()?;
-        let times = self
-            .graph
-            .order()
-            .iter()
-            .map(|id| self.costs[id.index()].time.0);
-        Some(copies.saturating_add(times.fold(0, u64::saturating_add)))
-    }
-
-    /// By place in that order: the nanoseconds that a byte less there is worth within `budget`;
-    /// `known` is what one plan adds.
-    pub(super) fn prices(&self, budget: Bytes, known: u64) -> Vec<f64> {
-        self.task().search(self.order()).prices(budget, known)
+    /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.
+    fn spare(&self) -> Bytes {
+        Bytes(frame(&self.base.graph).0 * 9 / 8)
     }
 
     fn fit(
@@ -280,9 +271,13 @@ impl<'o> Pipeline<'o> {
 
     /// Nanoseconds that the candidate takes more than the unmodified graph.
     fn added(&self, candidate: &Candidate) -> u64 {
-        let costs = costs(self.original, &self.options.device, &self.options.overrides);
-        let before = time(self.original, &costs);
-        time(&candidate.graph, &candidate.costs).saturating_sub(before)
+        self.time_added(&candidate.graph, &candidate.costs)
+    }
+
+    /// The same of a graph with these costs.
+    fn time_added(&self, graph: &Graph, costs: &[Cost]) -> u64 {
+        let before = self::costs(self.original, &self.options.device, &self.options.overrides);
+        time(graph, costs).saturating_sub(time(self.original, &before))
     }
 
     /// Does it add so little that nobody else needs to be asked?
@@ -308,14 +303,19 @@ impl<'o> Pipeline<'o> {
     }
 
     fn task(&self) -> Task<'_> {
+        self.task_in(&self.base, self.joint.as_ref())
+    }
+
+    fn task_in<'t>(&'t self, form: &'t Form, joint: Option<&'t Joint>) -> Task<'t> {
         Task {
-            graph: &self.graph,
+            graph: &form.graph,
             order: self.orders.first().map_or(&[], Vec::as_slice),
             sequences: &self.sequences,
             device: &self.options.device,
             overrides: &self.options.overrides,
-            costs: &self.costs,
-            recomputation: &self.recomputation,
+            costs: &form.costs,
+            recomputation: &form.recomputation,
+            joint,
             effort: self.options.effort,
             watch: self.options.watch.clone(),
             solving: &self.options.solving,
@@ -329,7 +329,13 @@ impl<'o> Pipeline<'o> {
         let budget = open.smallest_peak(&graph);
         // It fits by construction; if not, the simulation of the candidate tells.
         let _ = EnforceOrder { budget, ..open }.run(&mut graph);
-        Candidate::coloured(graph, self.options)
+        self.candidate(graph, plan)
+    }
+
+    fn candidate(&self, graph: Graph, plan: &Plan) -> Candidate {
+        let mut candidate = Candidate::coloured(graph, self.options);
+        candidate.variants.clone_from(&plan.variants);
+        candidate
     }
 
     /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak. None
@@ -341,19 +347,17 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         below: u64,
     ) -> Option<Candidate> {
-        // An eighth more tensors leaves room for those of mirrors and barriers.
-        let spare = Bytes(frame(&self.graph).0 * 9 / 8);
-        let mut target = budget - spare;
+        let mut target = budget - self.spare();
         for _ in 0..CORRECTIONS {
             let plan = planner.within(target).ok();
             // The smallest may fit, though it needs more than the target.
             let least = || Some(least).filter(|least| least.predicted_peak < budget);
             let plan = plan.or_else(|| least().cloned())?;
             let (graph, costs) = self.apply(&plan);
-            if time(&graph, &costs).saturating_sub(time(&self.graph, &self.costs)) >= below {
+            if self.time_added(&graph, &costs) >= below {
                 return None;
             }
-            match self.enforced(graph, &costs, budget) {
+            match self.enforced(graph, &costs, &plan, budget) {
                 Ok(candidate) => return Some(candidate),
                 // Less than the same plan needs, or it is found again.
                 Err(excess) => target = target.min(plan.predicted_peak) - excess - Bytes(1),
@@ -363,7 +367,13 @@ impl<'o> Pipeline<'o> {
     }
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
-    fn enforced(&self, graph: Graph, costs: &[Cost], budget: Bytes) -> Result<Candidate, Bytes> {
+    fn enforced(
+        &self,
+        graph: Graph,
+        costs: &[Cost],
+        plan: &Plan,
+        budget: Bytes,
+    ) -> Result<Candidate, Bytes> {
         let mut room = budget - frame(&graph);
         for _ in 0..CORRECTIONS {
             let mut graph = graph.clone();
@@ -371,7 +381,7 @@ impl<'o> Pipeline<'o> {
             enforce
                 .run(&mut graph)
                 .map_err(|missed| missed.reached - room)?;
-            let candidate = Candidate::coloured(graph, self.options);
+            let candidate = self.candidate(graph, plan);
             if candidate.need() <= budget {
                 return Ok(candidate);
             }
@@ -396,10 +406,11 @@ impl<'o> Pipeline<'o> {
     }
 
     fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
-        let mut graph = self.graph.clone();
+        let form = self.form(&plan.variants);
+        let mut graph = form.graph.clone();
         let insert = InsertMirrors {
             plan,
-            recomputation: &self.recomputation,
+            recomputation: &form.recomputation,
         };
         let Ok(_) = insert.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
@@ -415,7 +426,8 @@ impl<'o> Pipeline<'o> {
         notes: Vec<String>,
     ) -> Summary {
         let reserve = self.options.reserve;
-        let is_new = |id: &NodeId| id.index() >= self.graph.node_count();
+        let form = self.form(&candidate.variants);
+        let is_new = |id: &NodeId| id.index() >= form.graph.node_count();
         let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
         let is_barrier = |id: &&NodeId| {
             candidate
@@ -428,8 +440,9 @@ impl<'o> Pipeline<'o> {
         let costs = costs(self.original, &self.options.device, &self.options.overrides);
         let time_before = time(self.original, &costs);
         let time_added = time(&candidate.graph, &candidate.costs).saturating_sub(time_before);
-        let room = budget - frame(&self.graph);
-        let search = self.search_in_order_of(candidate);
+        let room = budget - frame(&form.graph);
+        let search = self.search_in_order_of(candidate, &form);
+        let longer = i128::from(time(&form.graph, &form.costs)) - i128::from(time_before);
         Summary {
             budget: budget + reserve,
             fixed: self.before.fixed + reserve,
@@ -442,13 +455,13 @@ impl<'o> Pipeline<'o> {
                 .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            reordered_peak: search.without_copies().predicted_peak + frame(&self.graph) + reserve,
-            lower_bound: self.lower_bound(&search, room, time_added),
+            reordered_peak: search.without_copies().predicted_peak + frame(&form.graph) + reserve,
+            lower_bound: self.lower_bound(&search, room, time_added, longer),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.original.order().len(),
             nodes_after: candidate.graph.order().len(),
-            variants: Vec::new(),
+            variants: self.names(candidate),
             notes,
             evaluations: self.options.watch.evaluations(),
             stop_reason: match time_added {
@@ -459,28 +472,45 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    /// A search with the candidate's order of first computations.
-    fn search_in_order_of(&self, candidate: &Candidate) -> Search {
-        let order = candidate.graph.order().iter().copied();
-        let order: Vec<NodeId> = order
-            .filter(|id| id.index() < self.graph.node_count())
-            .collect();
-        self.task().search(&order)
+    /// The nodes that are replaced in the candidate, by name, and by which variant.
+    fn names(&self, candidate: &Candidate) -> Vec<(String, &'static str)> {
+        // A graph that fits as it is comes back as it is.
+        if candidate.graph == *self.original {
+            return Vec::new();
+        }
+        let mut all: Choices = self.decided.clone();
+        all.extend(&candidate.variants);
+        all.sort_by_key(|&(id, _)| id);
+        let name = |id: NodeId| self.original.node(id).name.clone();
+        all.iter().map(|&(id, v)| (name(id), v.name)).collect()
     }
 
-    /// What every plan adds that keeps the search's order of first computations.
-    fn lower_bound(&self, search: &Search, room: Bytes, known: u64) -> u64 {
+    /// A search with the candidate's order of first computations and its variants.
+    fn search_in_order_of(&self, candidate: &Candidate, form: &Form) -> Search {
+        let order = candidate.graph.order().iter().copied();
+        let order: Vec<NodeId> = order
+            .filter(|id| id.index() < form.graph.node_count())
+            .collect();
+        self.task_in(form, None).search(&order)
+    }
+
+    /// What every plan adds that keeps the search's order of first computations and variants, which take
+    /// `longer` nanoseconds more than the nodes as they are; `known` is what one plan adds.
+    fn lower_bound(&self, search: &Search, room: Bytes, known: u64, longer: i128) -> u64 {
         let solving = &self.options.solving;
-        match solving.solver.as_deref().filter(|_| solving.certify) {
+        let sum = |a: u64, b: i128| u64::try_from(i128::from(a) + b).unwrap_or(0);
+        let copies = sum(known, -longer);
+        let bound = match solving.solver.as_deref().filter(|_| solving.certify) {
             Some(solver) => {
                 let limits = Limits {
                     seconds: solving.seconds,
                     ..CERTIFYING
                 };
-                search.certified_bound(room, known, solver, limits)
+                search.certified_bound(room, copies, solver, limits)
             }
-            None => search.lower_bound(room, known),
-        }
+            None => search.lower_bound(room, copies),
+        };
+        sum(bound, longer).min(known)
     }
 }
 

@@ -39,20 +39,8 @@ use gaps::gaps;
 /// and `memory` the need of each step without copies.
 pub(crate) fn lower_bound(problem: &Problem, memory: &[f64], budget: f64, known: u64) -> u64 {
     covered(problem, memory, budget, known, |cover| {
-        climb(cover, known as f64).bound
+        climb(cover, known as f64)
     })
-}
-
-/// By step: the nanoseconds that a byte less there is worth, by the dual; zero where the
-/// schedule without copies has room.
-pub(crate) fn prices(problem: &Problem, memory: &[f64], budget: f64, known: u64) -> Vec<f64> {
-    let mut prices = vec![0.0; memory.len()];
-    covered(problem, memory, budget, known, |cover| {
-        let climbed = climb(cover, known as f64);
-        prices = climbed.prices;
-        climbed.bound
-    });
-    prices
 }
 
 /// The same with whole gaps and runs, by a solver.

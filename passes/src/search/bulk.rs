@@ -26,7 +26,9 @@ fn price(problem: &Problem, node: Step) -> f64 {
 
 /// Prices below which a growing part of all bytes lies, ascending.
 pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
+    let active = |&node: &Step| problem.steps[node as usize].is_active_in(0);
     let mut priced: Vec<(f64, f64)> = (0..problem.steps.len() as Step)
+        .filter(active)
         .map(|node| {
             let written = &problem.steps[node as usize].writes;
             let size = written
@@ -65,14 +67,18 @@ pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
     let mut toggles = Vec::new();
     // Readers stand behind what they read, so their copies are known by then.
     for node in (0..problem.steps.len() as Step).rev() {
-        if price(problem, node) > limit {
+        if price(problem, node) > limit || !state.is_active(node) {
             continue;
         }
         let mut uses: Vec<Use> = Vec::new();
         for &value in &problem.steps[node as usize].writes {
             let value = &problem.values[value as usize];
             if value.recomputed {
-                uses.extend(value.readers.iter().map(|&reader| Use::original(reader)));
+                let readers = value
+                    .readers
+                    .iter()
+                    .filter(|&&reader| state.is_active(reader));
+                uses.extend(readers.map(|&reader| Use::original(reader)));
                 for &reader in &value.copy_readers {
                     uses.extend(
                         copies[reader as usize]

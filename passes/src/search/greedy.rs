@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::moves::{Excess, Supply, Use, evict, hoist};
-use super::problem::{Problem, Step};
-use super::state::{Copy, State};
+use super::problem::{Form, Problem, SiteId, Step, ValueId};
+use super::state::{Copy, Move, State};
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
 pub(crate) struct Noise {
@@ -43,8 +43,17 @@ impl Ord for Score {
     }
 }
 
+/// What may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Candidate {
+    /// The node runs again there, in whichever way is best.
+    Copy(Copy),
+    /// The site takes that form.
+    Switch(SiteId, Form),
+}
+
 /// A candidate with its score and the number of accepted moves when it was scored.
-type Entry = Reverse<(Score, Copy, u64)>;
+type Entry = Reverse<(Score, Candidate, u64)>;
 
 /// In place of that number: the score is only a bound.
 const NEVER: u64 = u64::MAX;
@@ -77,7 +86,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
         if state.is_spent(limit) {
             return Reached::Limit;
         }
-        let Some(Reverse((_, copy, scored_at))) = run.queue.pop() else {
+        let Some(Reverse((_, candidate, scored_at))) = run.queue.pop() else {
             // Candidates that did not help once, or cost too much, may help now.
             if retried && run.ceiling == f64::MAX {
                 return Reached::Stuck;
@@ -88,10 +97,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
             run.queue_all(state);
             continue;
         };
-        if state.has(copy) {
-            continue;
-        }
-        let Some((mut fresh, toggles)) = run.best(state, copy) else {
+        let Some((mut fresh, found)) = run.best(state, candidate) else {
             continue;
         };
         if let Some(noise) = noise {
@@ -104,12 +110,13 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
                 .peek()
                 .is_none_or(|Reverse((next, ..))| fresh <= next.0 * tolerance);
         if still_best {
-            state.apply(&toggles);
-            run.accept(state, &toggles);
+            state.make(&found);
+            run.accept(state, &found);
             run.ceiling = fresh * CEILING;
             retried = false;
         } else {
-            run.queue.push(Reverse((Score(fresh), copy, run.accepted)));
+            let entry = (Score(fresh), candidate, run.accepted);
+            run.queue.push(Reverse(entry));
         }
     }
     Reached::Budget
@@ -133,6 +140,59 @@ impl Run {
         for node in 0..state.problem.steps.len() as Step {
             self.queue_node(state, node);
         }
+        for site in 0..state.problem.sites.len() as SiteId {
+            self.queue_site(state, site);
+        }
+    }
+
+    /// Queues every other form of the site that might help, with a score that is at most what it
+    /// can reach.
+    fn queue_site(&mut self, state: &State<'_>, site: SiteId) {
+        let problem = state.problem;
+        let info = &problem.sites[site as usize];
+        let now = state.form(site);
+        let mut gain = 0.0;
+        for &step in &info.forms[now as usize] {
+            // It may need less itself.
+            gain += state.weight(state.memory(step));
+            for &value in &problem.steps[step as usize].reads {
+                gain += self.gain_without(state, value, step);
+            }
+            for &value in &problem.steps[step as usize].writes {
+                // Another form may write it later, and keep something smaller until then.
+                let until = state.lives_until(value, (step + 1, 0)).0;
+                let until = until.min(problem.steps.len() as Step);
+                let size = problem.values[value as usize].size;
+                let written = Use::original(step);
+                gain += self.excess.largest_gain(state, size, written, until);
+            }
+        }
+        if gain == 0.0 {
+            return;
+        }
+        for (form, &time) in info.times.iter().enumerate() {
+            let form = form as Form;
+            if form != now {
+                let longer = time.saturating_sub(info.times[now as usize]);
+                let bound = Score(longer.max(1) as f64 / gain);
+                let entry = (bound, Candidate::Switch(site, form), NEVER);
+                self.queue.push(Reverse(entry));
+            }
+        }
+    }
+
+    /// The most that Φ can fall if `reader` no longer reads the value.
+    fn gain_without(&self, state: &State<'_>, value: ValueId, reader: Step) -> f64 {
+        let info = &state.problem.values[value as usize];
+        if !state.is_active(info.producer) || state.lives_until(value, (reader, reader)).0 > reader
+        {
+            return 0.0;
+        }
+        let before = info.readers.partition_point(|&other| other < reader);
+        let mut before = info.readers[..before].iter();
+        let before = before.rfind(|&&other| state.is_active(other));
+        let before = Use::original(*before.unwrap_or(&info.producer));
+        self.excess.largest_gain(state, info.size, before, reader)
     }
 
     /// Queues every use of the node's values before which the node could be computed again,
@@ -140,7 +200,7 @@ impl Run {
     fn queue_node(&mut self, state: &State<'_>, node: Step) {
         let problem = state.problem;
         let info = &problem.steps[node as usize];
-        if !info.recomputable {
+        if !info.recomputable || !state.is_active(node) {
             return;
         }
         let mut uses: Vec<Use> = Vec::new();
@@ -151,7 +211,8 @@ impl Run {
                 continue;
             }
             size += value.size;
-            let readers = value.readers.iter().filter(|&&reader| reader > node);
+            let reads = |reader: &&Step| **reader > node && state.is_active(**reader);
+            let readers = value.readers.iter().filter(reads);
             uses.extend(readers.map(|&reader| Use::original(reader)));
             for &reader in &value.copy_readers {
                 uses.extend(
@@ -176,25 +237,41 @@ impl Run {
             }
             let gain = self.excess.largest_gain(state, size, before_it, before);
             let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
-            self.queue.push(Reverse((Score(bound), copy, NEVER)));
+            let entry = (Score(bound), Candidate::Copy(copy), NEVER);
+            self.queue.push(Reverse(entry));
         }
     }
 
-    fn accept(&mut self, state: &State<'_>, toggles: &[Copy]) {
+    fn accept(&mut self, state: &State<'_>, made: &Move) {
         self.accepted += 1;
         if self.accepted.is_multiple_of(self.stale_after) {
             self.excess = Excess::of(state);
         }
         let problem = state.problem;
         let mut nodes: Vec<Step> = Vec::new();
-        for copy in toggles {
-            let info = &problem.steps[copy.node as usize];
-            nodes.push(copy.node);
-            for &value in &info.copy_reads {
-                nodes.push(problem.values[value as usize].producer);
+        let mut values: Vec<ValueId> = Vec::new();
+        match made {
+            Move::Toggle(copies) => {
+                for copy in copies {
+                    let info = &problem.steps[copy.node as usize];
+                    nodes.push(copy.node);
+                    values.extend(info.copy_reads.iter().chain(&info.writes));
+                    for &value in &info.copy_reads {
+                        nodes.push(problem.values[value as usize].producer);
+                    }
+                    for &value in &info.writes {
+                        nodes.extend(&problem.values[value as usize].copy_readers);
+                    }
+                }
             }
-            for &value in &info.writes {
-                nodes.extend(&problem.values[value as usize].copy_readers);
+            Move::Switch(site, _) => {
+                for &step in problem.sites[*site as usize].forms.iter().flatten() {
+                    let info = &problem.steps[step as usize];
+                    nodes.push(step);
+                    values.extend(info.reads.iter().chain(&info.writes));
+                    let read = info.reads.iter();
+                    nodes.extend(read.map(|&value| problem.values[value as usize].producer));
+                }
             }
         }
         nodes.sort_unstable();
@@ -202,10 +279,35 @@ impl Run {
         for node in nodes {
             self.queue_node(state, node);
         }
+        let sites = values
+            .iter()
+            .flat_map(|&value| &problem.sites_of[value as usize]);
+        let mut sites: Vec<SiteId> = sites.copied().collect();
+        sites.sort_unstable();
+        sites.dedup();
+        for site in sites {
+            self.queue_site(state, site);
+        }
+    }
+
+    /// The best way to do it, if it lowers Φ at all.
+    fn best(&self, state: &mut State<'_>, candidate: Candidate) -> Option<(f64, Move)> {
+        match candidate {
+            Candidate::Copy(copy) if state.has(copy) || !state.is_active(copy.node) => None,
+            Candidate::Copy(copy) => {
+                let (score, copies) = self.best_copies(state, copy)?;
+                Some((score, Move::Toggle(copies)))
+            }
+            Candidate::Switch(site, form) if state.form(site) == form => None,
+            Candidate::Switch(site, form) => {
+                let switch = Move::Switch(site, form);
+                Some((score(state, &switch)?, switch))
+            }
+        }
     }
 
     /// The best way to compute `copy`, if it lowers Φ at all.
-    fn best(&self, state: &mut State<'_>, copy: Copy) -> Option<(f64, Vec<Copy>)> {
+    fn best_copies(&self, state: &mut State<'_>, copy: Copy) -> Option<(f64, Vec<Copy>)> {
         let problem = state.problem;
         let mut best: Option<(f64, Vec<Copy>)> = None;
         if let Some(extend) = evict(state, &self.excess, copy, Supply::Extend, f64::MAX) {
@@ -245,18 +347,23 @@ impl Run {
     }
 }
 
-/// Scores the toggles in nanoseconds per unit of Φ and keeps the better.
+/// Scores the toggles and keeps the better.
 fn consider(state: &mut State<'_>, toggles: Vec<Copy>, best: &mut Option<(f64, Vec<Copy>)>) {
+    let toggles = Move::Toggle(toggles);
+    let score = score(state, &toggles);
+    if let (Some(score), Move::Toggle(toggles)) = (score, toggles)
+        && best.as_ref().is_none_or(|(least, _)| score < *least)
+    {
+        *best = Some((score, toggles));
+    }
+}
+
+/// Nanoseconds for each unit of Φ that the move saves; `None` if it saves nothing.
+fn score(state: &mut State<'_>, wanted: &Move) -> Option<f64> {
     let (phi, cost) = (state.phi(), state.cost());
-    let undo = state.apply(&toggles);
+    let undo = state.make(wanted);
     let (gain, added) = (phi - state.phi(), state.cost().saturating_sub(cost));
     state.undo(undo);
     // Φ is a sum of roundings; less than this is none.
-    if gain <= phi * 1e-12 {
-        return;
-    }
-    let score = added.max(1) as f64 / gain;
-    if best.as_ref().is_none_or(|(least, _)| score < *least) {
-        *best = Some((score, toggles));
-    }
+    (gain > phi * 1e-12).then(|| added.max(1) as f64 / gain)
 }

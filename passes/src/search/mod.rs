@@ -2,6 +2,7 @@
 //!
 //! Everything here sees a `problem::Problem`, never a graph, and decides; it edits nothing.
 
+mod alternatives;
 mod bound;
 mod bulk;
 mod exact;
@@ -30,13 +31,14 @@ use crate::plan::Plan;
 use crate::program::{Limits, Solver};
 use crate::watch::{Best, Watch};
 
+pub use alternatives::Alternatives;
 pub use first_order::first_orders;
 
 use greedy::{Reached, greedy};
 use problem::{Problem, Step};
 use profile::Exponent;
 use prune::prune;
-use state::{Copy, State};
+use state::{Copy, Decisions, State};
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct Effort {
 /// A search over one graph, one order of first computations, and one table of costs.
 pub struct Search {
     problem: Problem,
+    /// What the problem's sites are; `None` if there is nothing to choose.
+    alternatives: Option<Arc<Alternatives>>,
     effort: Effort,
     /// Schedules that others found.
     given: Vec<Found>,
@@ -76,12 +80,12 @@ pub struct Solved {
     pub bound: f64,
 }
 
-/// A schedule by its copies.
+/// A schedule by what it decides.
 #[derive(Clone, Debug, Default)]
 struct Found {
     peak: f64,
     cost: u64,
-    copies: Vec<Copy>,
+    decisions: Decisions,
 }
 
 impl Found {
@@ -89,7 +93,7 @@ impl Found {
         Found {
             peak: state.peak(),
             cost: state.cost(),
-            copies: state.all_copies(),
+            decisions: state.decisions(),
         }
     }
 }
@@ -101,8 +105,8 @@ enum Start {
     Greedy(Exponent),
     /// With everything up to that price computed again.
     Plenty(f64),
-    /// With these copies.
-    From(Vec<Copy>),
+    /// With these decisions.
+    From(Decisions),
 }
 
 /// Independent neighbourhood searches, each from another start, whatever the number of processors.
@@ -164,8 +168,27 @@ impl Search {
         effort: Effort,
     ) -> Search {
         let problem = Problem::new(graph, order, provider, costs, recomputation);
+        Search::of(problem, None, effort)
+    }
+
+    /// Prepares the search for copies and variants together. `order` is the original's order of
+    /// first computations; costs and rules are by node of [`Alternatives::graph`].
+    pub fn joint(
+        alternatives: Arc<Alternatives>,
+        order: &[NodeId],
+        provider: Provider,
+        costs: &[Cost],
+        recomputation: &Recomputation,
+        effort: Effort,
+    ) -> Search {
+        let problem = Problem::joint(&alternatives, order, provider, costs, recomputation);
+        Search::of(problem, Some(alternatives), effort)
+    }
+
+    fn of(problem: Problem, alternatives: Option<Arc<Alternatives>>, effort: Effort) -> Search {
         Search {
             problem,
+            alternatives,
             effort,
             given: Vec::new(),
             frugal: Vec::new(),
@@ -209,9 +232,10 @@ impl Search {
         copies.sort_unstable();
         copies.dedup();
         let mut state = State::new(&self.problem, 0.0, Exponent::One);
-        neighbourhood::restore(&mut state, &copies);
+        state.apply(&copies);
         let found = Found::of(&state);
-        if !self.given.iter().any(|given| given.copies == found.copies) {
+        let is_known = |given: &Found| given.decisions == found.decisions;
+        if !self.given.iter().any(is_known) {
             self.smallest.take_if(|smallest| found.peak < smallest.peak);
             // What has been improved has had its start.
             self.starts.take_if(|starts| !starts.improved);
@@ -221,7 +245,7 @@ impl Search {
 
     /// The plan with the smallest peak that is found.
     pub fn smallest(&mut self) -> Plan {
-        let found = self.find_smallest().copies.clone();
+        let found = self.find_smallest().decisions.clone();
         self.plan(&found)
     }
 
@@ -232,7 +256,8 @@ impl Search {
         if known.is_none_or(|starts| starts.budget != budget) {
             self.starts = Some(self.find_starts(budget));
         }
-        Some(self.starts.as_ref()?.found.first()?.cost)
+        let cost = self.starts.as_ref()?.found.first()?.cost;
+        Some(self.added(cost))
     }
 
     fn find_starts(&mut self, budget: Bytes) -> Starts {
@@ -245,7 +270,7 @@ impl Search {
             Some(known) => known
                 .found
                 .into_iter()
-                .map(|f| Start::From(f.copies))
+                .map(|f| Start::From(f.decisions))
                 .collect(),
             None => {
                 let greedy = [Exponent::One, Exponent::Half, Exponent::Two].map(Start::Greedy);
@@ -261,16 +286,16 @@ impl Search {
             let given = self.given.iter().chain(self.frugal.iter().flatten());
             let given = given.filter(|given| given.peak <= target);
             let cheapest = given.min_by_key(|given| given.cost);
-            starts.extend(cheapest.map(|given| Start::From(given.copies.clone())));
+            starts.extend(cheapest.map(|given| Start::From(given.decisions.clone())));
         }
         if let Some(smallest) = &self.smallest
             && smallest.peak <= target
         {
-            starts.push(Start::From(smallest.copies.clone()));
+            starts.push(Start::From(smallest.decisions.clone()));
         }
         let mut found = self.found(&starts, target);
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
-            let smallest = Start::From(self.find_smallest().copies.clone());
+            let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
         }
         Starts {
@@ -307,14 +332,14 @@ impl Search {
             false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
         for round in 0..most {
-            if round >= rounds && self.gap(budget, found.first()?.cost) <= GAP {
+            if round >= rounds && self.gap(budget, found.first()?) <= GAP {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
             let improved = parallel::map(&chains, |&chain| {
                 let from = &found[chain as usize % found.len()];
                 let mut state = State::new(&self.problem, target, Exponent::One);
-                neighbourhood::restore(&mut state, &from.copies);
+                neighbourhood::restore(&mut state, &from.decisions);
                 let seed = self.effort.seed.wrapping_mul(most).wrapping_add(round);
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
                 let noise = NOISE[chain as usize % NOISE.len()];
@@ -324,10 +349,10 @@ impl Search {
             });
             found.extend(improved);
             found.sort_by_key(|found| found.cost);
-            found.dedup_by(|a, b| a.copies == b.copies);
+            found.dedup_by(|a, b| a.decisions == b.decisions);
             found.truncate(BEST);
         }
-        let plan = self.plan(&found.first()?.copies);
+        let plan = self.plan(&found.first()?.decisions);
         self.starts = Some(Starts {
             budget,
             found,
@@ -336,30 +361,42 @@ impl Search {
         Some(plan)
     }
 
-    /// By how much a step that takes `cost` nanoseconds for copies may be too long, as a part.
-    fn gap(&self, budget: Bytes, cost: u64) -> f64 {
-        let once: f64 = self.problem.steps.iter().map(|step| step.time as f64).sum();
-        let bound = self.lower_bound(budget, cost);
+    /// By how much a step with that schedule may be too long, as a part.
+    fn gap(&self, budget: Bytes, found: &Found) -> f64 {
+        let once = self.problem.time();
+        let added = self.added(found.cost);
+        let bound = self.bound_of(&found.decisions, budget, added);
         self.problem.watch.show(Best {
-            added: cost,
+            added,
             least: bound,
             step: once as u64,
         });
-        (once + cost as f64) / (once + bound as f64).max(1.0) - 1.0
+        (once + added as f64) / (once + bound as f64).max(1.0) - 1.0
+    }
+
+    /// What a schedule of that cost adds to the step as it is; nothing if its variants save time.
+    fn added(&self, cost: u64) -> u64 {
+        cost.saturating_sub(self.problem.head_start())
+    }
+
+    /// Nanoseconds that every schedule with these forms adds.
+    fn bound_of(&self, decisions: &Decisions, budget: Bytes, added: u64) -> u64 {
+        if self.problem.sites.is_empty() {
+            return self.lower_bound(budget, added);
+        }
+        let decided = self.problem.decided(&decisions.forms);
+        let longer = decided.time() - self.problem.time();
+        let copies = added as f64 - longer;
+        let search = Search::of(decided, None, self.effort);
+        let bound = search.lower_bound(budget, copies.max(0.0) as u64);
+        (bound as f64 + longer).max(0.0) as u64
     }
 
     /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
-    /// computations; `known` is what one such schedule adds.
+    /// computations, the nodes being as they are; `known` is what one such schedule adds.
     pub fn lower_bound(&self, budget: Bytes, known: u64) -> u64 {
         let target = self.target(budget);
         bound::lower_bound(&self.problem, &self.memory(), target, known)
-    }
-
-    /// By step of the order of first computations: the nanoseconds that a byte less there is worth
-    /// within `budget`; `known` is what one schedule adds.
-    pub fn prices(&self, budget: Bytes, known: u64) -> Vec<f64> {
-        let target = self.target(budget);
-        bound::prices(&self.problem, &self.memory(), target, known)
     }
 
     /// What [`Search::lower_bound`] says, by a solver, which may prove more: with the exact program for small graphs, with
@@ -413,7 +450,7 @@ impl Search {
         Some(Solved {
             plan: solved
                 .found
-                .map(|(copies, added)| (self.plan(&copies), added)),
+                .map(|(copies, added)| (self.plan(&of_copies(copies)), added)),
             bound: solved.bound,
         })
     }
@@ -430,7 +467,7 @@ impl Search {
         match start {
             Start::Greedy(_) => {}
             Start::Plenty(price) => bulk::evict_below(&mut state, *price),
-            Start::From(copies) => neighbourhood::restore(&mut state, copies),
+            Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
         }
         let limit = self.limit();
         if greedy(&mut state, &mut None, limit) != Reached::Budget {
@@ -473,7 +510,7 @@ impl Search {
         let from_nothing = descents.iter().map(|&descent| (descent, Found::default()));
         let descents: Vec<(Descent, Found)> = from_nothing.chain(from_given).collect();
         let found = parallel::map(&descents, |((exponent, stride, work), from)| {
-            self.descend(&from.copies, *exponent, *stride, self.limit() * work)
+            self.descend(&from.decisions, *exponent, *stride, self.limit() * work)
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);
@@ -502,14 +539,16 @@ impl Search {
         let checkpoints: Vec<usize> = (1..=MOST_CHECKPOINTS).collect();
         let reversed = parallel::map(&checkpoints, |&checkpoints| {
             let copies = chain.copies(checkpoints)?;
-            Some(evaluate(&|state| neighbourhood::restore(state, &copies)))
+            Some(evaluate(&|state| {
+                state.apply(&copies);
+            }))
         });
         vec![cheap, reversed.into_iter().flatten().collect()]
     }
 
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
     /// far.
-    fn descend(&self, from: &[Copy], exponent: Exponent, mut stride: f64, limit: u64) -> Found {
+    fn descend(&self, from: &Decisions, exponent: Exponent, mut stride: f64, limit: u64) -> Found {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
         neighbourhood::restore(&mut state, from);
@@ -525,7 +564,7 @@ impl Search {
                 Reached::Budget => {}
                 Reached::Stuck => {
                     stride /= 2.0;
-                    neighbourhood::restore(&mut state, &best.copies);
+                    neighbourhood::restore(&mut state, &best.decisions);
                 }
                 Reached::Limit => break,
             }
@@ -536,30 +575,49 @@ impl Search {
 
     /// The plan in which nothing is computed twice.
     pub fn without_copies(&self) -> Plan {
-        self.plan(&[])
+        self.plan(&Decisions::default())
     }
 
-    fn plan(&self, copies: &[Copy]) -> Plan {
+    fn plan(&self, decisions: &Decisions) -> Plan {
         let mut state = State::new(&self.problem, f64::MAX, Exponent::One);
-        neighbourhood::restore(&mut state, copies);
-        let mut sequence = Vec::with_capacity(self.problem.steps.len() + copies.len());
+        neighbourhood::restore(&mut state, decisions);
+        let copies = decisions.copies.len();
+        let mut sequence = Vec::with_capacity(self.problem.steps.len() + copies);
         for step in 0..self.problem.steps.len() as Step {
             let mut group: Vec<Step> = Vec::new();
             for &node in state.group(step) {
                 group.push(node);
                 // A copy's aliases come with it, where the original alias has run before.
                 let aliases = &self.problem.aliases_of[node as usize];
-                group.extend(aliases.iter().filter(|&&alias| alias < step));
+                let ran = |&&alias: &&Step| alias < step && state.is_active(alias);
+                group.extend(aliases.iter().filter(ran));
             }
             group.sort_unstable();
-            group.push(step);
+            if state.is_active(step) {
+                group.push(step);
+            }
             sequence.extend(group.iter().map(|&node| self.problem.order[node as usize]));
+        }
+        let mut variants = Vec::new();
+        if let Some(alternatives) = &self.alternatives {
+            let (numbers, chosen) = alternatives.chosen(&decisions.forms);
+            for id in &mut sequence {
+                *id = numbers[id.index()];
+            }
+            variants = chosen;
         }
         Plan {
             sequence,
             predicted_peak: self.problem.fixed + Bytes(state.peak() as u64),
+            added: self.added(state.cost()),
+            variants,
         }
     }
+}
+
+fn of_copies(copies: Vec<Copy>) -> Decisions {
+    let forms = Vec::new();
+    Decisions { copies, forms }
 }
 
 #[cfg(test)]

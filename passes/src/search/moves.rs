@@ -153,7 +153,8 @@ pub(crate) fn evict(
                 node: info.producer,
                 before: reader.before,
             };
-            if !info.recomputed || source.node >= source.before || info.producer == reader.node {
+            let supplied = info.recomputed && state.is_active(info.producer);
+            if !supplied || source.node >= source.before || info.producer == reader.node {
                 continue;
             }
             let at = (reader.before, reader.node);

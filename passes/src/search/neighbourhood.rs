@@ -3,10 +3,11 @@
 
 use super::greedy::{Noise, Reached, greedy};
 use super::moves::merge;
+use super::problem::SiteId;
 use super::profile::Exponent;
 use super::prune::prune;
 use super::random::Random;
-use super::state::{Copy, State};
+use super::state::{Copy, Decisions, State};
 
 /// A schedule this much worse than the best is still accepted at first; none at the end.
 const SLACK: f64 = 0.02;
@@ -23,13 +24,13 @@ const SCATTERED: usize = 8;
 /// Improves a schedule that fits, scores being multiplied by up to 1 + `most_noise`, until its work passes `limit`.
 pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: u64) {
     let mut random = Random::new(seed);
-    let mut best = (state.cost(), state.all_copies());
+    let mut best = (state.cost(), state.decisions());
     let mut current = best.clone();
     let budget = state.budget();
     let start = state.evaluations();
     let mut round = 0u64;
     while !state.is_spent(limit) && best.0 > 0 {
-        let removed = destroy(state, &current.1, &mut random);
+        let removed = destroy(state, &current.1.copies, &mut random);
         if removed == 0 {
             break;
         }
@@ -49,7 +50,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         if reached == Reached::Budget
             && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64)
         {
-            current = (state.cost(), state.all_copies());
+            current = (state.cost(), state.decisions());
             if current.0 < best.0 {
                 best = current.clone();
             }
@@ -68,7 +69,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
 /// Takes out a window of steps or a handful of random copies, with what only they needed.
 fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize {
     if copies.is_empty() {
-        return 0;
+        return reset(state, random);
     }
     let mut removed = 0;
     let chosen: Vec<Copy> = if random.unit() < 0.5 {
@@ -91,12 +92,35 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
             removed += 1;
         }
     }
-    removed
+    removed + reset(state, random)
 }
 
-/// Makes the schedule have exactly these copies.
-pub(crate) fn restore(state: &mut State<'_>, copies: &[Copy]) {
+/// Gives some of the sites that have another form the node as it is back.
+fn reset(state: &mut State<'_>, random: &mut Random) -> usize {
+    let sites = 0..state.problem.sites.len() as SiteId;
+    let replaced: Vec<SiteId> = sites.filter(|&site| state.form(site) != 0).collect();
+    if replaced.is_empty() || random.unit() < 0.5 {
+        return 0;
+    }
+    let count = 1 + random.below(SCATTERED.min(replaced.len()));
+    let from = random.below(replaced.len());
+    let near = replaced.iter().cycle().skip(from).take(count);
+    near.for_each(|&site| {
+        state.switch(site, 0);
+    });
+    count
+}
+
+/// Makes the schedule have exactly these copies and forms.
+pub(crate) fn restore(state: &mut State<'_>, wanted: &Decisions) {
+    for site in 0..state.problem.sites.len() as SiteId {
+        let form = wanted.forms.get(site as usize).copied().unwrap_or(0);
+        if state.form(site) != form {
+            state.switch(site, form);
+        }
+    }
     let now = state.all_copies();
+    let copies = &wanted.copies;
     let mut toggles: Vec<Copy> = now
         .iter()
         .copied()

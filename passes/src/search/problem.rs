@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::alternatives::Alternatives;
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
@@ -19,9 +20,41 @@ pub(crate) type Step = u32;
 /// A position in [`Problem::values`].
 pub(crate) type ValueId = u32;
 
+/// A position in [`Problem::sites`].
+pub(crate) type SiteId = u32;
+
+/// Which form of a site: 0 is the node as it is.
+pub(crate) type Form = u8;
+
+/// A node that may be replaced, by its forms. A node is a step for each of its forms' parts, of
+/// which those of one form are active.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteInfo {
+    /// The steps of each form.
+    pub forms: Vec<Vec<Step>>,
+    /// Nanoseconds of each form.
+    pub times: Vec<u64>,
+}
+
+/// Of which forms of a site a step is a part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Membership {
+    pub site: SiteId,
+    /// One bit for each form.
+    pub forms: u32,
+}
+
+impl Membership {
+    pub(crate) fn has(self, form: Form) -> bool {
+        self.forms >> form & 1 == 1
+    }
+}
+
 /// A node at its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepInfo {
+    /// Active in some forms of a site only; `None` if always.
+    pub member: Option<Membership>,
     /// Nanoseconds that the node takes.
     pub time: u64,
     /// Nanoseconds that one more computation takes.
@@ -34,6 +67,8 @@ pub(crate) struct StepInfo {
     pub recomputable: bool,
     /// Values it writes.
     pub writes: Vec<ValueId>,
+    /// Values that it reads, if it belongs to a site; else empty.
+    pub reads: Vec<ValueId>,
     /// Values that a copy of it reads, each once.
     pub copy_reads: Vec<ValueId>,
 }
@@ -72,6 +107,10 @@ pub(crate) struct Problem {
     pub values: Vec<Value>,
     /// Which steps only make an alias of a value (of its producer's, by step).
     pub aliases_of: Vec<Vec<Step>>,
+    /// The nodes that may be replaced.
+    pub sites: Vec<SiteInfo>,
+    /// By value: the sites with steps that read it or write it, each once.
+    pub sites_of: Vec<Vec<SiteId>>,
     /// What the caller owns.
     pub fixed: Bytes,
     /// Who looks on, and may end the search.
@@ -98,6 +137,143 @@ impl Problem {
         Builder::new(graph, order).build(provider, costs, recomputation)
     }
 
+    /// Translates a graph in all its forms; costs and rules are by its nodes, `base` is the
+    /// original's order of first computations.
+    pub(crate) fn joint(
+        alternatives: &Alternatives,
+        base: &[NodeId],
+        provider: Provider,
+        costs: &[Cost],
+        recomputation: &Recomputation,
+    ) -> Problem {
+        let order = alternatives.order(base);
+        let graph = &alternatives.graph;
+        let mut problem = Builder::new(graph, &order).build(provider, costs, recomputation);
+        let mut step_of = vec![0; graph.node_count()];
+        for (step, id) in order.iter().enumerate() {
+            step_of[id.index()] = step as Step;
+        }
+        for site in &alternatives.sites {
+            let as_it_is = [site.node];
+            let parts = site.forms.iter().map(|form| form.parts.as_slice());
+            let forms = [as_it_is.as_slice()].into_iter().chain(parts);
+            let steps = |parts: &[NodeId]| parts.iter().map(|id| step_of[id.index()]).collect();
+            problem.add_site(forms.map(steps).collect());
+        }
+        for (value, info) in problem.values.iter().enumerate() {
+            for &reader in &info.readers {
+                let step = &mut problem.steps[reader as usize];
+                if step.member.is_some() {
+                    step.reads.push(value as ValueId);
+                }
+            }
+        }
+        let site = |step: &Step| Some(problem.steps[*step as usize].member?.site);
+        let sites_of = problem.values.iter().map(|value| {
+            let uses = value.readers.iter().chain([&value.producer]);
+            let mut sites: Vec<SiteId> = uses.filter_map(site).collect();
+            sites.sort_unstable();
+            sites.dedup();
+            sites
+        });
+        problem.sites_of = sites_of.collect();
+        problem
+    }
+
+    fn add_site(&mut self, forms: Vec<Vec<Step>>) {
+        let site = self.sites.len() as SiteId;
+        for (form, steps) in forms.iter().enumerate() {
+            for &step in steps {
+                let info = &mut self.steps[step as usize];
+                let member = info.member.get_or_insert(Membership { site, forms: 0 });
+                member.forms |= 1 << form;
+            }
+        }
+        let time = |steps: &Vec<Step>| -> u64 {
+            let times = steps.iter().map(|&step| self.steps[step as usize].time);
+            times.fold(0, u64::saturating_add).min(LONGEST)
+        };
+        let times = forms.iter().map(time).collect();
+        self.sites.push(SiteInfo { forms, times });
+    }
+
+    /// Nanoseconds by which the quickest forms are quicker than the nodes as they are: costs count
+    /// from there.
+    pub(crate) fn head_start(&self) -> u64 {
+        let spared = self.sites.iter().map(|site| {
+            let least = site.times.iter().min().copied().unwrap_or(0);
+            site.times[0] - least
+        });
+        spared.sum()
+    }
+
+    /// Nanoseconds of a step without copies and variants.
+    pub(crate) fn time(&self) -> f64 {
+        let active = self.steps.iter().filter(|step| step.is_active_in(0));
+        active.map(|step| step.time as f64).sum()
+    }
+
+    /// The problem that is left when the form of every site is decided: no sites, and only the
+    /// steps that are active.
+    pub(crate) fn decided(&self, forms: &[Form]) -> Problem {
+        if self.sites.is_empty() {
+            return self.clone();
+        }
+        let active = |info: &StepInfo| info.member.is_none_or(|m| m.has(forms[m.site as usize]));
+        let mut renumbered: Vec<Option<Step>> = Vec::with_capacity(self.steps.len());
+        let mut steps = 0;
+        for info in &self.steps {
+            renumbered.push(active(info).then_some(steps));
+            steps += Step::from(active(info));
+        }
+        let new = |step: &Step| renumbered[*step as usize];
+        let list = |steps: &Vec<Step>| -> Vec<Step> { steps.iter().filter_map(new).collect() };
+        let mut values = Vec::new();
+        let mut value_of: Vec<Option<ValueId>> = Vec::with_capacity(self.values.len());
+        for value in &self.values {
+            let Some(producer) = new(&value.producer) else {
+                value_of.push(None);
+                continue;
+            };
+            value_of.push(Some(values.len() as ValueId));
+            values.push(Value {
+                producer,
+                readers: list(&value.readers),
+                copy_readers: list(&value.copy_readers),
+                overwriters: list(&value.overwriters),
+                ..*value
+            });
+        }
+        let kept = |list: &Vec<ValueId>| -> Vec<ValueId> {
+            list.iter().filter_map(|&v| value_of[v as usize]).collect()
+        };
+        let infos = self.steps.iter().filter(|info| active(info));
+        let infos = infos.map(|info| StepInfo {
+            member: None,
+            writes: kept(&info.writes),
+            reads: Vec::new(),
+            copy_reads: kept(&info.copy_reads),
+            ..*info
+        });
+        let kept_steps = |step: &usize| renumbered[*step].is_some();
+        Problem {
+            order: (0..self.order.len())
+                .filter(kept_steps)
+                .map(|step| self.order[step])
+                .collect(),
+            steps: infos.collect(),
+            sites_of: vec![Vec::new(); values.len()],
+            values,
+            aliases_of: (0..self.aliases_of.len())
+                .filter(kept_steps)
+                .map(|step| list(&self.aliases_of[step]))
+                .collect(),
+            sites: Vec::new(),
+            fixed: self.fixed,
+            watch: self.watch.clone(),
+        }
+    }
+
     /// Makes every value larger by `object` bytes, and as much again for each alias.
     pub(crate) fn count_objects(&mut self, object: Bytes) {
         for value in &mut self.values {
@@ -106,18 +282,40 @@ impl Problem {
         }
     }
 
-    /// The most that any one step needs for what it reads, writes and works with.
+    /// The least that the worst step needs for what it reads, writes and works with, in whichever
+    /// forms.
     pub(crate) fn structural_bound(&self) -> f64 {
         let mut need: Vec<f64> = self.steps.iter().map(|step| step.workspace).collect();
         for value in &self.values {
             need[value.producer as usize] += value.size;
+            // Of the values that forms write in place of each other one is there.
+            if !self.steps[value.producer as usize].is_active_in(0) {
+                continue;
+            }
             for &reader in &value.readers {
                 if !value.overwriters.contains(&reader) {
                     need[reader as usize] += value.size;
                 }
             }
         }
-        need.into_iter().fold(0.0, f64::max)
+        let always = self.steps.iter().zip(&need);
+        let always = always.filter(|(step, _)| step.member.is_none());
+        let always = always.map(|(_, &need)| need).fold(0.0, f64::max);
+        let of_site = |site: &SiteInfo| {
+            let of_form = |steps: &Vec<Step>| {
+                let needs = steps.iter().map(|&step| need[step as usize]);
+                needs.fold(0.0, f64::max)
+            };
+            site.forms.iter().map(of_form).fold(f64::MAX, f64::min)
+        };
+        self.sites.iter().map(of_site).fold(always, f64::max)
+    }
+}
+
+impl StepInfo {
+    /// Is it a part of that form, or of the node's every form?
+    pub(crate) fn is_active_in(&self, form: Form) -> bool {
+        self.member.is_none_or(|member| member.has(form))
     }
 }
 
@@ -125,8 +323,9 @@ struct Builder<'g> {
     graph: &'g Graph,
     order: &'g [NodeId],
     is_output: Vec<bool>,
-    /// The value in which a tensor lies; `None` for what the caller owns.
-    value_of: Vec<Option<ValueId>>,
+    /// The values in which a tensor lies, one for each form of its producer; none for what the
+    /// caller owns.
+    values_of: Vec<Vec<ValueId>>,
     values: Vec<Value>,
     steps: Vec<StepInfo>,
     aliases_of: Vec<Vec<Step>>,
@@ -142,7 +341,7 @@ impl<'g> Builder<'g> {
             graph,
             order,
             is_output,
-            value_of: vec![None; graph.tensor_count()],
+            values_of: vec![Vec::new(); graph.tensor_count()],
             values: Vec::new(),
             steps: vec![StepInfo::default(); order.len()],
             aliases_of: vec![Vec::new(); order.len()],
@@ -176,8 +375,10 @@ impl<'g> Builder<'g> {
         Problem {
             order: self.order.to_vec(),
             steps: self.steps,
+            sites_of: vec![Vec::new(); self.values.len()],
             values: self.values,
             aliases_of: self.aliases_of,
+            sites: Vec::new(),
             fixed: crate::analysis::liveness::fixed_bytes(self.graph),
             watch: Arc::default(),
         }
@@ -187,7 +388,7 @@ impl<'g> Builder<'g> {
     fn add_step(&mut self, step: Step, id: NodeId, cost: Cost, recomputation: &Recomputation) {
         let node = self.graph.node(id);
         let aliases = operators::aliases(node);
-        let mut aliased = Vec::new();
+        let mut aliased: Vec<ValueId> = Vec::new();
         for (position, output) in node.outputs.iter().enumerate() {
             let Some(output) = *output else { continue };
             let alias = aliases
@@ -195,11 +396,12 @@ impl<'g> Builder<'g> {
                 .find(|a| a.0 == position)
                 .and_then(|a| node.input(a.1));
             if let (Some(input), false) = (alias, self.is_output[output.index()]) {
-                self.value_of[output.index()] = self.value_of[input.index()];
-                aliased.extend(self.value_of[input.index()]);
+                let lies_in = self.values_of[input.index()].clone();
+                aliased.extend(&lies_in);
+                self.values_of[output.index()].extend(lies_in);
                 continue;
             }
-            self.value_of[output.index()] = Some(self.values.len() as ValueId);
+            self.values_of[output.index()].push(self.values.len() as ValueId);
             self.steps[step as usize]
                 .writes
                 .push(self.values.len() as ValueId);
@@ -239,7 +441,7 @@ impl<'g> Builder<'g> {
     fn add_reads(&mut self, step: Step, id: NodeId, provider: Provider, recompute: Recompute) {
         let node = self.graph.node(id);
         for tensor in node.reads() {
-            if let Some(value) = self.value_of[tensor.index()] {
+            for value in self.values_of[tensor.index()].clone() {
                 self.values[value as usize].readers.push(step);
                 if self.steps[step as usize].recomputable {
                     self.add_copy_read(step, value);
@@ -248,8 +450,8 @@ impl<'g> Builder<'g> {
         }
         if self.steps[step as usize].recomputable {
             for &position in recompute.reads_own_outputs() {
-                let own = node.output(position).and_then(|t| self.value_of[t.index()]);
-                if let Some(value) = own {
+                let own = node.output(position);
+                for value in own.map_or(Vec::new(), |t| self.values_of[t.index()].clone()) {
                     self.add_copy_read(step, value);
                 }
             }
@@ -258,7 +460,7 @@ impl<'g> Builder<'g> {
                 let alias = self.graph.node(self.order[alias as usize]);
                 let other: Vec<ValueId> = alias
                     .reads()
-                    .filter_map(|tensor| self.value_of[tensor.index()])
+                    .flat_map(|tensor| self.values_of[tensor.index()].clone())
                     .collect();
                 for value in other {
                     if !written.contains(&value) {
@@ -270,9 +472,10 @@ impl<'g> Builder<'g> {
         for (output, input) in operators::in_place(node, provider) {
             if let (Some(output), Some(input)) = (node.output(output), node.input(input))
                 && self.overwrites(node, output, input)
-                && let Some(value) = self.value_of[input.index()]
             {
-                self.values[value as usize].overwriters.push(step);
+                for &value in &self.values_of[input.index()] {
+                    self.values[value as usize].overwriters.push(step);
+                }
             }
         }
     }
@@ -291,7 +494,7 @@ impl<'g> Builder<'g> {
             && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
             && node
                 .reads()
-                .filter(|&t| self.value_of[t.index()] == self.value_of[input.index()])
+                .filter(|&t| self.values_of[t.index()] == self.values_of[input.index()])
                 .count()
                 == 1
     }

@@ -1,27 +1,59 @@
-//! Pruning: do without every copy that is not needed, the most expensive first.
+//! Pruning: do without every copy and every variant that is not needed, the most expensive first.
+
+use std::cmp::Reverse;
 
 use super::moves::{may_merge, merge, undo_all};
+use super::problem::{Form, SiteId};
 use super::state::{Copy, State};
 
-/// Removes copies by decreasing time while everything still fits, until its work passes `limit`.
-/// Needs a schedule that fits.
+/// What may be done without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    /// The node need not run again.
+    Copy(Copy),
+    /// A quicker form will do, or the node as it is.
+    Switch(SiteId, Form),
+}
+
+/// Removes copies and takes back variants by decreasing time while everything still fits, until its
+/// work passes `limit`. Needs a schedule that fits.
 pub(crate) fn prune(state: &mut State<'_>, limit: u64) {
     let time = |state: &State<'_>, copy: Copy| state.problem.steps[copy.node as usize].copy_time;
-    let mut copies = state.all_copies();
-    copies.sort_by_key(|&copy| (std::cmp::Reverse(time(state, copy)), copy));
-    for copy in copies {
+    let copies = state.all_copies().into_iter();
+    let copies = copies.map(|copy| (Reverse(time(state, copy)), Item::Copy(copy)));
+    let mut items: Vec<(Reverse<u64>, Item)> = copies.collect();
+    for (site, info) in state.problem.sites.iter().enumerate() {
+        let now = state.form(site as SiteId);
+        for (form, &time) in info.times.iter().enumerate() {
+            let form = form as Form;
+            let saved = info.times[now as usize].checked_sub(time);
+            if let Some(saved) = saved.filter(|&saved| form != now && (saved > 0 || form == 0)) {
+                items.push((Reverse(saved), Item::Switch(site as SiteId, form)));
+            }
+        }
+    }
+    items.sort_unstable();
+    for (_, item) in items {
         if state.is_spent(limit) {
             return;
         }
-        if !state.has(copy) {
-            continue;
-        }
-        if !may_merge(state, copy) {
-            continue;
-        }
-        let undone = merge(state, copy);
-        if !state.fits() {
-            undo_all(state, undone);
+        match item {
+            Item::Copy(copy) => {
+                if !state.has(copy) || !may_merge(state, copy) {
+                    continue;
+                }
+                let undone = merge(state, copy);
+                if !state.fits() {
+                    undo_all(state, undone);
+                }
+            }
+            Item::Switch(site, form) => {
+                let cost = state.cost();
+                let undo = state.switch(site, form);
+                if !state.fits() || state.cost() > cost {
+                    state.undo(undo);
+                }
+            }
         }
     }
 }

@@ -19,12 +19,19 @@ impl Chain {
     pub(crate) fn of(problem: &Problem, turn: Step) -> Chain {
         let steps = 0..turn.min(problem.steps.len() as Step);
         let nodes: Vec<Step> = steps
-            .filter(|&step| problem.steps[step as usize].recomputable)
+            .filter(|&step| {
+                let info = &problem.steps[step as usize];
+                info.recomputable && info.is_active_in(0)
+            })
             .collect();
         let needed = |&node: &Step| {
             let written = problem.steps[node as usize].writes.iter();
             let readers = written.flat_map(|&value| &problem.values[value as usize].readers);
-            readers.copied().filter(|&reader| reader > turn).min()
+            let runs = |reader: &Step| problem.steps[*reader as usize].is_active_in(0);
+            readers
+                .copied()
+                .filter(|reader| *reader > turn && runs(reader))
+                .min()
         };
         Chain {
             needed: nodes.iter().map(needed).collect(),

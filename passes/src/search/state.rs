@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use super::problem::{Problem, Step, ValueId};
+use super::problem::{Form, Problem, SiteId, Step, ValueId};
 use super::profile::{Exponent, Profile};
 
 /// Adding to that many groups takes as long as working out one life.
@@ -31,6 +31,24 @@ pub(crate) struct Copy {
     pub node: Step,
     /// Directly before which step; greater than `node`.
     pub before: Step,
+}
+
+/// What a schedule decides: which nodes run again, and which form each site has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decisions {
+    /// Ascending.
+    pub copies: Vec<Copy>,
+    /// By site; sites that are not in it have their nodes as they are.
+    pub forms: Vec<Form>,
+}
+
+/// What is changed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Move {
+    /// These copies are toggled.
+    Toggle(Vec<Copy>),
+    /// The site takes another form.
+    Switch(SiteId, Form),
 }
 
 /// Positions `start..end`, lexicographic, half open.
@@ -61,6 +79,8 @@ enum Change {
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     toggled: Vec<(Copy, bool)>,
+    /// The form that the site had.
+    switched: Option<(SiteId, Form)>,
     /// The value, the position in its list, and what happened there, in order.
     lifetimes: Vec<(ValueId, usize, Change)>,
     peaks: Vec<(Step, f64)>,
@@ -72,6 +92,10 @@ pub(crate) struct Undo {
 /// See the module's documentation.
 pub(crate) struct State<'p> {
     pub(crate) problem: &'p Problem,
+    /// By site.
+    forms: Vec<Form>,
+    /// By step: does its node run, or does another form of its site?
+    active: Vec<bool>,
     /// By node: the steps before which it is computed again, ascending.
     copies: Vec<Vec<Step>>,
     /// By step: the nodes computed again directly before it, ascending.
@@ -106,13 +130,19 @@ impl<'p> State<'p> {
         let n = problem.steps.len();
         let mut state = State {
             problem,
+            forms: vec![0; problem.sites.len()],
+            active: problem
+                .steps
+                .iter()
+                .map(|step| step.is_active_in(0))
+                .collect(),
             copies: vec![Vec::new(); n],
             groups: vec![Vec::new(); n],
             lifetimes: vec![Vec::new(); problem.values.len()],
             locals: vec![Vec::new(); n],
             local_peak: vec![0.0; n],
             profile: Profile::new(n, budget, exponent),
-            cost: 0,
+            cost: problem.head_start(),
             scratch: Scratch {
                 group_seen: vec![0; n],
                 ..Scratch::default()
@@ -144,7 +174,7 @@ impl<'p> State<'p> {
         self.profile.phi()
     }
 
-    /// Nanoseconds spent on copies.
+    /// Nanoseconds spent on copies and variants; see [`Problem::head_start`].
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }
@@ -195,6 +225,24 @@ impl<'p> State<'p> {
             .collect()
     }
 
+    /// Everything that the schedule decides.
+    pub(crate) fn decisions(&self) -> Decisions {
+        Decisions {
+            copies: self.all_copies(),
+            forms: self.forms.clone(),
+        }
+    }
+
+    /// The form of a site.
+    pub(crate) fn form(&self, site: SiteId) -> Form {
+        self.forms[site as usize]
+    }
+
+    /// Does the node at this step run, and not another form of its site?
+    pub(crate) fn is_active(&self, step: Step) -> bool {
+        self.active[step as usize]
+    }
+
     /// Is `node` computed again directly before `before`?
     pub(crate) fn has(&self, copy: Copy) -> bool {
         self.copies[copy.node as usize]
@@ -233,11 +281,70 @@ impl<'p> State<'p> {
         self.evaluations.set(self.evaluations.get() + work as u64);
     }
 
+    /// Makes the move, brings everything up to date, and says how to go back.
+    pub(crate) fn make(&mut self, wanted: &Move) -> Undo {
+        match wanted {
+            Move::Toggle(copies) => self.apply(copies),
+            Move::Switch(site, form) => self.switch(*site, *form),
+        }
+    }
+
+    /// Gives a site another form; copies of what no longer runs go.
+    pub(crate) fn switch(&mut self, site: SiteId, form: Form) -> Undo {
+        let mut undo = self.begin_undo();
+        let problem = self.problem;
+        let info = &problem.sites[site as usize];
+        let old = std::mem::replace(&mut self.forms[site as usize], form);
+        undo.switched = Some((site, old));
+        let steps = |of: Form| info.forms[of as usize].iter().copied();
+        let other = |step: Step, of: Form| !problem.steps[step as usize].is_active_in(of);
+        let gone: Vec<Step> = steps(old).filter(|&step| other(step, form)).collect();
+        let come: Vec<Step> = steps(form).filter(|&step| other(step, old)).collect();
+        let copies = gone.iter().flat_map(|&node| {
+            let before = self.copies[node as usize].iter();
+            before.map(move |&before| Copy { node, before })
+        });
+        let copies: Vec<Copy> = copies.collect();
+        self.toggle_all(&copies, &mut undo);
+        self.cost = self.cost + info.times[form as usize] - info.times[old as usize];
+        for (&step, runs) in gone
+            .iter()
+            .map(|s| (s, false))
+            .chain(come.iter().map(|s| (s, true)))
+        {
+            self.active[step as usize] = runs;
+            self.touch_group(step);
+        }
+        for &step in gone.iter().chain(&come) {
+            for &value in &problem.steps[step as usize].writes {
+                self.change(value, 0, &mut undo);
+            }
+            for &value in &problem.steps[step as usize].reads {
+                let index = self.life_at(value, (step, step));
+                self.change(value, index, &mut undo);
+            }
+        }
+        self.refresh(&mut undo);
+        undo
+    }
+
     /// Toggles the copies, brings everything up to date, and says how to go back.
     pub(crate) fn apply(&mut self, toggles: &[Copy]) -> Undo {
+        let mut undo = self.begin_undo();
+        self.toggle_all(toggles, &mut undo);
+        self.refresh(&mut undo);
+        undo
+    }
+
+    fn begin_undo(&mut self) -> Undo {
         let mut undo = self.scratch.undos.pop().unwrap_or_default();
         (undo.phi, undo.cost) = (self.profile.raw_phi(), self.cost);
         self.next_stamp();
+        undo
+    }
+
+    fn toggle_all(&mut self, toggles: &[Copy], undo: &mut Undo) {
+        let undo = &mut *undo;
         for &copy in toggles {
             let added = self.toggle(copy);
             undo.toggled.push((copy, added));
@@ -248,7 +355,7 @@ impl<'p> State<'p> {
                 self.cost -= info.copy_time;
             }
             self.touch_group(copy.before);
-            self.change_written(copy, added, &mut undo);
+            self.change_written(copy, added, undo);
             for &value in &info.copy_reads {
                 // One reader more or less changes nothing before the last, if there is one: what
                 // nobody reads lives to the end.
@@ -256,12 +363,10 @@ impl<'p> State<'p> {
                 let index = self.life_at(value, at);
                 let end = self.lifetimes[value as usize][index].end;
                 if end.0 == Step::MAX || (copy.before, copy.node + 1) >= end {
-                    self.change(value, index, &mut undo);
+                    self.change(value, index, undo);
                 }
             }
         }
-        self.refresh(&mut undo);
-        undo
     }
 
     /// The lives of what the copy writes: one more or one less, and those before.
@@ -317,6 +422,15 @@ impl<'p> State<'p> {
         for (copy, added) in undo.toggled.drain(..).rev() {
             let now = self.toggle(copy);
             debug_assert_ne!(now, added);
+        }
+        if let Some((site, form)) = undo.switched.take() {
+            let now = std::mem::replace(&mut self.forms[site as usize], form);
+            let forms = &self.problem.sites[site as usize].forms;
+            for (of, runs) in [(now, false), (form, true)] {
+                for &step in &forms[of as usize] {
+                    self.active[step as usize] = runs;
+                }
+            }
         }
         for (value, index, change) in undo.lifetimes.drain(..).rev() {
             let size = self.problem.values[value as usize].size;
@@ -460,7 +574,7 @@ impl<'p> State<'p> {
                 .filter(|l| l.from <= group && group < l.to)
                 .map(|l| l.size)
                 .sum();
-            return live + steps[group as usize].workspace;
+            return live + self.workspace(group);
         }
         let sums = &mut self.scratch.sums;
         sums.clear();
@@ -486,10 +600,22 @@ impl<'p> State<'p> {
         let mut peak: f64 = 0.0;
         for (i, change) in sums.iter().take(inside.len() + 1).enumerate() {
             live += change;
-            let node = inside.get(i).copied().unwrap_or(group);
-            peak = peak.max(live + steps[node as usize].workspace);
+            let workspace = match inside.get(i) {
+                Some(&copy) => steps[copy as usize].workspace,
+                None if self.active[group as usize] => steps[group as usize].workspace,
+                None => 0.0,
+            };
+            peak = peak.max(live + workspace);
         }
         peak
+    }
+
+    /// What the original at that step takes besides what it reads and writes.
+    fn workspace(&self, step: Step) -> f64 {
+        match self.active[step as usize] {
+            true => self.problem.steps[step as usize].workspace,
+            false => 0.0,
+        }
     }
 
     /// The life of the value that its producer's first computation begins, for index 0, or the
@@ -498,6 +624,13 @@ impl<'p> State<'p> {
         self.count(1);
         let info = &self.problem.values[value as usize];
         let producer = info.producer;
+        if !self.active[producer as usize] {
+            let nowhere = (producer, producer);
+            return Lifetime {
+                start: nowhere,
+                end: nowhere,
+            };
+        }
         let copies: &[Step] = if info.recomputed {
             &self.copies[producer as usize]
         } else {
@@ -540,8 +673,10 @@ impl<'p> State<'p> {
         let info = &self.problem.values[value as usize];
         // The original of step r is at (r, r), behind every copy before r.
         let before_next = info.readers.partition_point(|&r| (r, r) < next);
+        let runs = |reader: &&Step| self.active[**reader as usize];
         let original = info.readers[..before_next]
-            .last()
+            .iter()
+            .rfind(runs)
             .map(|&r| (r, r))
             .filter(|&use_| use_ > start);
         let copies = info.copy_readers.iter().filter_map(|&reader| {

@@ -14,7 +14,6 @@ use super::chain::{Chain, Operation};
 use super::chain_split::{Layout, Split, StageNodes};
 use super::segments::is_allowed;
 use super::{ForwardPart, Segments, Task};
-use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::plan::Plan;
 
@@ -123,7 +122,7 @@ impl ChainGraph {
         }
         Plan {
             sequence,
-            predicted_peak: Bytes::ZERO,
+            ..Plan::default()
         }
     }
 }

@@ -57,7 +57,7 @@ fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) ->
     }
     Plan {
         sequence,
-        predicted_peak: Bytes::ZERO,
+        ..Plan::default()
     }
 }
 

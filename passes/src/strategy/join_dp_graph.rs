@@ -122,7 +122,7 @@ impl<'t> JoinGraph<'t> {
         let complete = order.len() == self.task.order.len();
         (complete && is_allowed(self.task, &self.forward, &order)).then_some(Plan {
             sequence,
-            predicted_peak: Bytes::ZERO,
+            ..Plan::default()
         })
     }
 

@@ -47,7 +47,7 @@ use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Solving;
-use crate::search::{Effort, Search};
+use crate::search::{Alternatives, Effort, Search};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::watch::Watch;
@@ -191,6 +191,18 @@ pub struct Task<'t> {
     pub watch: Arc<Watch>,
     /// Who solves programs.
     pub solving: &'t Solving,
+    /// What nodes may be replaced by; only this program's own search looks at it.
+    pub joint: Option<&'t Joint>,
+}
+
+/// A graph in all its forms, with what the search needs to know of it.
+pub struct Joint {
+    /// The nodes of all forms.
+    pub alternatives: Arc<Alternatives>,
+    /// By node of these.
+    pub costs: Vec<Cost>,
+    /// What may run twice of these.
+    pub recomputation: Recomputation,
 }
 
 /// Why a strategy has no plan within a budget.
@@ -258,17 +270,26 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
 impl Task<'_> {
     /// This program's own search, with these first computations.
     pub(crate) fn search(&self, order: &[NodeId]) -> Search {
-        let (provider, rules) = (self.device.provider, self.recomputation);
-        Search::new(self.graph, order, provider, self.costs, rules, self.effort)
-            .counting_objects(TENSOR)
-            .watched(self.watch.clone())
+        let (provider, effort) = (self.device.provider, self.effort);
+        let search = match self.joint {
+            Some(joint) => {
+                let (costs, rules) = (&joint.costs, &joint.recomputation);
+                let alternatives = joint.alternatives.clone();
+                Search::joint(alternatives, order, provider, costs, rules, effort)
+            }
+            None => {
+                let rules = self.recomputation;
+                Search::new(self.graph, order, provider, self.costs, rules, effort)
+            }
+        };
+        search.counting_objects(TENSOR).watched(self.watch.clone())
     }
 
     /// The plan in which nothing runs twice.
     pub fn without_copies(&self) -> Plan {
         Plan {
             sequence: self.order.to_vec(),
-            predicted_peak: Bytes::ZERO,
+            ..Plan::default()
         }
     }
 
@@ -284,10 +305,12 @@ impl Task<'_> {
         let costs = costs(&graph, self.device, self.overrides);
         let liveness = Liveness::in_file_order(&graph, self.device.provider, &costs);
         let new = (self.graph.node_count()..graph.node_count()).map(|id| costs[id].time.0);
+        let added = new.fold(0, u64::saturating_add);
         Judged {
-            added: new.fold(0, u64::saturating_add),
+            added,
             plan: Plan {
                 predicted_peak: liveness.peak_with_objects(),
+                added,
                 ..plan
             },
         }

@@ -50,18 +50,10 @@ impl<'t> Portfolio<'t> {
         self.others.as_mut()
     }
 
-    /// Nanoseconds that the plan's copies add.
-    fn added(&self, plan: &Plan) -> u64 {
-        let copies = plan.sequence.iter().zip(plan.copies());
-        let copies = copies.filter(|copy| copy.1);
-        let times = copies.map(|(id, _)| self.task.costs[id.index()].time.0);
-        times.fold(0, u64::saturating_add)
-    }
-
-    fn least(&self, plans: Vec<Plan>) -> Plan {
+    fn least(plans: Vec<Plan>) -> Plan {
         let least = plans
             .into_iter()
-            .min_by_key(|plan| (plan.predicted_peak, self.added(plan)));
+            .min_by_key(|plan| (plan.predicted_peak, plan.added));
         least.unwrap_or_default()
     }
 }
@@ -94,7 +86,7 @@ impl Planner for Portfolio<'_> {
         if let Ok(plan) = &own {
             let times = self.task.costs.iter().map(|cost| cost.time.0);
             let step = times.fold(0, u64::saturating_add);
-            if self.added(plan) <= step / CHEAP {
+            if plan.added <= step / CHEAP {
                 return own;
             }
         }
@@ -108,11 +100,11 @@ impl Planner for Portfolio<'_> {
             Err(refused) => return Err(refused),
         }
         let fitting = plans.iter().filter(|plan| plan.predicted_peak <= budget);
-        let cheapest = fitting.min_by_key(|plan| (self.added(plan), plan.predicted_peak));
+        let cheapest = fitting.min_by_key(|plan| (plan.added, plan.predicted_peak));
         if let Some(plan) = cheapest {
             return Ok(plan.clone());
         }
-        Err(Unplanned::TooLarge(self.least(plans)))
+        Err(Unplanned::TooLarge(Self::least(plans)))
     }
 
     fn smallest(&mut self) -> Result<Plan, String> {
@@ -121,7 +113,7 @@ impl Planner for Portfolio<'_> {
             plans.extend(others.plans.iter().map(|judged| judged.plan.clone()));
             plans.push(others.search.smallest());
         }
-        Ok(self.least(plans))
+        Ok(Self::least(plans))
     }
 
     fn smallest_in_passing(&mut self) -> Result<Plan, String> {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::{ForwardPart, Task};
-use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::plan::Plan;
 
@@ -181,7 +180,7 @@ fn place(
     }
     Plan {
         sequence,
-        predicted_peak: Bytes::ZERO,
+        ..Plan::default()
     }
 }
 

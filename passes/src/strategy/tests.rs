@@ -45,6 +45,7 @@ pub(super) fn with_overrides<T>(
     let sequences = sequences(graph, &run.order);
     let order = first_orders(graph, device.provider, &costs, &sequences).swap_remove(0);
     ask(&Task {
+        joint: None,
         graph,
         order: &order,
         sequences: &sequences,

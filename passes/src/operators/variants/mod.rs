@@ -71,6 +71,8 @@ impl PartialEq for Variant {
     }
 }
 
+impl Eq for Variant {}
+
 impl std::fmt::Debug for Variant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)

@@ -20,16 +20,9 @@ pub(crate) struct Cover<'a> {
     pub times: &'a [f64],
 }
 
-/// Where the ascent got.
-pub(crate) struct Climbed {
-    /// The best lower bound found, in nanoseconds.
-    pub bound: f64,
-    /// By step: the nanoseconds that a byte less there is worth, at that bound.
-    pub prices: Vec<f64>,
-}
-
-/// Climbs the dual; `known` is an upper bound in nanoseconds, which sets the pace.
-pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> Climbed {
+/// Climbs the dual to the best lower bound in nanoseconds that it finds; `known` is an upper bound,
+/// which sets the pace.
+pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> f64 {
     let Cover { deficit, gaps, .. } = cover;
     let scale = deficit.iter().copied().fold(1.0, f64::max);
     let steps = deficit.len();
@@ -97,10 +90,7 @@ pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> Climbed {
         }
         split.lean(&chosen, 0.1 * pace);
     }
-    Climbed {
-        bound: best,
-        prices: best_price.into_iter().map(|price| price / scale).collect(),
-    }
+    best
 }
 
 /// Who pays for a run that serves several gaps at once.

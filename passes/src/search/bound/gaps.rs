@@ -196,6 +196,8 @@ mod tests {
             overwriters: Vec::new(),
         };
         Problem {
+            sites: Vec::new(),
+            sites_of: Vec::new(),
             order: Vec::new(),
             steps: (0..reads.len()).map(step).collect(),
             values: (0..reads.len()).map(value).collect(),

@@ -9,7 +9,7 @@ use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
 use crate::search::profile::Exponent;
-use crate::search::{Effort, Search};
+use crate::search::{Effort, Search, of_copies};
 use crate::testing::random_training_graph;
 use crate::transform::insert_mirrors::InsertMirrors;
 
@@ -114,7 +114,7 @@ fn every_copy_is_read_and_the_graph_with_them_needs_what_is_believed() {
             let search = Search::new(&graph, graph.order(), CPU, &costs(&graph), &rules, effort);
             let mut rewritten = graph.clone();
             let Ok(_) = (InsertMirrors {
-                plan: &search.plan(&copies),
+                plan: &search.plan(&of_copies(copies.clone())),
                 recomputation: &rules,
             })
             .run(&mut rewritten);

@@ -1,20 +1,25 @@
 //! A state has to be what the rewritten graph is, whatever moves led to it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::liveness::Liveness;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node, Uses};
+use crate::graph::{Graph, Node, NodeId, Uses};
+use crate::operators::variants::{VARIANTS, Variant};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
+use crate::search::neighbourhood::restore;
 use crate::search::random::Random;
-use crate::search::{Effort, Search};
+use crate::search::{Alternatives, Effort, Search};
 use crate::testing::random_training_graph;
+use crate::transform::apply_variants::ApplyVariants;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
 use crate::transform::release_unread::ReleaseUnread;
+use crate::verify;
 
 const CPU: Provider = Provider::Cpu;
 
@@ -183,7 +188,10 @@ fn rewritten(graph: &Graph, rules: &Recomputation, copies: &[Copy]) -> Graph {
     let search = Search::new(graph, graph.order(), CPU, &costs(graph), rules, effort);
     let mut rewritten = graph.clone();
     let insert = InsertMirrors {
-        plan: &search.plan(copies),
+        plan: &search.plan(&Decisions {
+            copies: copies.to_vec(),
+            forms: Vec::new(),
+        }),
         recomputation: rules,
     };
     insert.run(&mut rewritten).unwrap();
@@ -246,4 +254,130 @@ fn nodes_that_take_for_ever_do_not_overflow_the_cost() {
     assert_eq!(state.cost(), copies.len() as u64 * (1 << 42));
     state.undo(undo);
     assert_eq!(state.cost(), 0);
+}
+
+/// All that may be replaced in the graph.
+fn offers(graph: &Graph) -> Vec<(NodeId, &'static Variant)> {
+    let uses = Uses::of(graph);
+    let all = graph.order().iter();
+    let all = all.flat_map(|&id| VARIANTS.iter().map(move |variant| (id, variant)));
+    all.filter(|&(id, variant)| variant.parts(graph, &uses, id).is_some())
+        .collect()
+}
+
+fn joint(graph: &Graph) -> (Search, Problem) {
+    let alternatives = Arc::new(Alternatives::of(graph, &offers(graph)));
+    let rules = Recomputation::of(&alternatives.graph, &BTreeMap::new());
+    let costs = costs(&alternatives.graph);
+    let effort = Effort {
+        seed: 0,
+        evaluations: 0,
+    };
+    let problem = Problem::joint(&alternatives, graph.order(), CPU, &costs, &rules);
+    let search = Search::joint(alternatives, graph.order(), CPU, &costs, &rules, effort);
+    (search, problem)
+}
+
+/// Any other form of any site, or any copies of what runs; `None` if this try finds none.
+fn any_move(state: &State<'_>, random: &mut Random) -> Option<Move> {
+    let problem = state.problem;
+    if random.below(2) == 0 {
+        let mut copies = some_copies(problem, random, 3);
+        copies.retain(|copy| state.is_active(copy.node));
+        return Some(Move::Toggle(copies));
+    }
+    let site = random.below(problem.sites.len().max(1));
+    let forms = &problem.sites.get(site)?.forms;
+    let form = random.below(forms.len()) as Form;
+    (form != state.form(site as SiteId)).then_some(Move::Switch(site as SiteId, form))
+}
+
+#[test]
+fn after_any_switches_a_state_is_what_it_is_when_made_afresh_and_undoing_restores_it() {
+    let mut switches = 0;
+    for seed in 0..60 {
+        let graph = random_training_graph(seed, 8 + seed as usize);
+        let (_, problem) = joint(&graph);
+        let mut random = Random::new(seed);
+        let peak = State::new(&problem, 0.0, Exponent::One).peak();
+        let target = (peak * 0.7).floor();
+        let mut state = State::new(&problem, target, Exponent::One);
+        let mut history = Vec::new();
+        for _ in 0..60 {
+            let Some(chosen) = any_move(&state, &mut random) else {
+                continue;
+            };
+            let before = (seen(&state), state.decisions(), state.phi().to_bits());
+            history.push((before, state.make(&chosen)));
+            let mut again = State::new(&problem, target, Exponent::One);
+            restore(&mut again, &state.decisions());
+            assert_eq!(seen(&state), seen(&again), "seed {seed}, {chosen:?}");
+            let slack = 1e-9 * (1.0 + again.phi());
+            assert!((state.phi() - again.phi()).abs() < slack, "seed {seed}");
+            switches += usize::from(matches!(chosen, Move::Switch(..)));
+        }
+        for (before, undo) in history.into_iter().rev() {
+            state.undo(undo);
+            let now = (seen(&state), state.decisions(), state.phi().to_bits());
+            assert_eq!(now, before, "seed {seed}");
+        }
+    }
+    assert!(switches > 300, "{switches}");
+}
+
+#[test]
+fn the_peak_of_any_forms_is_that_of_the_graph_with_them() {
+    let (mut exact, mut replaced) = (0, 0);
+    for seed in 0..300 {
+        let graph = random_training_graph(seed, 6 + seed as usize % 50);
+        let (search, problem) = joint(&graph);
+        let mut random = Random::new(seed);
+        let mut state = State::new(&problem, 0.0, Exponent::One);
+        for _ in 0..10 {
+            if let Some(chosen) = any_move(&state, &mut random) {
+                state.make(&chosen);
+            }
+        }
+        loop {
+            let copies = state.all_copies().into_iter();
+            let unread: Vec<Copy> = copies.filter(|&copy| !state.is_used(copy)).collect();
+            if unread.is_empty() {
+                break;
+            }
+            state.apply(&unread);
+        }
+        let plan = search.plan(&state.decisions());
+        let mut form = graph.clone();
+        let choices = &plan.variants;
+        ApplyVariants { choices }.run(&mut form).unwrap();
+        let rules = Recomputation::of(&form, &BTreeMap::new());
+        let mut rewritten = form.clone();
+        let insert = InsertMirrors {
+            plan: &plan,
+            recomputation: &rules,
+        };
+        insert.run(&mut rewritten).unwrap();
+        ReleaseUnread.run(&mut rewritten).unwrap();
+        verify::equivalence(&graph, &rewritten, &Default::default()).unwrap();
+        let plain = Liveness::in_file_order(&rewritten, CPU, &costs(&rewritten)).peak;
+        // See `the_peak_is_that_of_the_graph_with_mirrors`.
+        let more = unread(&rewritten, |node| {
+            node.is("", "Size") || node.attribute(MARKER).is_some()
+        });
+        let fewer = unread(&rewritten, |node| {
+            !operators::in_place(node, CPU).is_empty()
+        });
+        // Constants are the runtime's: 4 bytes each that the state counts and the graph does not.
+        let constants = rewritten.order().iter();
+        let constants = constants.filter(|&&id| rewritten.node(id).is("", "Constant"));
+        let fewer = fewer + Bytes(4 * constants.count() as u64);
+        let believed = plan.predicted_peak;
+        assert!(
+            plain <= believed + more && believed <= plain + fewer,
+            "seed {seed}: {plain:?} {believed:?} {more:?} {fewer:?}"
+        );
+        exact += usize::from(!choices.is_empty() && more == Bytes::ZERO && believed == plain);
+        replaced += choices.len();
+    }
+    assert!(exact > 50 && replaced > 150, "{exact} {replaced}");
 }

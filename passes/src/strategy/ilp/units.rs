@@ -161,7 +161,7 @@ impl Units {
         }
         Plan {
             sequence,
-            predicted_peak: Bytes::ZERO,
+            ..Plan::default()
         }
         .without_unread_copies(task.graph, task.recomputation)
     }

@@ -36,6 +36,7 @@ fn mirrored(seed: u64, size: usize) -> Graph {
     let plan = Plan {
         sequence,
         predicted_peak: Bytes::ZERO,
+        ..Plan::default()
     };
     let recomputation = &recomputation;
     let Ok(_) = (InsertMirrors {

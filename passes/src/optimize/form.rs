@@ -1,0 +1,40 @@
+//! A graph with variants in it, and what a planner has to know of it.
+
+use super::Options;
+use super::copies::use_cheaper_copies;
+use crate::analysis::cost::{Cost, costs};
+use crate::analysis::recompute::Recomputation;
+use crate::graph::{Graph, NodeId};
+use crate::operators::variants::Variant;
+use crate::pass::Pass;
+use crate::transform::apply_variants::ApplyVariants;
+
+/// Which nodes to replace, and by what; ascending by node.
+pub(super) type Choices = Vec<(NodeId, &'static Variant)>;
+
+pub(super) struct Form {
+    pub(super) graph: Graph,
+    /// By node id.
+    pub(super) costs: Vec<Cost>,
+    pub(super) recomputation: Recomputation,
+}
+
+impl Form {
+    pub(super) fn new(graph: Graph, options: &Options) -> Form {
+        let costs = costs(&graph, &options.device, &options.overrides);
+        let mut recomputation = Recomputation::of(&graph, &options.overrides);
+        use_cheaper_copies(&mut recomputation, &graph, &costs, options);
+        Form {
+            graph,
+            costs,
+            recomputation,
+        }
+    }
+}
+
+/// `graph` with these nodes replaced.
+pub(super) fn apply(graph: &Graph, choices: &Choices) -> Graph {
+    let mut form = graph.clone();
+    let Ok(_) = ApplyVariants { choices }.run(&mut form);
+    form
+}
