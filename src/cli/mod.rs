@@ -101,8 +101,7 @@ pub struct Rewrite {
     /// none, all, or some of sums (gradients are added up one after another), convolution (other
     /// forms of convolutions' gradients), output-activated (gradients from an activation's output
     /// instead of its input, or back), masks (smaller masks) and copies (batch normalizations again
-    /// from their statistics), with commas between. All but sums and copies make planning up to twice as
-    /// long.
+    /// from their statistics), with commas between.
     #[arg(
         long,
         value_name = "LIST",

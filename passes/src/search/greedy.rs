@@ -148,6 +148,9 @@ impl Run {
     /// Queues every other form of the site that might help, with a score that is at most what it
     /// can reach.
     fn queue_site(&mut self, state: &State<'_>, site: SiteId) {
+        if state.is_frozen() {
+            return;
+        }
         let problem = state.problem;
         let info = &problem.sites[site as usize];
         let now = state.form(site);

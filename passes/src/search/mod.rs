@@ -103,6 +103,8 @@ impl Found {
 enum Start {
     /// Without copies.
     Greedy(Exponent),
+    /// The same, and with the nodes as they are: variants that save at once can be in the way.
+    Frozen(Exponent),
     /// With everything up to that price computed again.
     Plenty(f64),
     /// With these decisions.
@@ -273,12 +275,15 @@ impl Search {
                 .map(|f| Start::From(f.decisions))
                 .collect(),
             None => {
-                let greedy = [Exponent::One, Exponent::Half, Exponent::Two].map(Start::Greedy);
+                let exponents = [Exponent::One, Exponent::Half, Exponent::Two];
+                let greedy = exponents.map(Start::Greedy).into_iter();
                 if self.problem.is_large() {
-                    greedy.into_iter().take(2).collect()
+                    greedy.take(2).collect()
                 } else {
                     let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
-                    greedy.into_iter().chain(plenty).collect()
+                    let frozen = exponents.map(Start::Frozen).into_iter();
+                    let frozen = frozen.filter(|_| !self.problem.sites.is_empty());
+                    greedy.chain(plenty).chain(frozen).collect()
                 }
             }
         };
@@ -460,12 +465,13 @@ impl Search {
 
     fn start(&self, start: &Start, target: f64) -> Option<Found> {
         let exponent = match start {
-            Start::Greedy(exponent) => *exponent,
+            Start::Greedy(exponent) | Start::Frozen(exponent) => *exponent,
             Start::Plenty(_) | Start::From(_) => Exponent::One,
         };
         let mut state = State::new(&self.problem, target, exponent);
         match start {
             Start::Greedy(_) => {}
+            Start::Frozen(_) => state.freeze(true),
             Start::Plenty(price) => bulk::evict_below(&mut state, *price),
             Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
         }
@@ -552,6 +558,9 @@ impl Search {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
         neighbourhood::restore(&mut state, from);
+        // At first as if there were no variants, so that they never end in a larger peak.
+        let first_stride = stride;
+        state.freeze(!self.problem.sites.is_empty());
         let mut best = Found::of(&state);
         while best.peak > bound && stride > SHORTEST_STRIDE {
             let target = best.peak - (best.peak - bound) * stride;
@@ -565,6 +574,10 @@ impl Search {
                 Reached::Stuck => {
                     stride /= 2.0;
                     neighbourhood::restore(&mut state, &best.decisions);
+                    if stride <= SHORTEST_STRIDE && state.is_frozen() {
+                        state.freeze(false);
+                        stride = first_stride;
+                    }
                 }
                 Reached::Limit => break,
             }

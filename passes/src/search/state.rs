@@ -94,6 +94,8 @@ pub(crate) struct State<'p> {
     pub(crate) problem: &'p Problem,
     /// By site.
     forms: Vec<Form>,
+    /// Are sites to keep their forms?
+    frozen: bool,
     /// By step: does its node run, or does another form of its site?
     active: Vec<bool>,
     /// By node: the steps before which it is computed again, ascending.
@@ -131,6 +133,7 @@ impl<'p> State<'p> {
         let mut state = State {
             problem,
             forms: vec![0; problem.sites.len()],
+            frozen: false,
             active: problem
                 .steps
                 .iter()
@@ -231,6 +234,16 @@ impl<'p> State<'p> {
             copies: self.all_copies(),
             forms: self.forms.clone(),
         }
+    }
+
+    /// From now on, may searches give sites other forms?
+    pub(crate) fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Are sites to keep their forms?
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// The form of a site.
