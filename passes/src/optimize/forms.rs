@@ -4,6 +4,8 @@
 //! first computations alone, which they change. All other variants are chosen by the search,
 //! together with the copies.
 
+use std::collections::BTreeSet;
+
 use super::form::{Choices, apply};
 use super::pipeline::Pipeline;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
@@ -53,12 +55,45 @@ pub(super) fn optimize_each(
                 .collect::<Result<Vec<_>, OptimizeError>>()?;
             let next = |&budget: &BudgetRequest| {
                 let form = usize::from(!pays(budget));
-                forms[form].next().expect("one result for one budget")
+                let found = forms[form].next().expect("one result for one budget");
+                match budget {
+                    BudgetRequest::Smallest => smaller(found, graph, options),
+                    _ => Ok(found),
+                }
             };
-            Ok(budgets.iter().map(next).collect())
+            budgets.iter().map(next).collect()
         }
         _ => plain(graph, options).run(budgets),
     }
+}
+
+/// `found`, or what needs less without any variants: where every byte counts, what saves at first
+/// can be in the way.
+fn smaller(
+    found: Result<Optimized, OptimizeError>,
+    graph: &Graph,
+    options: &Options,
+) -> Result<Result<Optimized, OptimizeError>, OptimizeError> {
+    let options = Options {
+        variants: BTreeSet::new(),
+        budget: BudgetRequest::Smallest,
+        ..options.clone()
+    };
+    let other = plain(graph, &options)
+        .run(&[BudgetRequest::Smallest])?
+        .pop();
+    Ok(match (found, other) {
+        (Ok(found), Some(Ok(other))) => {
+            let least = found.summary.smallest_peak.min(other.summary.smallest_peak);
+            let mut best = match other.summary.after.bytes < found.summary.after.bytes {
+                true => other,
+                false => found,
+            };
+            best.summary.smallest_peak = least;
+            Ok(best)
+        }
+        (found, _) => found,
+    })
 }
 
 fn plain<'o>(graph: &'o Graph, options: &'o Options) -> Pipeline<'o> {
