@@ -34,23 +34,24 @@ SEED = 1
 
 
 class Runs:
-    """One step of a graph in both orders at DISABLE_ALL, and one at ENABLE_ALL with its tensors kept in
-    `folder`, as long as that exists."""
+    """One step of a graph in both orders at DISABLE_ALL and at ENABLE_ALL; the tensors of the latter in DEFAULT
+    order are kept in `folder`, as long as that exists."""
 
     def __init__(self, path, dims, folder, enable_all=True, settings="lean", inputs_of=None):
         common = {"inputs_of": inputs_of, "dims": dims, "seed": SEED, "expose_statistics": True, "settings": settings, "no_arena": True}
         self.default = measure.step(path, order="default", **common)
         self.priority = measure.step(path, order="priority", **common)
-        self.enable_all = self.dump = None
+        self.enable_all = self.enable_all_priority = self.dump = None
         if enable_all:
             handle, self.dump = tempfile.mkstemp(".npz", dir=folder)
             os.close(handle)
             self.enable_all = measure.step(path, level="enable_all", dump=self.dump, **common)
+            self.enable_all_priority = measure.step(path, level="enable_all", order="priority", **common)
 
     def summary(self):
         """The peaks, in bytes beyond what the session and the caller own, and the seconds."""
         summary = {}
-        for name in ("default", "priority", "enable_all"):
+        for name in ("default", "priority", "enable_all", "enable_all_priority"):
             step = getattr(self, name)
             if step:
                 summary[name] = step["peak_bytes"]

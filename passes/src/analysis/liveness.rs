@@ -104,7 +104,7 @@ impl Liveness {
             )
         };
         let mut all = Vec::from(ExecutionOrder::ALL.map(|order| simulate(&skeleton, None, order)));
-        if let Some((optimized, kept)) = skeleton.optimized() {
+        for (optimized, kept) in skeleton.optimized() {
             all.extend(ExecutionOrder::ALL.map(|order| simulate(&optimized, Some(&kept), order)));
         }
         all

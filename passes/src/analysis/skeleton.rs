@@ -5,8 +5,8 @@
 
 use crate::analysis::cost::Cost;
 use crate::analysis::shapes::runtime_shapes;
-use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind};
-use crate::operators::{self, Provider};
+use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::operators::{self, Fusing, Provider};
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +68,8 @@ pub(crate) struct Skeleton {
     pub(crate) workspace: Vec<u64>,
     /// By node: is it a Shape or a Size?
     pub(crate) reads_only_shape: Vec<bool>,
-    /// By node: does it go when the runtime optimizes the graph? See [`Skeleton::optimized`].
-    pub(crate) vanishes: Vec<bool>,
+    /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
+    pub(crate) fusing: Vec<Fusing>,
     /// By tensor.
     pub(crate) size: Vec<u64>,
     /// By tensor: does the caller own it?
@@ -93,9 +93,16 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
-        let shapes = runtime_shapes(graph);
+        let (shapes, uses) = (runtime_shapes(graph), Uses::of(graph));
         for &id in graph.order() {
-            skeleton.push_node(graph, &shapes, id, provider, costs[id.index()].workspace.0);
+            skeleton.push_node(
+                graph,
+                &uses,
+                &shapes,
+                id,
+                provider,
+                costs[id.index()].workspace.0,
+            );
         }
         skeleton
     }
@@ -126,45 +133,6 @@ impl Skeleton {
         linked
     }
 
-    /// What runs at every optimization level but ORT_DISABLE_ALL, as far as it changes the order: the
-    /// runtime takes Identity nodes out, and the others, with what they forwarded, close ranks
-    /// (measured: 33 Identity nodes fewer let a rewritten ResNet-50 take 237 instead of 190 MB). With it,
-    /// each of its nodes' positions here. `None` if nothing goes.
-    pub(crate) fn optimized(&self) -> Option<(Skeleton, Vec<u32>)> {
-        if !self.vanishes.contains(&true) {
-            return None;
-        }
-        let mut source: Vec<u32> = (0..self.size.len() as u32).collect();
-        let mut left = Skeleton {
-            size: self.size.clone(),
-            owned: self.owned.clone(),
-            output: self.output.clone(),
-            ..Skeleton::default()
-        };
-        let mut kept = Vec::with_capacity(self.len());
-        for node in 0..self.len() {
-            let (reads, writes) = (self.reads.get(node), self.writes.get(node));
-            if let (true, &[read], &[written]) = (self.vanishes[node], reads, writes) {
-                // Positions are topological: whatever is forwarded has its source already.
-                source[written as usize] = source[read as usize];
-                continue;
-            }
-            let of = |tensor: u32| source[tensor as usize];
-            left.reads.push(reads.iter().map(|&tensor| of(tensor)));
-            left.writes.push(writes.iter().copied());
-            let shares = self.shares.get(node).iter();
-            left.shares.push(shares.map(|&share| Share {
-                read: of(share.read),
-                ..share
-            }));
-            left.workspace.push(self.workspace[node]);
-            left.reads_only_shape.push(self.reads_only_shape[node]);
-            left.vanishes.push(false);
-            kept.push(node as u32);
-        }
-        Some((left, kept))
-    }
-
     /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.workspace.len()
@@ -173,6 +141,7 @@ impl Skeleton {
     fn push_node(
         &mut self,
         graph: &Graph,
+        uses: &Uses,
         shapes: &[RuntimeShape],
         id: NodeId,
         provider: Provider,
@@ -189,7 +158,7 @@ impl Skeleton {
             self.shares.push([]);
             self.workspace.push(0);
             self.reads_only_shape.push(false);
-            self.vanishes.push(false);
+            self.fusing.push(Fusing::No);
             return;
         }
         self.reads.push(node.reads().map(|tensor| tensor.0));
@@ -216,9 +185,7 @@ impl Skeleton {
         self.workspace.push(workspace);
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
-        let forwards = |tensor: TensorId| !graph.outputs.contains(&tensor);
-        self.vanishes
-            .push(node.is("", "Identity") && node.output(0).is_some_and(forwards));
+        self.fusing.push(Fusing::of(graph, uses, node, provider));
     }
 }
 

@@ -12,6 +12,7 @@ mod conv;
 mod einsum;
 mod entry;
 mod evaluate;
+mod fusing;
 mod gather;
 mod generate;
 mod layout;
@@ -44,6 +45,7 @@ use entry::{
     ATEN, Aliases, MICROSOFT, Operator, ShapeRule, everything, like_first, microsoft, onnx,
     output_twice, per_input_element, per_output_element,
 };
+pub use fusing::Fusing;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 

@@ -23,7 +23,7 @@ use crate::analysis::shapes::runtime_shapes;
 use crate::analysis::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::{Dimension, Graph, TensorKind, Uses};
-use crate::operators::{self, Provider};
+use crate::operators::{self, Fusing, Provider};
 use crate::pass::{Changed, Pass};
 
 /// What the names begin with.
@@ -87,8 +87,9 @@ impl ColourShapes {
             let (written, read) = (root(&mut parent, written), root(&mut parent, read));
             parent[written as usize] = read;
         };
-        let optimized = skeleton.optimized().map(|(optimized, _)| optimized);
-        for skeleton in std::iter::once(&skeleton).chain(&optimized) {
+        let optimized = skeleton.optimized();
+        let optimized = optimized.iter().map(|(optimized, _)| optimized);
+        for skeleton in std::iter::once(&skeleton).chain(optimized) {
             for order in ExecutionOrder::ALL {
                 let order = execution_order(skeleton, order);
                 for (written, read) in allocation::in_place(skeleton, &order) {
@@ -97,7 +98,8 @@ impl ColourShapes {
             }
         }
         // What an Identity forwards stands in for its result once the runtime takes the node out.
-        for node in (0..skeleton.len()).filter(|&node| skeleton.vanishes[node]) {
+        let forwards = |node: &usize| skeleton.fusing[*node] == Fusing::Forwards;
+        for node in (0..skeleton.len()).filter(forwards) {
             for share in skeleton.shares.get(node) {
                 join(share.written, share.read);
             }

@@ -115,10 +115,11 @@ impl<'p> Choice<'p> {
     /// Both orders of the graph with barriers, as it is and as the runtime optimizes it.
     fn lazily_run(&self, barriers: &[Barrier]) -> impl Iterator<Item = Run> {
         let (skeleton, position) = self.placement.with_barriers(barriers);
-        let optimized = skeleton.optimized().map(|(optimized, kept)| {
+        let optimized = skeleton.optimized().into_iter().map(|(optimized, kept)| {
             let position = kept.iter().map(|&node| position[node as usize]).collect();
             (optimized, position)
         });
+        let optimized: Vec<_> = optimized.collect();
         let views = std::iter::once((skeleton, position)).chain(optimized);
         let runs = views.map(|view: (Skeleton, Vec<u32>)| (Rc::new(view), ExecutionOrder::ALL));
         let runs = runs.flat_map(|(view, orders)| orders.map(|order| (view.clone(), order)));

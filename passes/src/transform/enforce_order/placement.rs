@@ -3,7 +3,7 @@
 use crate::analysis::cost::Cost;
 use crate::analysis::skeleton::{Share, Skeleton};
 use crate::graph::{Graph, NodeId, TensorKind, Uses};
-use crate::operators::Provider;
+use crate::operators::{Fusing, Provider};
 
 /// By position: is there to be a barrier before this node?
 pub(super) type Chosen = Vec<bool>;
@@ -164,7 +164,7 @@ impl Placement {
                 }));
                 skeleton.workspace.push(0);
                 skeleton.reads_only_shape.push(false);
-                skeleton.vanishes.push(false);
+                skeleton.fusing.push(Fusing::No);
                 position.push(node as u32);
                 replaced = Some((barrier.passed, first));
             }
@@ -195,7 +195,7 @@ impl Placement {
             skeleton
                 .reads_only_shape
                 .push(self.base.reads_only_shape[node]);
-            skeleton.vanishes.push(self.base.vanishes[node]);
+            skeleton.fusing.push(self.base.fusing[node]);
             position.push(node as u32);
         }
         (skeleton, position)
