@@ -64,6 +64,8 @@ pub enum Failure {
     Plot { path: PathBuf, error: io::Error },
     #[error("{}: the report would replace the model; write it to another file", path.display())]
     ReportOntoModel { path: PathBuf },
+    #[error("{}: --report and --session-options would write to one file; give each its own", path.display())]
+    ReportsClash { path: PathBuf },
     #[error("cannot print the result: {0}")]
     Print(io::Error),
 }
@@ -128,6 +130,9 @@ pub fn rewrite(
         Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
         None => None,
     };
+    if let (Some(report), Some(session)) = (&report_file, &session_file) {
+        report.differs_from(session)?;
+    }
     let original = model.graph()?;
     warn(&model, &original, &options, messages);
 

@@ -323,6 +323,33 @@ fn reports_do_not_replace_the_model() {
 }
 
 #[test]
+fn reports_do_not_replace_each_other() {
+    let folder = Folder::new();
+    let both = ["--report", "r.json", "--session-options", "./r.json"];
+    let output = folder.output(SMALL.into_iter().chain(both));
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("would write to one file"), "{said}");
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
+fn what_was_rewritten_can_be_rewritten_again() {
+    let folder = Folder::new();
+    folder.add("testdata/models/triplet.onnx", "in.onnx");
+    let rewrite = |from, to, budget| {
+        let arguments = [from, to, "--dim", "batch=4", "--budget", budget, "--json"];
+        let result = json(&folder.output(arguments));
+        let count = |key: &str| result[key].as_u64().unwrap();
+        (count("recomputed_nodes"), count("barriers"))
+    };
+    let (mirrors, barriers) = rewrite("in.onnx", "out.onnx", "fixed+60%");
+    assert!(mirrors > 0 && barriers > 0);
+    let (mirrors, barriers) = rewrite("out.onnx", "again.onnx", "fixed+80%");
+    assert!(mirrors > 0 && barriers > 0);
+}
+
+#[test]
 fn reserved_memory_counts_as_owned_by_the_caller() {
     let folder = Folder::new();
     let figures = |reserve| {

@@ -41,6 +41,16 @@ impl ReportFile {
         })
     }
 
+    /// Refuses two reports in one file; what can only be written to takes both.
+    pub fn differs_from(&self, other: &ReportFile) -> Result<(), Failure> {
+        if self.destination.is_some() && is_same(&self.path, &other.path) {
+            return Err(Failure::ReportsClash {
+                path: self.path.clone(),
+            });
+        }
+        Ok(())
+    }
+
     /// Writes the report, all of it or nothing.
     pub fn write(self, text: &str) -> Result<(), Failure> {
         match self.destination {

@@ -87,11 +87,24 @@ impl EnforceOrder<'_> {
     }
 }
 
+/// What barriers are called, with a number behind it.
+const BARRIER: &str = "ckpt-opt/barrier_";
+
+fn barrier_number(node: &Node) -> Option<u32> {
+    node.name.strip_prefix(BARRIER)?.parse().ok()
+}
+
 /// Adds the barriers to the graph.
 fn insert(graph: &mut Graph, barriers: &[Barrier]) {
     let old = graph.order().to_vec();
     let mut order = Vec::with_capacity(old.len() + barriers.len());
-    let mut next = barriers.iter().enumerate().peekable();
+    // A rewritten file has barriers already.
+    let first = 1 + old
+        .iter()
+        .filter_map(|&id| barrier_number(graph.node(id)))
+        .max()
+        .map_or(-1, i64::from);
+    let mut next = (first..).zip(barriers).peekable();
     for (position, &id) in old.iter().enumerate() {
         if let Some((number, barrier)) = next.next_if(|(_, b)| b.before as usize == position) {
             let inputs: Vec<TensorId> = std::iter::once(barrier.passed)
@@ -111,7 +124,7 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
                     })
                 })
                 .collect();
-            let name = format!("ckpt-opt/barrier_{number}");
+            let name = format!("{BARRIER}{number}");
             let present = |ids: &[TensorId]| ids.iter().copied().map(Some).collect();
             let (read, written) = (present(&inputs), present(&outputs));
             order.push(graph.add_node(Node::new(

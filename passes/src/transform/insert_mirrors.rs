@@ -46,12 +46,15 @@ impl Pass for InsertMirrors<'_> {
         // By tensor: the tensor that holds its latest computation.
         let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
         let mut made: Vec<u32> = vec![0; graph.node_count()];
+        // A rewritten file has mirrors already. A mirror of a mirror and one of its original must not be alike.
+        let mut latest_number = before.iter().filter_map(|&id| marked(graph.node(id))).max();
         let parts = self.parts(graph);
         let mut order = Vec::with_capacity(plan.sequence.len());
         for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
             if copy {
-                made[id.index()] += 1;
-                let number = made[id.index()];
+                let counter = latest_number.as_mut().unwrap_or(&mut made[id.index()]);
+                *counter = counter.saturating_add(1);
+                let number = *counter;
                 if let Some(parts) = parts.get(&id) {
                     let name = readable_name(graph, graph.node(id));
                     let nodes = mirror_of_parts(graph, parts, &name, number, &mut latest);
@@ -205,6 +208,12 @@ pub(crate) fn mirror_of_parts(
 /// The name of copy `number` of the node or tensor called `original`.
 pub fn mirror_name(original: &str, number: u32) -> String {
     format!("{original}/recompute_{number}")
+}
+
+/// The number of a mirror.
+fn marked(node: &Node) -> Option<u32> {
+    node.int(MARKER)
+        .and_then(|number| u32::try_from(number).ok())
 }
 
 /// Is it a mirror, or its last node, where a mirror is made of several?
