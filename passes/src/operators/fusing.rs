@@ -1,7 +1,7 @@
 //! What ONNX Runtime's optimizations do with a node, as far as it changes which nodes run when.
 //!
-//! Source: the runtime's graph transformers, checked against `optimized_model_filepath` and against measured
-//! peaks at ORT_ENABLE_ALL.
+//! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
+//! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
 use super::{MICROSOFT, Provider};
 use crate::graph::{Graph, Node, TensorId, TensorKind, Uses};
