@@ -52,6 +52,10 @@ impl Placement {
             if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
                 return None;
             }
+            // Runtime fact (measured): what it hands over must not lie in the memory of another tensor.
+            if node.is("com.microsoft", "YieldOp") {
+                return None;
+            }
             let mut inputs = node.inputs.iter().flatten();
             let computed = inputs
                 .clone()

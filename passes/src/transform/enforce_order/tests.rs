@@ -286,3 +286,28 @@ fn an_empty_graph_needs_nothing() {
     let graph = Graph::parse("g () => () { }").unwrap();
     assert_eq!(enforced(&graph, 0, &[]).unwrap(), graph);
 }
+
+#[test]
+fn a_yield_op_reads_no_barrier() {
+    let text = |op_type: &str| {
+        let text = "g (float[64] x) => (float[64] y, float[64] a) <float[64] b>
+            { [late] a = Exp(x) [before] b = Neg(x) [yield] y = OP (b) }";
+        Graph::parse(&text.replace("OP", op_type)).unwrap()
+    };
+    let reads_barrier = |op_type: &str| {
+        let found = enforced(&text(op_type), u64::MAX, &[("late", "yield")]);
+        found.is_ok_and(|graph| {
+            let uses = crate::graph::Uses::of(&graph);
+            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let mut read = nodes
+                .filter(|node| node.name == "yield")
+                .flat_map(|node| node.reads());
+            read.any(|tensor| {
+                let producer = uses.producer(tensor);
+                producer.is_some_and(|id| graph.node(id).is("com.microsoft", "PassThrough"))
+            })
+        })
+    };
+    assert!(reads_barrier("Abs"));
+    assert!(!reads_barrier("com.microsoft.YieldOp"));
+}
