@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Dimension, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
 use crate::operators::{self, RuntimeShape};
 
 /// See the module's documentation. By tensor.
@@ -84,6 +84,7 @@ pub(crate) fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
         tensor.declared.clone().or(numbers)
     });
     let mut shapes: Vec<Option<Vec<Dimension>>> = declared.collect();
+    let constants = constants(graph);
     for &id in graph.order() {
         let node = graph.node(id);
         for (position, output) in node.outputs.iter().enumerate() {
@@ -93,9 +94,13 @@ pub(crate) fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
             let inferred = match (rule, &declared) {
                 (RuntimeShape::Of(input), _) => known(&shapes, node.input(input)).cloned(),
                 (RuntimeShape::Broadcast, _) => broadcast(&shapes, node),
-                (RuntimeShape::Expanded, _) => expanded(graph, &shapes, id, output),
+                (RuntimeShape::Expanded, _) => expanded(graph, &constants, &shapes, id, output),
                 (RuntimeShape::Other, None) => inferred(graph, &shapes, id, output),
-                (RuntimeShape::Other, Some(_)) | (RuntimeShape::Unknown, _) => None,
+                (RuntimeShape::Other, Some(_)) if node.is("", "Reshape") => {
+                    reshaped(graph, &constants, &shapes, id, output)
+                }
+                (RuntimeShape::Other, Some(_)) => numbers(graph, &constants, &shapes, id, output),
+                (RuntimeShape::Unknown, _) => None,
             };
             shapes[output.index()] = merged(declared, inferred);
         }
@@ -163,22 +168,37 @@ fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
     (0..rank).map(dimension).collect()
 }
 
+/// By tensor: does the runtime know its value when it infers shapes? It makes initializers of Constant nodes.
+fn constants(graph: &Graph) -> Vec<bool> {
+    let mut constants: Vec<bool> = graph
+        .tensor_ids()
+        .map(|id| graph.tensor(id).kind == TensorKind::Initializer)
+        .collect();
+    for input in &graph.inputs {
+        constants[input.index()] = false;
+    }
+    for &id in graph.order() {
+        let node = graph.node(id);
+        if node.is("", "Constant") {
+            for output in node.writes() {
+                constants[output.index()] = true;
+            }
+        }
+    }
+    constants
+}
+
 /// An Expand whose shape is not constant: what the first input says in numbers.
 fn expanded(
     graph: &Graph,
+    constants: &[bool],
     shapes: &[Option<Vec<Dimension>>],
     node: NodeId,
     output: TensorId,
 ) -> Option<Vec<Dimension>> {
     let of = graph.node(node);
     let first = known(shapes, of.input(0))?;
-    let to = graph.tensor(of.input(1)?);
-    // The runtime makes initializers of Constant nodes.
-    let constant = |&id: &NodeId| {
-        let node = graph.node(id);
-        node.is("", "Constant") && node.output(0) == of.input(1)
-    };
-    if to.kind == TensorKind::Initializer || graph.order().iter().any(constant) {
+    if constants[of.input(1)?.index()] {
         return inferred(graph, shapes, node, output);
     }
     let output = graph.tensor(output);
@@ -187,6 +207,89 @@ fn expanded(
         (None, declared) => declared.as_ref()?.len(),
     };
     Some(broadcast_all(&[first, &vec![Dimension::Unknown; rank]]))
+}
+
+/// A Reshape to a constant shape: its numbers, and what is left over where all else is a number.
+fn reshaped(
+    graph: &Graph,
+    constants: &[bool],
+    shapes: &[Option<Vec<Dimension>>],
+    node: NodeId,
+    output: TensorId,
+) -> Option<Vec<Dimension>> {
+    let node = graph.node(node);
+    let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
+    let concrete = graph.tensor(output).shape.as_ref()?;
+    let Some(Constant::Ints(sizes)) = &graph.tensor(to).constant else {
+        return None;
+    };
+    if !constants[to.index()] || sizes.len() != concrete.len() {
+        return None;
+    }
+    let numbers = from.is_some_and(|from| all_numbers(from));
+    let dimensions = sizes.iter().zip(concrete).enumerate();
+    let dimensions = dimensions.map(|(i, (&size, &concrete))| match size {
+        1.. => Dimension::Known(concrete),
+        0 if node.int("allowzero").unwrap_or(0) == 0 => {
+            let copied = from.and_then(|from| from.get(i));
+            copied.cloned().unwrap_or(Dimension::Unknown)
+        }
+        _ if numbers => Dimension::Known(concrete),
+        _ => Dimension::Unknown,
+    });
+    Some(dimensions.collect())
+}
+
+/// What follows from inputs of which every dimension is a number, and from constants.
+fn numbers(
+    graph: &Graph,
+    constants: &[bool],
+    shapes: &[Option<Vec<Dimension>>],
+    node: NodeId,
+    output: TensorId,
+) -> Option<Vec<Dimension>> {
+    const BY_VALUE: [&str; 14] = [
+        "ConstantOfShape",
+        "OneHot",
+        "Pad",
+        "Range",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Resize",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Unsqueeze",
+    ];
+    let node = graph.node(node);
+    let from = usize::from(!matches!(
+        node.op_type.as_str(),
+        "ConstantOfShape" | "Range"
+    ));
+    let by_value = BY_VALUE.contains(&node.op_type.as_str()) || node.op_type == "TopK";
+    let is_known = |(position, input): (usize, &Option<TensorId>)| {
+        input.is_none_or(|input| match by_value && position >= from {
+            true => constants[input.index()],
+            false => known(shapes, Some(input)).is_some_and(|shape| all_numbers(shape)),
+        })
+    };
+    if node.inputs.is_empty() || !node.inputs.iter().enumerate().all(is_known) {
+        return None;
+    }
+    let concrete = graph.tensor(output).shape.as_ref()?;
+    Some(
+        concrete
+            .iter()
+            .map(|&size| Dimension::Known(size))
+            .collect(),
+    )
+}
+
+fn all_numbers(shape: &[Dimension]) -> bool {
+    shape.iter().all(|d| matches!(d, Dimension::Known(_)))
 }
 
 /// The concrete shape, with the symbols of those inputs that have the same dimension.
@@ -234,17 +337,30 @@ fn inferred(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::Pass;
+    use crate::transform::infer_shapes::InferShapes;
 
     /// The runtime's shape of `tensor`.
     fn shape(text: &str, tensor: &str) -> String {
-        let graph = Graph::parse(text).unwrap();
+        described(&Graph::parse(text).unwrap(), tensor)
+    }
+
+    /// The same once symbolic dimensions have values.
+    fn bound(text: &str, tensor: &str, bindings: &BTreeMap<String, u64>) -> String {
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = bindings.clone();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        described(&graph, tensor)
+    }
+
+    fn described(graph: &Graph, tensor: &str) -> String {
         let id = graph.tensor_named(tensor).unwrap();
         let dimension = |dimension: &Dimension| match dimension {
             Dimension::Known(size) => size.to_string(),
             Dimension::Symbol(name) => name.clone(),
             Dimension::Unknown => "?".to_owned(),
         };
-        match &runtime_shapes(&graph)[id.index()] {
+        match &runtime_shapes(graph)[id.index()] {
             Some(shape) => shape.iter().map(dimension).collect::<Vec<_>>().join(" "),
             None => "unknown".to_owned(),
         }
@@ -263,5 +379,28 @@ mod tests {
         let text = "g (float[n,8] x, float[m,8] y) => () { z = Add(x, y) w = Mul(x, x) }";
         assert_eq!(shape(text, "z"), "? 8");
         assert_eq!(shape(text, "w"), "n 8");
+    }
+
+    #[test]
+    fn a_constant_shape_gives_its_numbers_whatever_is_declared() {
+        let text = "g (float[4,6] x, float[n,6] y) => ()
+            <float[n,3,8] a, float[n,3,8] b, float[n,6] c, float[m,2] d>
+            { to = Constant <value_ints = [-1, 3, 8]> () a = Reshape(x, to) b = Relu(a)
+              same = Constant <value_ints = [0, 6]> () c = Reshape(y, same)
+              two = Constant <value_ints = [-1, 2]> () d = Reshape(y, two) }";
+        let bindings = [("n".to_owned(), 1), ("m".to_owned(), 3)].into();
+        assert_eq!(bound(text, "a", &bindings), "1 3 8");
+        assert_eq!(bound(text, "b", &bindings), "1 3 8");
+        assert_eq!(bound(text, "c", &bindings), "n 6");
+        assert_eq!(bound(text, "d", &bindings), "m 2");
+    }
+
+    #[test]
+    fn numbers_make_numbers_where_no_value_is_unknown() {
+        let text = "g (float[4,4] x, int64[1] axes) => () <float[n,m] a, float[n,1] b>
+            { a = Gemm(x, x) b = ReduceSum(a, axes) }";
+        let bindings = [("n".to_owned(), 4), ("m".to_owned(), 4)].into();
+        assert_eq!(bound(text, "a", &bindings), "4 4");
+        assert_eq!(bound(text, "b", &bindings), "n 1");
     }
 }

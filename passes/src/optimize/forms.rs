@@ -15,7 +15,7 @@ use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Uses};
-use crate::operators::variants::{Group, VARIANTS};
+use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::search::first_orders;
 use crate::strategy::Strategy;
 
@@ -108,6 +108,7 @@ fn monet(
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
     let mut choices = plain(graph, options).implementations(budget);
+    choices.retain(|(_, variant)| keeps_to_plan(variant, options));
     choices.sort_by_key(|&(id, _)| id);
     let form = Pipeline::new(graph, choices, &Choices::new(), options);
     let mut row = form.run(&[budget])?;
@@ -128,7 +129,9 @@ fn offers(graph: &Graph, options: &Options) -> Choices {
     let uses = Uses::of(graph);
     let mut offers = Vec::new();
     let allowed = VARIANTS.iter().filter(|variant| {
-        options.variants.contains(&variant.group) && variant.suits(options.device.provider)
+        options.variants.contains(&variant.group)
+            && variant.suits(options.device.provider)
+            && keeps_to_plan(variant, options)
     });
     for variant in allowed {
         for &id in graph.order() {
@@ -143,6 +146,12 @@ fn offers(graph: &Graph, options: &Options) -> Choices {
         }
     }
     offers
+}
+
+/// The search knows no memory pattern: what lies there by a variant's doing is there for the whole
+/// step.
+fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
+    !(options.settings.pattern && variant.fixes_sizes())
 }
 
 /// Does the graph fit in the best order of first computations?
@@ -178,4 +187,33 @@ fn free_peak(graph: &Graph, options: &Options, ordered: bool) -> Bytes {
         }
     };
     found.peak - found.fixed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::settings::RuntimeSettings;
+    use crate::strategy::tests::options;
+
+    #[test]
+    fn what_fixes_sizes_is_offered_only_where_no_pattern_holds_it() {
+        let graph = Graph::parse(
+            "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+            g (float[1,2,8,8] dy, float[1,4,8,8] x, float[2,4,1,1] w)
+              => (float[1,4,8,8] dx, float[2,4,1,1] dw, float[2] db)
+            { dx, dw, db = com.microsoft.ConvGrad <kernel_shape = [1, 1]> (dy, x, w) }",
+        );
+        let graph = graph.unwrap();
+        let names = |settings| {
+            let options = Options {
+                settings,
+                variants: Group::ALL.into(),
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            };
+            let offers = offers(&graph, &options);
+            offers.iter().map(|(_, v)| v.name).collect::<Vec<_>>()
+        };
+        assert!(names(RuntimeSettings::LEAN).contains(&"pointwise-product"));
+        assert!(!names(RuntimeSettings::DEFAULT).contains(&"pointwise-product"));
+    }
 }

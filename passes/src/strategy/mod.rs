@@ -318,4 +318,4 @@ impl Task<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,7 @@ use crate::program::Solving;
 use crate::search::first_orders;
 use crate::testing::{UniformChain, brute_force, random_training_graph};
 
-pub(super) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
+pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
     Options {
         bindings: BTreeMap::new(),
         budget,
