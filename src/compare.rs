@@ -55,6 +55,7 @@ fn compared(
     strategies: &[Strategy],
     messages: &Messages,
 ) -> Result<Comparison, Failure> {
+    let profile = run::profile(&row.setting)?;
     let options = Options {
         effort: Effort {
             seed: row.seed,
@@ -65,11 +66,11 @@ fn compared(
             .iter()
             .flat_map(|chosen| chosen.groups())
             .collect(),
-        ..run::options(&row.setting)?
+        ..run::options(&row.setting, profile.as_ref())?
     };
     let model = Model::open(&row.input)?;
-    let graph = model.graph()?;
-    run::warn(&model, &graph, &options, messages);
+    let graph = run::graph(&model, profile.as_ref(), &options)?;
+    run::warn(&model, &graph, &options, profile.as_ref(), messages);
     let failed = |error: OptimizeError| Failure::Optimize {
         file: row.input.clone(),
         error: error.into(),

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{
@@ -19,7 +20,8 @@ use ckpt_passes::watch::Watch;
 use thiserror::Error;
 
 use crate::cli::{
-    self, CostsError, DeviceError, Inspect, Messages, ProfileError, Rewrite, Setting, Verify,
+    self, CostsError, DeviceError, Inspect, Messages, Profile, ProfileError, Rewrite, Setting,
+    Verify,
 };
 use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export_with};
 use crate::report::{self, Outcome, ReportFile, Session};
@@ -99,6 +101,7 @@ pub fn rewrite(
     started: Instant,
     messages: &Messages,
 ) -> Result<String, Failure> {
+    let profile = profile(&arguments.setting)?;
     let options = Options {
         budget: arguments.budget.budget,
         variants: arguments
@@ -113,7 +116,7 @@ pub fn rewrite(
         },
         watch: arguments.time_limit.map_or_else(Arc::default, watch_for),
         solving: solving(arguments)?,
-        ..options(&arguments.setting)?
+        ..options(&arguments.setting, profile.as_ref())?
     };
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
     messages.progress(format_args!("reading {}", arguments.input.display()));
@@ -133,8 +136,8 @@ pub fn rewrite(
     if let (Some(report), Some(session)) = (&report_file, &session_file) {
         report.differs_from(session)?;
     }
-    let original = model.graph()?;
-    warn(&model, &original, &options, messages);
+    let original = graph(&model, profile.as_ref(), &options)?;
+    warn(&model, &original, &options, profile.as_ref(), messages);
 
     let nodes = original.order().len();
     messages.progress(format_args!(
@@ -156,7 +159,8 @@ pub fn rewrite(
     if let Some(output) = output {
         messages.progress(format_args!("writing {}", output.display()));
         let pending = export_with(&model, &optimized.graph, output, &session.metadata())?;
-        verify_pending(&pending, &original, &options, optimized.summary.budget)?;
+        let budget = optimized.summary.budget;
+        verify_pending(&pending, &original, &options, profile.as_ref(), budget)?;
         pending.commit()?;
     }
     let outcome = Outcome {
@@ -185,10 +189,11 @@ fn verify_pending(
     pending: &Pending,
     original: &Graph,
     options: &Options,
+    profile: Option<&Profile>,
     budget: Bytes,
 ) -> Result<(), Failure> {
     let written = Model::open(pending.path())
-        .and_then(|model| model.graph())
+        .and_then(|model| graph(&model, profile, options))
         .map_err(Failure::Unreadable)?;
     verify_written(original, &written, options, budget)
         .map_err(|error| Failure::Written(error.into()))
@@ -196,21 +201,23 @@ fn verify_pending(
 
 /// Shows what a step of IN needs.
 pub fn inspect(arguments: &Inspect, messages: &Messages) -> Result<String, Failure> {
-    let options = options(&arguments.setting)?;
+    let profile = profile(&arguments.setting)?;
+    let options = options(&arguments.setting, profile.as_ref())?;
     let model = Model::open(&arguments.input)?;
-    let graph = model.graph()?;
-    warn(&model, &graph, &options, messages);
+    let graph = graph(&model, profile.as_ref(), &options)?;
+    warn(&model, &graph, &options, profile.as_ref(), messages);
     let measured = measured(&arguments.input, &graph, &options)?;
     Ok(report::inspection(&graph, &measured))
 }
 
 /// Proves that OUT computes what IN computes, and shows what both need.
 pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure> {
-    let options = options(&arguments.setting)?;
+    let profile = profile(&arguments.setting)?;
+    let options = options(&arguments.setting, profile.as_ref())?;
     let model = Model::open(&arguments.input)?;
-    let original = model.graph()?;
-    warn(&model, &original, &options, messages);
-    let written = Model::open(&arguments.output)?.graph()?;
+    let original = graph(&model, profile.as_ref(), &options)?;
+    warn(&model, &original, &options, profile.as_ref(), messages);
+    let written = graph(&Model::open(&arguments.output)?, profile.as_ref(), &options)?;
     let before = measured(&arguments.input, &original, &options)?;
     let after = measured(&arguments.output, &written, &options)?;
     let unlimited = Bytes(u64::MAX);
@@ -231,12 +238,27 @@ fn measured(file: &Path, graph: &Graph, options: &Options) -> Result<Measured, F
     })
 }
 
+pub(crate) fn profile(setting: &Setting) -> Result<Option<Profile>, ProfileError> {
+    let path = setting.profile.as_deref();
+    path.map(cli::read_profile).transpose()
+}
+
+/// The model's graph, with what the profile tells of its shapes.
+pub(crate) fn graph(
+    model: &Model,
+    profile: Option<&Profile>,
+    options: &Options,
+) -> Result<Graph, ImportError> {
+    let mut graph = model.graph()?;
+    if let Some(profile) = profile {
+        profile.tell(&mut graph, &options.bindings);
+    }
+    Ok(graph)
+}
+
 /// What `--profile` and `--costs` say; the latter goes first, entry by entry.
-fn overrides(setting: &Setting) -> Result<Overrides, Failure> {
-    let mut overrides = match &setting.profile {
-        Some(path) => cli::read_profile(path)?,
-        None => Overrides::new(),
-    };
+fn overrides(setting: &Setting, profile: Option<&Profile>) -> Result<Overrides, Failure> {
+    let mut overrides = profile.map_or_else(Overrides::new, |profile| profile.times.clone());
     if let Some(path) = &setting.costs {
         for (node, said) in cli::read_costs(path)? {
             let entry = overrides.entry(node).or_default();
@@ -290,13 +312,13 @@ pub(crate) fn solver(limit: Option<Duration>) -> Solving {
 }
 
 /// What the arguments and the files that they name say; the budget is for the caller to set.
-pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
+pub(crate) fn options(setting: &Setting, profile: Option<&Profile>) -> Result<Options, Failure> {
     Ok(Options {
         bindings: setting.bindings()?,
         budget: BudgetRequest::Smallest,
         reserve: setting.reserve,
         device: cli::find_device(&setting.device)?,
-        overrides: overrides(setting)?,
+        overrides: overrides(setting, profile)?,
         variants: Default::default(),
         strategy: Strategy::Auto,
         effort: Effort {
@@ -310,7 +332,13 @@ pub(crate) fn options(setting: &Setting) -> Result<Options, Failure> {
 }
 
 /// Says what in the model and the options does not go together.
-pub(crate) fn warn(model: &Model, graph: &Graph, options: &Options, messages: &Messages) {
+pub(crate) fn warn(
+    model: &Model,
+    graph: &Graph,
+    options: &Options,
+    profile: Option<&Profile>,
+    messages: &Messages,
+) {
     for file in model
         .external_data()
         .iter()
@@ -322,10 +350,22 @@ pub(crate) fn warn(model: &Model, graph: &Graph, options: &Options, messages: &M
         ));
     }
     if has_yield(graph) {
-        messages.warning(
-            "the graph has a YieldOp, as ORTModule's graphs do: ONNX Runtime runs its two halves \
-             apart, which is planned as one step here, so its peak can differ",
-        );
+        let settings = match options.settings {
+            RuntimeSettings::LEAN => "",
+            _ => {
+                "; ORTModule turns enable_mem_reuse and enable_mem_pattern off: --runtime-settings lean reaches less"
+            }
+        };
+        messages.warning(format_args!(
+            "the graph has a YieldOp, as ORTModule's graphs do: what PyTorch keeps between its two halves is not \
+             counted{settings}"
+        ));
+    }
+    for doubt in profile
+        .into_iter()
+        .flat_map(|profile| profile.doubts(graph, &options.bindings))
+    {
+        messages.warning(doubt);
     }
     let unknown = cli::unknown_nodes(&options.overrides, graph);
     if !unknown.is_empty() {
@@ -349,7 +389,6 @@ fn has_yield(graph: &Graph) -> bool {
 #[cfg(test)]
 mod tests {
     use ckpt_passes::analysis::cost::Device;
-    use ckpt_passes::analysis::settings::RuntimeSettings;
     use insta::assert_snapshot;
 
     use super::*;
@@ -381,7 +420,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out.onnx");
         let pending = export_with(&model, &changed, &out, &[]).unwrap();
-        let failure = verify_pending(&pending, &original, &options, budget).unwrap_err();
+        let failure = verify_pending(&pending, &original, &options, None, budget).unwrap_err();
         drop(pending);
         assert_eq!(failure.exit_status(), 1);
         let left = std::fs::read_dir(folder.path()).unwrap().count();

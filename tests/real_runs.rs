@@ -42,14 +42,89 @@ fn both_execution_orders_are_simulated_exactly() {
         path,
     ]);
     assert_success(&output);
-    for number in 0..GRAPHS {
-        let model = Model::open(&folder.path().join(format!("{number}.onnx"))).expect("a model");
+    let orders = [
+        (ExecutionOrder::Default, "default"),
+        (ExecutionOrder::PriorityBased, "priority"),
+    ];
+    assert_simulated(folder.path(), GRAPHS, &orders);
+}
+
+#[test]
+fn all_execution_orders_of_graphs_with_a_yield_op_are_simulated_exactly() {
+    const GRAPHS: usize = 300;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("a temporary path is text");
+    let count = GRAPHS.to_string();
+    assert_success(&python(["tools/yield_step.py", "--random", &count, path]));
+    let orders = [
+        (ExecutionOrder::Default, "default"),
+        (ExecutionOrder::PriorityBased, "priority"),
+        (ExecutionOrder::MemoryEfficient, "memory-efficient"),
+    ];
+    assert_simulated(folder.path(), GRAPHS, &orders);
+}
+
+#[test]
+fn a_profile_of_every_bundled_graph_has_a_simulated_order() {
+    for (model, dim) in [
+        ("resnet18", "batch=1"),
+        ("vgg16", "batch=1"),
+        ("triplet", "batch=1"),
+        ("cross_modal", "batch=2"),
+        ("unet_nearest", "batch=1"),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let profile = folder.path().join("profile.json");
+        let graph = root().join(format!("testdata/models/{model}.onnx"));
+        let script: [&OsStr; 7] = [
+            "tools/make_profile.py".as_ref(),
+            graph.as_os_str(),
+            profile.as_os_str(),
+            "--dim".as_ref(),
+            dim.as_ref(),
+            "--steps".as_ref(),
+            "1".as_ref(),
+        ];
+        assert_success(&python(script));
+        let inspected = |profile: &Path| {
+            let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+                .arg("inspect")
+                .args([&graph, Path::new("--profile"), profile])
+                .args(["--dim", dim])
+                .output()
+                .expect("ckpt-opt starts");
+            assert_success(&output);
+            String::from_utf8(output.stderr).expect("text")
+        };
+        assert_eq!(inspected(&profile), "", "{model}");
+        // It can tell: the first two kernels the other way round.
+        let text = fs::read(&profile).expect("a profile");
+        let mut events: Vec<Value> = serde_json::from_slice(&text).expect("events");
+        let is_kernel = |event: &Value| {
+            let name = event["name"].as_str();
+            name.is_some_and(|name| name.ends_with("_kernel_time"))
+        };
+        let kernels: Vec<usize> = (0..events.len())
+            .filter(|&i| is_kernel(&events[i]))
+            .collect();
+        events.swap(kernels[0], kernels[1]);
+        let swapped = folder.path().join("swapped.json");
+        fs::write(&swapped, serde_json::to_vec(&events).expect("JSON")).expect("a file");
+        let said = inspected(&swapped);
+        assert!(
+            said.contains("another order than DEFAULT: at step 0"),
+            "{model}: {said}"
+        );
+    }
+}
+
+/// The graphs in the folder run, in each of the orders, as they are simulated.
+fn assert_simulated(folder: &Path, graphs: usize, orders: &[(ExecutionOrder, &str)]) {
+    for number in 0..graphs {
+        let model = Model::open(&folder.join(format!("{number}.onnx"))).expect("a model");
         let graph = model.graph().expect("a graph");
-        for (order, file) in [
-            (ExecutionOrder::Default, "default"),
-            (ExecutionOrder::PriorityBased, "priority"),
-        ] {
-            let executed = fs::read_to_string(folder.path().join(format!("{number}.{file}")))
+        for &(order, file) in orders {
+            let executed = fs::read_to_string(folder.join(format!("{number}.{file}")))
                 .expect("what the runtime ran");
             assert_eq!(
                 simulated(&graph, order),
@@ -61,13 +136,13 @@ fn both_execution_orders_are_simulated_exactly() {
 }
 
 /// The names of the nodes as they run, a line each. The runtime runs no Constant: it makes them
-/// initializers.
+/// initializers; and its profile has no YieldOp.
 fn simulated(graph: &Graph, order: ExecutionOrder) -> String {
     let costs = vec![Cost::default(); graph.node_count()];
     let nodes = Liveness::simulate(graph, order, Provider::Cpu, &costs).order;
     let nodes = nodes.into_iter().map(|id| graph.node(id));
     let names: Vec<&str> = nodes
-        .filter(|node| !node.is("", "Constant"))
+        .filter(|node| !node.is("", "Constant") && !node.is("com.microsoft", "YieldOp"))
         .map(|node| node.name.as_str())
         .collect();
     names.join("\n")
@@ -207,6 +282,45 @@ fn a_rewritten_graph_trains_as_the_original_does() {
         "batch=2".as_ref(),
     ];
     assert_success(&python(script));
+}
+
+#[test]
+fn the_halves_of_a_graph_with_a_yield_op_compute_the_same_bits_in_less() {
+    let dims = ["--dim", "x_dim0=2", "--dim", "y_dim0=256"];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = root().join("testdata/models/ortmodule_gpt_small.onnx");
+    let rewritten = folder.path().join("rewritten.onnx");
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", "fixed+60%", "--runtime-settings", "lean"])
+        .args(["--json", "--quiet"])
+        .args(dims)
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let script = [
+        "tools/yield_step.py".as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+    ];
+    let output = preloaded(script.into_iter().chain(dims.map(OsStr::new)));
+    assert_success(&output);
+    let measured: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let peak = |file: &str| {
+        let orders = ["default", "priority", "memory-efficient"];
+        let peaks = orders.map(|order| number(&measured["peaks"][file], order));
+        peaks.into_iter().fold(0.0, f64::max)
+    };
+    let fixed = number(&plan, "fixed_bytes");
+    let (before, after) = (peak("ortmodule_gpt_small.onnx"), peak("rewritten.onnx"));
+    assert_close("before", number(&plan, "peak_before_bytes") - fixed, before);
+    assert_close("after", number(&plan, "peak_after_bytes") - fixed, after);
+    assert!(fixed + after <= number(&plan, "budget_bytes"));
+    assert!(
+        after < 0.65 * before,
+        "{after} bytes after, {before} before"
+    );
 }
 
 #[test]

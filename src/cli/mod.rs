@@ -26,7 +26,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
 pub use messages::Messages;
-pub use profile::{ProfileError, read as read_profile};
+pub use profile::{Profile, ProfileError, read as read_profile};
 pub use rows::{Compare, Row, Sweep};
 
 use crate::compare;
@@ -152,7 +152,7 @@ pub struct Setting {
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
     /// Node times from a profile that ONNX Runtime wrote of the unmodified graph, optimizations
-    /// off. --costs goes before it.
+    /// off, and shapes where nothing else tells them. --costs goes before it.
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// The runtime settings that the peak is for.

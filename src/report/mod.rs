@@ -64,10 +64,7 @@ pub fn inspection(graph: &Graph, measured: &Measured) -> String {
         graph.order().len(),
         measured.fixed
     );
-    for (order, peak) in [
-        ("DEFAULT", &measured.default),
-        ("PRIORITY_BASED", &measured.priority),
-    ] {
+    for (order, peak) in peaks(measured) {
         let _ = write!(text, "\n{order} order: {}", peak_and_holders(peak));
     }
     text
@@ -79,14 +76,23 @@ pub fn verification(before: &Measured, after: &Measured) -> String {
                     from the same inputs\n\n"
         .to_owned();
     let _ = writeln!(text, "{:<24}{:>12}{:>12}", "peak", "before", "after");
-    for (order, before, after) in [
-        ("DEFAULT order", &before.default, &after.default),
-        ("PRIORITY_BASED order", &before.priority, &after.priority),
-    ] {
-        let (before, after) = (before.bytes.to_string(), after.bytes.to_string());
+    for ((order, before), (_, after)) in peaks(before).zip(peaks(after)) {
+        let (order, before) = (format!("{order} order"), before.bytes.to_string());
+        let after = after.bytes.to_string();
         let _ = writeln!(text, "{order:<24}{before:>12}{after:>12}");
     }
     text
+}
+
+/// By execution order.
+fn peaks(measured: &Measured) -> impl Iterator<Item = (&'static str, &Peak)> {
+    let memory_efficient = measured.memory_efficient.as_ref();
+    [
+        ("DEFAULT", &measured.default),
+        ("PRIORITY_BASED", &measured.priority),
+    ]
+    .into_iter()
+    .chain(memory_efficient.map(|peak| ("MEMORY_EFFICIENT", peak)))
 }
 
 /// Why nothing was done, for people: what happened, and what to do about it.

@@ -133,6 +133,11 @@ pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost>
         .collect()
 }
 
+/// The name under which `node` is measured: its own, or that of the node that it is a mirror of.
+pub fn measured_as(node: &Node) -> &str {
+    original_name(node).unwrap_or(&node.name)
+}
+
 /// The name of the node that `node` is a mirror of.
 fn original_name(node: &Node) -> Option<&str> {
     let k = node.int("__recompute")?;

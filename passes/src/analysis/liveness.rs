@@ -103,9 +103,13 @@ impl Liveness {
                 Liveness::describe(graph, &skeleton, &executed, known),
             )
         };
-        let mut all = Vec::from(ExecutionOrder::ALL.map(|order| simulate(&skeleton, None, order)));
+        let orders = ExecutionOrder::of(&skeleton).iter();
+        let mut all: Vec<_> = orders
+            .map(|&order| simulate(&skeleton, None, order))
+            .collect();
         for (optimized, kept) in skeleton.optimized() {
-            all.extend(ExecutionOrder::ALL.map(|order| simulate(&optimized, Some(&kept), order)));
+            let orders = ExecutionOrder::of(&optimized).iter();
+            all.extend(orders.map(|&order| simulate(&optimized, Some(&kept), order)));
         }
         all
     }

@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub mod cost;
 pub mod liveness;
+mod memory_efficient;
 pub(crate) mod optimized;
 pub mod order;
 pub(crate) mod pattern;

@@ -175,6 +175,9 @@ impl<'s> Nodes<'s> {
         for (index, node) in self.nodes.iter().enumerate() {
             let Some(node) = node else { continue };
             let position = node.position as usize;
+            if self.skeleton.yield_op == Some(node.position) {
+                left.yield_op = Some(indices.len() as u32);
+            }
             left.reads.push(node.reads.iter().copied());
             left.writes.push(node.writes.iter().copied());
             left.shares.push(node.shares.iter().copied());

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::memory_efficient::memory_efficient;
 use super::skeleton::{Lists, Skeleton};
 
 /// `SessionOptions.execution_order`.
@@ -15,17 +16,33 @@ pub enum ExecutionOrder {
     Default,
     /// Kahn's algorithm by node index, Shape and Size first.
     PriorityBased,
+    /// What ORTModule takes for its memory optimizer, and with memory-efficient gradients (otherwise DEFAULT); the
+    /// same as DEFAULT unless the graph has a YieldOp.
+    MemoryEfficient,
 }
 
 impl ExecutionOrder {
-    /// Both.
+    /// Those of a graph that runs in one go.
     pub const ALL: [ExecutionOrder; 2] = [ExecutionOrder::Default, ExecutionOrder::PriorityBased];
+
+    /// Those in which a graph may run, DEFAULT first: with a YieldOp all three.
+    pub(crate) fn of(skeleton: &Skeleton) -> &'static [ExecutionOrder] {
+        match skeleton.yield_op {
+            None => &ExecutionOrder::ALL,
+            Some(_) => &[
+                ExecutionOrder::Default,
+                ExecutionOrder::PriorityBased,
+                ExecutionOrder::MemoryEfficient,
+            ],
+        }
+    }
 
     /// What ONNX Runtime calls it.
     pub fn name(self) -> &'static str {
         match self {
             ExecutionOrder::Default => "DEFAULT",
             ExecutionOrder::PriorityBased => "PRIORITY_BASED",
+            ExecutionOrder::MemoryEfficient => "MEMORY_EFFICIENT",
         }
     }
 }
@@ -33,9 +50,12 @@ impl ExecutionOrder {
 /// The nodes in the order in which they are executed, as positions in the file's order.
 /// O((nodes + edges) log edges). Nodes on a cycle are left out.
 pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec<u32> {
+    if let (ExecutionOrder::MemoryEfficient, Some(yield_op)) = (order, skeleton.yield_op) {
+        return memory_efficient(skeleton, yield_op);
+    }
     let edges = Edges::of(skeleton);
     match order {
-        ExecutionOrder::Default => {
+        ExecutionOrder::Default | ExecutionOrder::MemoryEfficient => {
             let found = reverse_depth_first(&edges);
             shapes_behind_producers(skeleton, &edges, found)
         }

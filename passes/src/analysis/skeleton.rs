@@ -70,11 +70,14 @@ pub(crate) struct Skeleton {
     pub(crate) reads_only_shape: Vec<bool>,
     /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
     pub(crate) fusing: Vec<Fusing>,
+    /// The YieldOp, which hands over to PyTorch and back.
+    pub(crate) yield_op: Option<u32>,
     /// By tensor.
     pub(crate) size: Vec<u64>,
     /// By tensor: does the caller own it?
     pub(crate) owned: Vec<bool>,
-    /// By tensor: is it a graph output?
+    /// By tensor: is it a graph output, or handed over to PyTorch? It has memory of its own, to the end: an
+    /// alias that a YieldOp reads is a copy, and a PassThrough's result cannot be one (measured).
     pub(crate) output: Vec<bool>,
 }
 
@@ -94,15 +97,16 @@ impl Skeleton {
             skeleton.output[output.index()] = true;
         }
         let (shapes, uses) = (runtime_shapes(graph), Uses::of(graph));
-        for &id in graph.order() {
-            skeleton.push_node(
-                graph,
-                &uses,
-                &shapes,
-                id,
-                provider,
-                costs[id.index()].workspace.0,
-            );
+        for (position, &id) in graph.order().iter().enumerate() {
+            let node = graph.node(id);
+            if node.is("com.microsoft", "YieldOp") {
+                skeleton.yield_op = Some(position as u32);
+                for tensor in node.reads() {
+                    skeleton.output[tensor.index()] = true;
+                }
+            }
+            let workspace = costs[id.index()].workspace.0;
+            skeleton.push_node(graph, &uses, &shapes, id, provider, workspace);
         }
         skeleton
     }

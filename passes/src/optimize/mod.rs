@@ -216,6 +216,8 @@ pub struct Measured {
     pub default: Peak,
     /// In PRIORITY_BASED order.
     pub priority: Peak,
+    /// In MEMORY_EFFICIENT order, where that is another: in graphs with a YieldOp.
+    pub memory_efficient: Option<Peak>,
 }
 
 /// What one step of `graph` needs as it is.
@@ -239,11 +241,12 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
         fixed: fixed_bytes(&graph) + options.reserve,
         default: peak(ExecutionOrder::Default).unwrap_or_else(nothing),
         priority: peak(ExecutionOrder::PriorityBased).unwrap_or_else(nothing),
+        memory_efficient: peak(ExecutionOrder::MemoryEfficient),
     })
 }
 
 /// Proves that `written`, read back from the file, is what was to be written: it computes what
-/// `original` computes, and its peak in both execution orders is within `budget`.
+/// `original` computes, and its peak in all execution orders is within `budget`.
 pub fn verify_written(
     original: &Graph,
     written: &Graph,
@@ -314,7 +317,7 @@ fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh
-/// in both execution orders, is within the budget. Both graphs must have concrete shapes.
+/// in all execution orders, is within the budget. Both graphs must have concrete shapes.
 fn verify_rewritten(
     original: &Graph,
     rewritten: &Graph,

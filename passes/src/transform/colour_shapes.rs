@@ -90,7 +90,7 @@ impl ColourShapes {
         let optimized = skeleton.optimized();
         let optimized = optimized.iter().map(|(optimized, _)| optimized);
         for skeleton in std::iter::once(&skeleton).chain(optimized) {
-            for order in ExecutionOrder::ALL {
+            for &order in ExecutionOrder::of(skeleton) {
                 let order = execution_order(skeleton, order);
                 for (written, read) in allocation::in_place(skeleton, &order) {
                     join(written, read);

@@ -3,7 +3,7 @@
 //! **Does**: binds the symbolic dimensions of the graph's inputs, then follows the nodes in
 //! topological order with the rules of [`crate::operators`], contents of small integer tensors
 //! included (shapes that are computed in the graph). Where an operator has no rule, or cannot
-//! say, the file's `value_info` has to.
+//! say, the file's `value_info` has to, or whoever gave the tensor a type and a shape before (a profile).
 //!
 //! **Needs**: declared types and shapes of the graph's inputs.
 //!
@@ -295,6 +295,7 @@ impl Inference {
     ) -> Result<(ElementType, Vec<u64>), InferShapesError> {
         let dims = tensor.declared.as_ref();
         let shape: Option<Vec<u64>> = dims.and_then(|d| d.iter().map(|d| self.size(d)).collect());
+        let shape = shape.or_else(|| tensor.shape.clone());
         if let (Some(element), Some(shape)) = (tensor.element, &shape) {
             return Ok((element, shape.clone()));
         }

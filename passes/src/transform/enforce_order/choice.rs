@@ -121,8 +121,11 @@ impl<'p> Choice<'p> {
         });
         let optimized: Vec<_> = optimized.collect();
         let views = std::iter::once((skeleton, position)).chain(optimized);
-        let runs = views.map(|view: (Skeleton, Vec<u32>)| (Rc::new(view), ExecutionOrder::ALL));
-        let runs = runs.flat_map(|(view, orders)| orders.map(|order| (view.clone(), order)));
+        let runs = views.map(|view: (Skeleton, Vec<u32>)| Rc::new(view));
+        let runs = runs.flat_map(|view| {
+            let orders = ExecutionOrder::of(&view.0).iter();
+            orders.map(move |&order| (view.clone(), order))
+        });
         runs.map(|(view, order)| {
             let (skeleton, position) = &*view;
             self.work

@@ -52,7 +52,7 @@ impl Placement {
             if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
                 return None;
             }
-            // Runtime fact (measured): what it hands over must not lie in the memory of another tensor.
+            // What it hands over has memory of its own, which PassThrough refuses (measured).
             if node.is("com.microsoft", "YieldOp") {
                 return None;
             }
@@ -200,6 +200,9 @@ impl Placement {
                 .reads_only_shape
                 .push(self.base.reads_only_shape[node]);
             skeleton.fusing.push(self.base.fusing[node]);
+            if self.base.yield_op == Some(node as u32) {
+                skeleton.yield_op = Some(position.len() as u32);
+            }
             position.push(node as u32);
         }
         (skeleton, position)
