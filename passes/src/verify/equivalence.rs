@@ -59,7 +59,7 @@ impl Correspondence {
 /// Proved: the rewritten graph is sound ([`structure()`]); graph inputs, outputs, initializers and
 /// operator sets are the original's; every original node is there once, with its operator,
 /// attributes, outputs, captures, and with inputs that hold the values that it read; every other
-/// node forwards its inputs (PassThrough) or repeats a node that may be repeated, on the same
+/// node forwards its inputs (PassThrough), not to a YieldOp, or repeats a node that may be repeated, on the same
 /// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of
 /// which the user says that they may be repeated; it counts for operators that nothing is known
 /// about.
@@ -103,6 +103,7 @@ pub fn equivalence(
     check.names_keep_their_values()?;
     check.new_names_are_free()?;
     check.every_new_node_is_read()?;
+    check.no_barrier_hands_over()?;
     check.types()?;
     Ok(Correspondence { roles: check.roles })
 }
@@ -446,6 +447,33 @@ impl Check<'_> {
                 node: label(self.rewritten, id),
             }),
         }
+    }
+
+    /// The runtime runs no graph in which a YieldOp reads what a PassThrough forwards.
+    fn no_barrier_hands_over(&self) -> Result<(), Violation> {
+        let barriers = self.rewritten.order().iter();
+        let barriers = barriers.filter(|id| self.roles[id.index()] == Role::Barrier);
+        let writer: BTreeMap<TensorId, NodeId> = barriers
+            .flat_map(|&id| {
+                let writes = self.rewritten.node(id).writes();
+                writes.map(move |tensor| (tensor, id))
+            })
+            .collect();
+        let yields = self.rewritten.order().iter();
+        let yields = yields.filter(|id| {
+            let node = self.rewritten.node(**id);
+            node.is("com.microsoft", "YieldOp")
+        });
+        for &id in yields {
+            let mut reads = self.rewritten.node(id).reads();
+            if let Some(barrier) = reads.find_map(|tensor| writer.get(&tensor)) {
+                return Err(Violation::BarrierHandsOver {
+                    node: label(self.rewritten, *barrier),
+                    reader: label(self.rewritten, id),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// A wrong type or shape in the file would mislead the runtime's memory planner.

@@ -209,6 +209,31 @@ fn useless_nodes_and_broken_barriers_are_rejected() {
 }
 
 #[test]
+fn no_barrier_stands_between_a_result_and_a_yield_op() {
+    let graph = |nodes: &str| {
+        let head = "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>";
+        let body =
+            "g (float[4] x) => (float[4] z) <float[4] a, float[4] b, float[4] y, float[4] dy>";
+        Graph::parse(&format!("{head} {body} {{ {nodes} }}")).unwrap()
+    };
+    let first = "[a] a = Exp(x) [b] b = Sin(x)";
+    let last = "[z] z = Mul(dy, b)";
+    let original = graph(&format!(
+        "{first} [y] y = Add(a, b) [yield] dy = com.microsoft.YieldOp(y) {last}"
+    ));
+    let before = graph(&format!(
+        "{first} [wait] a2, b2 = com.microsoft.PassThrough(a, b) [y] y = Add(a2, b) \
+         [yield] dy = com.microsoft.YieldOp(y) {last}"
+    ));
+    verify(&original, &before).unwrap();
+    let between = graph(&format!(
+        "{first} [y] y = Add(a, b) [wait] y2, b2 = com.microsoft.PassThrough(y, b) \
+         [yield] dy = com.microsoft.YieldOp(y2) {last}"
+    ));
+    insta::assert_snapshot!(verify(&original, &between).unwrap_err(), @r#"YieldOp "yield" hands over what barrier PassThrough "wait" forwards, which the runtime refuses"#);
+}
+
+#[test]
 fn order_and_structure_are_checked_first() {
     insta::assert_snapshot!(broken("h, b2, p2, c, f2, k_mask", "sum_out, b2, p2, c, f2, k_mask"), @r#"InPlaceAccumulatorV2 "keep" needs its own result, by way of "i""#);
     let nodes = REWRITTEN

@@ -75,6 +75,8 @@ pub enum Violation {
     },
     #[error("barrier {node} must forward each of its inputs under a new name")]
     BrokenBarrier { node: String },
+    #[error("{reader} hands over what barrier {node} forwards, which the runtime refuses")]
+    BarrierHandsOver { node: String, reader: String },
     #[error("nobody may read the result of {node}, which reads one tensor so that it is freed")]
     BrokenRelease { node: String },
     #[error("{node} is new, but another node has its name")]
