@@ -14,6 +14,8 @@
 //! Not simulated: what leaves order and large tensors alone (equal Shape nodes, several Slices as one
 //! Split), and what training graphs were not seen to have.
 
+use std::borrow::Cow;
+
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Share, Skeleton};
 use crate::operators::Fusing;
@@ -36,7 +38,7 @@ impl Skeleton {
         let fuses = |fusing| matches!(fusing, Fusing::Gemm | Fusing::Product | Fusing::Convolution);
         let mut fused = false;
         for _ in 0..if has(&fuses) { PASSES } else { 0 } {
-            let rules = [
+            let rules: [Rule<'_>; 4] = [
                 Nodes::transpose_gemm,
                 Nodes::activate,
                 Nodes::transpose_product,
@@ -61,22 +63,38 @@ const PASSES: usize = 5;
 const NOBODY: u32 = u32::MAX;
 
 /// A node under change.
-struct Node {
+struct Node<'s> {
     /// Its position in the graph's order; of several that became one, that of the one that works longest.
     position: u32,
-    reads: Vec<u32>,
-    writes: Vec<u32>,
-    shares: Vec<Share>,
+    reads: Cow<'s, [u32]>,
+    writes: Cow<'s, [u32]>,
+    shares: Cow<'s, [Share]>,
     fusing: Fusing,
 }
 
+/// Which input a product can read in place of a node's result.
+type Past = fn(&Node<'_>) -> Option<u32>;
+
+/// What becomes of a node that takes in others.
+enum Change {
+    /// It writes what its only reader does.
+    Reader(u32),
+    /// It reads past its producers.
+    Inputs(Past),
+    /// Both.
+    Both(Past, u32),
+}
+
+/// What becomes of the node with an index.
+type Rule<'s> = fn(&Nodes<'s>, u32) -> Option<Change>;
+
 /// Which input of a node a product can read in place of the node's result.
-fn transposed(node: &Node) -> Option<u32> {
+fn transposed(node: &Node<'_>) -> Option<u32> {
     (node.fusing == Fusing::Transposes).then(|| node.reads[0])
 }
 
 /// See [`transposed`].
-fn scaled(node: &Node) -> Option<u32> {
+fn scaled(node: &Node<'_>) -> Option<u32> {
     match node.fusing {
         Fusing::Scales(input) => node.reads.get(input).copied(),
         _ => None,
@@ -86,7 +104,7 @@ fn scaled(node: &Node) -> Option<u32> {
 /// All nodes by their index in the runtime; `None` for those that went.
 struct Nodes<'s> {
     skeleton: &'s Skeleton,
-    nodes: Vec<Option<Node>>,
+    nodes: Vec<Option<Node<'s>>>,
     /// By tensor.
     producer: Vec<u32>,
     /// By tensor: how many times it is read, and the sum of its readers' indices.
@@ -107,9 +125,9 @@ impl<'s> Nodes<'s> {
         for node in 0..skeleton.len() {
             nodes.add(Node {
                 position: node as u32,
-                reads: skeleton.reads.get(node).to_vec(),
-                writes: skeleton.writes.get(node).to_vec(),
-                shares: skeleton.shares.get(node).to_vec(),
+                reads: skeleton.reads.get(node).into(),
+                writes: skeleton.writes.get(node).into(),
+                shares: skeleton.shares.get(node).into(),
                 fusing: skeleton.fusing[node],
             });
         }
@@ -117,26 +135,26 @@ impl<'s> Nodes<'s> {
     }
 
     /// Adds a node with the highest index.
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: Node<'s>) {
         self.nodes.push(None);
         self.put(self.nodes.len() as u32 - 1, node);
     }
 
-    fn put(&mut self, index: u32, node: Node) {
-        for &tensor in &node.reads {
+    fn put(&mut self, index: u32, node: Node<'s>) {
+        for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count + 1, *sum + u64::from(index));
             self.gemms[tensor as usize] += u32::from(node.fusing == Fusing::Gemm);
         }
-        for &tensor in &node.writes {
+        for &tensor in node.writes.iter() {
             self.producer[tensor as usize] = index;
         }
         self.nodes[index as usize] = Some(node);
     }
 
-    fn take(&mut self, index: u32) -> Option<Node> {
+    fn take(&mut self, index: u32) -> Option<Node<'s>> {
         let node = self.nodes[index as usize].take()?;
-        for &tensor in &node.reads {
+        for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count - 1, *sum - u64::from(index));
             self.gemms[tensor as usize] -= u32::from(node.fusing == Fusing::Gemm);
@@ -144,7 +162,7 @@ impl<'s> Nodes<'s> {
         Some(node)
     }
 
-    fn node(&self, index: u32) -> Option<&Node> {
+    fn node(&self, index: u32) -> Option<&Node<'s>> {
         self.nodes.get(index as usize)?.as_ref()
     }
 
@@ -211,6 +229,10 @@ impl<'s> Nodes<'s> {
                 continue;
             }
             let of = |tensor: u32| source[tensor as usize];
+            if node.reads.iter().all(|&tensor| of(tensor) == tensor) {
+                self.put(index, node);
+                continue;
+            }
             let share = |&share: &Share| Share {
                 read: of(share.read),
                 ..share
@@ -225,95 +247,95 @@ impl<'s> Nodes<'s> {
     }
 
     /// Applies a rule to each node in the DEFAULT order of what is there now. Did it change anything?
-    fn fuse(&mut self, rule: impl Fn(&mut Self, u32) -> bool) -> bool {
-        let (skeleton, indices) = self.skeleton();
-        let mut changed = false;
-        for place in execution_order(&skeleton, ExecutionOrder::Default) {
-            changed |= rule(self, indices[place as usize]);
+    fn fuse(&mut self, rule: Rule<'s>) -> bool {
+        // Most rules find nothing most of the time; the order is dear.
+        if !(0..self.nodes.len() as u32).any(|index| rule(self, index).is_some()) {
+            return false;
         }
-        changed
+        let (skeleton, indices) = self.skeleton();
+        for place in execution_order(&skeleton, ExecutionOrder::Default) {
+            let index = indices[place as usize];
+            match rule(self, index) {
+                Some(Change::Reader(reader)) => self.take_in_reader(index, reader),
+                Some(Change::Inputs(past)) => self.take_in_inputs(index, past),
+                Some(Change::Both(past, reader)) => {
+                    self.take_in_inputs(index, past);
+                    self.take_in_reader(self.nodes.len() as u32 - 1, reader);
+                }
+                None => {}
+            }
+        }
+        true
     }
 
     /// A convolution or Gemm takes in its activation.
-    fn activate(&mut self, index: u32) -> bool {
+    fn activate(&self, index: u32) -> Option<Change> {
         let takes = self.is(index, Fusing::Convolution) || self.is(index, Fusing::Gemm);
-        let reader = self.only_reader(index).filter(|_| takes);
-        match reader.filter(|&reader| self.is(reader, Fusing::Activation)) {
-            Some(activation) => self.take_in_reader(index, activation),
-            None => false,
-        }
+        let reader = self.only_reader(index).filter(|_| takes)?;
+        self.is(reader, Fusing::Activation)
+            .then_some(Change::Reader(reader))
     }
 
     /// A Gemm reads what a Transpose reads that no other kind of node reads.
-    fn transpose_gemm(&mut self, index: u32) -> bool {
-        let Some(node) = self.node(index).filter(|node| node.fusing == Fusing::Gemm) else {
-            return false;
-        };
-        let others = |&tensor: &u32| {
-            let counts = self.readers[tensor as usize];
-            counts.0 > self.gemms[tensor as usize]
-        };
-        let is_transposed = |tensor: &u32| {
-            let producer = self.node(self.producer[*tensor as usize]);
-            producer.is_some_and(|producer| transposed(producer).is_some())
-        };
-        let mut reads = node.reads.iter().filter(|tensor| is_transposed(tensor));
-        let first = reads.next();
-        first.is_some_and(|first| !others(first)) && self.take_in_inputs(index, transposed)
+    fn transpose_gemm(&self, index: u32) -> Option<Change> {
+        let node = self
+            .node(index)
+            .filter(|node| node.fusing == Fusing::Gemm)?;
+        let is_transposed = |&&tensor: &&u32| self.past(tensor, transposed).is_some();
+        let &first = node.reads.iter().find(is_transposed)?;
+        let all_gemms = self.readers[first as usize].0 == self.gemms[first as usize];
+        all_gemms.then_some(Change::Inputs(transposed))
     }
 
     /// A product reads what a Transpose reads.
-    fn transpose_product(&mut self, index: u32) -> bool {
-        self.is(index, Fusing::Product) && self.take_in_inputs(index, transposed)
+    fn transpose_product(&self, index: u32) -> Option<Change> {
+        self.product_past(index, transposed)
     }
 
     /// A product reads what a multiplication by a number reads, or writes what it writes.
-    fn scale(&mut self, index: u32) -> bool {
-        if !self.is(index, Fusing::Product) {
-            return false;
-        }
-        let scales = |reader: &u32| {
-            self.node(*reader)
-                .is_some_and(|node| scaled(node).is_some())
-        };
-        match self.only_reader(index).filter(scales) {
-            Some(reader) => {
-                self.take_in_inputs(index, scaled);
-                let last = self.nodes.len() as u32 - 1;
-                let now = self.node(index).map_or(last, |_| index);
-                self.take_in_reader(now, reader)
-            }
-            None => self.take_in_inputs(index, scaled),
+    fn scale(&self, index: u32) -> Option<Change> {
+        let inputs = self.product_past(index, scaled);
+        let product = self.is(index, Fusing::Product);
+        let reader = self.only_reader(index).filter(|_| product);
+        match reader.filter(|&reader| self.node(reader).is_some_and(|n| scaled(n).is_some())) {
+            Some(reader) if inputs.is_some() => Some(Change::Both(scaled, reader)),
+            Some(reader) => Some(Change::Reader(reader)),
+            None => inputs,
         }
     }
 
+    fn product_past(&self, index: u32, past: Past) -> Option<Change> {
+        let node = self
+            .node(index)
+            .filter(|node| node.fusing == Fusing::Product)?;
+        let reads_past = |&tensor: &u32| self.past(tensor, past).is_some();
+        node.reads
+            .iter()
+            .any(reads_past)
+            .then_some(Change::Inputs(past))
+    }
+
+    /// What can be read in place of the tensor, and its producer.
+    fn past(&self, tensor: u32, past: Past) -> Option<(u32, u32)> {
+        let producer = self.producer[tensor as usize];
+        Some((producer, past(self.node(producer)?)?))
+    }
+
     /// Replaces a node and the only one that reads it by one with the highest index.
-    fn take_in_reader(&mut self, index: u32, reader: u32) -> bool {
-        let (Some(node), Some(reader)) = (self.take(index), self.take(reader)) else {
-            return false;
-        };
-        let writes = reader.writes;
-        self.add(Node { writes, ..node });
-        true
+    fn take_in_reader(&mut self, index: u32, reader: u32) {
+        if let (Some(node), Some(reader)) = (self.take(index), self.take(reader)) {
+            let writes = reader.writes;
+            self.add(Node { writes, ..node });
+        }
     }
 
     /// Replaces a product by one with the highest index that reads past those nodes of which
     /// `past` says what they read.
-    fn take_in_inputs(&mut self, index: u32, past: fn(&Node) -> Option<u32>) -> bool {
-        let behind = |nodes: &Self, tensor: u32| {
-            let producer = nodes.producer[tensor as usize];
-            Some((producer, past(nodes.node(producer)?)?))
-        };
-        let Some(node) = self.node(index) else {
-            return false;
-        };
-        let found: Vec<_> = node.reads.iter().map(|&read| behind(self, read)).collect();
-        if found.iter().all(Option::is_none) {
-            return false;
-        }
+    fn take_in_inputs(&mut self, index: u32, past: Past) {
         let Some(node) = self.take(index) else {
-            return false;
+            return;
         };
+        let found: Vec<_> = node.reads.iter().map(|&t| self.past(t, past)).collect();
         let reads = node.reads.iter().zip(&found);
         let reads = reads.map(|(&read, found)| found.map_or(read, |(_, past)| past));
         self.add(Node {
@@ -327,7 +349,6 @@ impl<'s> Nodes<'s> {
                 self.take(producer);
             }
         }
-        true
     }
 }
 

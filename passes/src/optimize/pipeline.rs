@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Alternatives, Search, first_orders};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
-use crate::transform::enforce_order::EnforceOrder;
+use crate::transform::enforce_order::{EnforceOrder, Thinning};
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
 use crate::transform::release_unread::ReleaseUnread;
 
@@ -127,16 +127,16 @@ impl<'o> Pipeline<'o> {
             let own = Box::new(Searches::new(&task, &self.orders));
             Box::new(Portfolio::new(&task, own))
         });
-        let least = if budgets.contains(&BudgetRequest::Smallest) {
-            planner.smallest()
-        } else {
-            planner.smallest_in_passing()
+        let is_written = budgets.contains(&BudgetRequest::Smallest);
+        let (least, thinning) = match is_written {
+            true => (planner.smallest(), Thinning::Thorough),
+            false => (planner.smallest_in_passing(), Thinning::Quick),
         };
         let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
-        let mut smallest = self.smallest(&least);
+        let mut smallest = self.smallest(&least, thinning);
         let asked = strategy == Strategy::Auto;
         let mut rivals = asked.then(|| Rivals::of(&task));
-        if budgets.contains(&BudgetRequest::Smallest) {
+        if is_written {
             smallest = self.smaller(smallest, rivals.as_mut());
         }
         let each = budgets.iter();
@@ -187,7 +187,7 @@ impl<'o> Pipeline<'o> {
         } else {
             let own = self.within(planner, least, budget, u64::MAX);
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
-            let own = own.or_else(|| (smallest.need() <= budget).then(|| smallest.clone()));
+            let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
             let found = match rivals.as_deref_mut().filter(|_| !cheap) {
                 Some(rivals) => self.best_of(own, rivals, budget, &mut chosen),
                 None => own,
@@ -218,7 +218,8 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
         let reserve = self.options.reserve;
-        let smallest = self.smallest(&planner.smallest().unwrap_or_else(|_| least.clone()));
+        let least = planner.smallest().unwrap_or_else(|_| least.clone());
+        let smallest = self.smallest(&least, Thinning::Thorough);
         let smallest = self.smaller(smallest, rivals);
         if smallest.need() <= budget {
             return Ok(smallest);
@@ -237,7 +238,7 @@ impl<'o> Pipeline<'o> {
         };
         for rival in rivals.all() {
             if rival.least.predicted_peak < best.need() {
-                let other = self.smallest(&rival.least);
+                let other = self.smallest(&rival.least, Thinning::Thorough);
                 if other.need() < best.need() {
                     best = other;
                 }
@@ -322,10 +323,27 @@ impl<'o> Pipeline<'o> {
         }
     }
 
+    /// `smallest` if it fits, with fewer barriers if that fits as well; `least` is its plan, or one
+    /// that needs as much.
+    fn smallest_or_better(
+        &self,
+        smallest: &Candidate,
+        least: &Plan,
+        budget: Bytes,
+    ) -> Option<Candidate> {
+        if smallest.need() > budget {
+            return None;
+        }
+        let thin = self.smallest(least, Thinning::Thorough);
+        Some(thin)
+            .filter(|thin| thin.need() <= budget)
+            .or_else(|| Some(smallest.clone()))
+    }
+
     /// The plan with the smallest peak, with every barrier that helps.
-    fn smallest(&self, plan: &Plan) -> Candidate {
+    fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
         let (mut graph, costs) = self.apply(plan);
-        let open = self.enforce(Bytes::ZERO, &costs);
+        let open = self.enforce(Bytes::ZERO, &costs, thinning);
         let budget = open.smallest_peak(&graph);
         // It fits by construction; if not, the simulation of the candidate tells.
         let _ = EnforceOrder { budget, ..open }.run(&mut graph);
@@ -374,19 +392,32 @@ impl<'o> Pipeline<'o> {
         plan: &Plan,
         budget: Bytes,
     ) -> Result<Candidate, Bytes> {
-        let mut room = budget - frame(&graph);
-        for _ in 0..CORRECTIONS {
+        let enforced = |room: Bytes, thinning: Thinning| {
             let mut graph = graph.clone();
-            let enforce = self.enforce(room, costs);
+            let enforce = self.enforce(room, costs, thinning);
             enforce
                 .run(&mut graph)
                 .map_err(|missed| missed.reached - room)?;
-            let candidate = self.candidate(graph, plan);
-            if candidate.need() <= budget {
-                return Ok(candidate);
-            }
+            Ok(self.candidate(graph, plan))
+        };
+        let mut room = budget - frame(&graph);
+        // A quick look tells whether it is worth a thorough one.
+        let (mut thinning, mut fits) = (Thinning::Quick, None);
+        for _ in 0..=CORRECTIONS {
+            let candidate = match enforced(room, thinning) {
+                Ok(candidate) => candidate,
+                Err(excess) => return fits.ok_or(excess),
+            };
             // The barriers' own tensors take some room as well, and the settings may.
-            room = (room - Bytes(1)).min(budget - candidate.extra());
+            let less = (room - Bytes(1)).min(budget - candidate.extra());
+            match (candidate.need() <= budget, thinning) {
+                (true, Thinning::Thorough) => return Ok(candidate),
+                (true, Thinning::Quick) => (fits, thinning) = (Some(candidate), Thinning::Thorough),
+                (false, _) => room = less,
+            }
+        }
+        if let Some(candidate) = fits {
+            return Ok(candidate);
         }
         // As much as the plan needs more than its barriers left room for.
         let provider = self.options.device.provider;
@@ -394,7 +425,12 @@ impl<'o> Pipeline<'o> {
         Err(planned.peak_with_objects() - room)
     }
 
-    fn enforce<'c>(&'c self, budget: Bytes, costs: &'c [Cost]) -> EnforceOrder<'c> {
+    fn enforce<'c>(
+        &'c self,
+        budget: Bytes,
+        costs: &'c [Cost],
+        thinning: Thinning,
+    ) -> EnforceOrder<'c> {
         let provider = self.options.device.provider;
         EnforceOrder {
             budget,
@@ -402,6 +438,7 @@ impl<'o> Pipeline<'o> {
             provider,
             costs,
             sequences: &self.sequences,
+            thinning,
         }
     }
 

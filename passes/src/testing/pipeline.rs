@@ -14,7 +14,7 @@ use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::{Effort, Search, first_orders};
-use crate::transform::enforce_order::EnforceOrder;
+use crate::transform::enforce_order::{EnforceOrder, Thinning};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::verify;
@@ -80,6 +80,7 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
         provider: CPU,
         costs: &costs(&graph),
         sequences: &in_sequence(original),
+        thinning: Thinning::Thorough,
     };
     if enforce.run(&mut graph).is_err() {
         return false;

@@ -40,6 +40,17 @@ pub struct EnforceOrder<'c> {
     pub costs: &'c [Cost],
     /// Pairs of nodes of which the first has to run before the second in every order.
     pub sequences: &'c [(NodeId, NodeId)],
+    /// How many needless barriers may be left.
+    pub thinning: Thinning,
+}
+
+/// How long to look for barriers that are not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinning {
+    /// Most are found: for a graph that is only looked at.
+    Quick,
+    /// As good as all are found.
+    Thorough,
 }
 
 /// No set of barriers keeps the peak within the budget.

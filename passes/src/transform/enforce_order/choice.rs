@@ -4,24 +4,26 @@
 //! Every simulation is counted by the nodes that it visits. Once the allowance is used up, what
 //! is known to fit remains: barriers that may not be needed, but never a peak above the budget.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::cell::{Cell, OnceCell};
 
 use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 
-use super::EnforceOrder;
 use super::blame::Blame;
 use super::placement::{Barrier, Chosen, Placement};
 use super::thinning::{Trial, thin_out};
+use super::{EnforceOrder, Thinning};
 
 /// How many visits of nodes adding may take: two to eight seconds, the more the larger the graph.
 const WORK: usize = 40_000_000;
 
 /// And thinning out, first the barriers and then what they wait for: one too many costs little.
 const THINNING: usize = WORK / 5;
+
+/// How many times a quick look at either visits every node.
+const QUICK: usize = 24;
 
 /// In how many groups at most waits are thinned out.
 const GROUPS: usize = 64;
@@ -34,8 +36,11 @@ pub(super) struct Choice<'p> {
     /// Bytes that a tensor takes besides its elements.
     object: u64,
     allowance: usize,
+    thinning: usize,
     /// Visits of nodes so far.
     work: Cell<usize>,
+    /// In which form and order the budget was exceeded last.
+    last: Cell<Option<(usize, ExecutionOrder)>>,
 }
 
 /// One way in which the runtime executes the graph with barriers.
@@ -66,7 +71,12 @@ impl<'p> Choice<'p> {
             budget,
             object: pass.object.0,
             allowance: WORK,
+            thinning: match pass.thinning {
+                Thinning::Quick => THINNING.min(QUICK * placement.len()),
+                Thinning::Thorough => THINNING,
+            },
             work: Cell::new(0),
+            last: Cell::new(None),
         }
     }
 
@@ -101,48 +111,75 @@ impl<'p> Choice<'p> {
     }
 
     fn first_misfit(&self, barriers: &[Barrier]) -> Option<Run> {
-        self.lazily_run(barriers).find(|run| !self.is_kept_by(run))
+        self.find(barriers, |run| {
+            Some(run).filter(|run| !self.is_kept_by(run))
+        })
     }
 
     fn runs(&self, barriers: &[Barrier]) -> Vec<Run> {
-        self.lazily_run(barriers).collect()
+        let mut runs = Vec::new();
+        self.find(barriers, |run| {
+            runs.push(run);
+            None
+        });
+        runs
     }
 
     fn is_kept_by(&self, run: &Run) -> bool {
         run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
     }
 
-    /// Both orders of the graph with barriers, as it is and as the runtime optimizes it.
-    fn lazily_run(&self, barriers: &[Barrier]) -> impl Iterator<Item = Run> {
+    /// What `found` makes of the first run that it takes: of both orders of the graph with barriers, as it
+    /// is and as the runtime optimizes it. What was taken last comes first, as it often is again.
+    fn find(&self, barriers: &[Barrier], mut found: impl FnMut(Run) -> Option<Run>) -> Option<Run> {
         let (skeleton, position) = self.placement.with_barriers(barriers);
-        let optimized = skeleton.optimized().into_iter().map(|(optimized, kept)| {
-            let position = kept.iter().map(|&node| position[node as usize]).collect();
-            (optimized, position)
-        });
-        let optimized: Vec<_> = optimized.collect();
-        let views = std::iter::once((skeleton, position)).chain(optimized);
-        let runs = views.map(|view: (Skeleton, Vec<u32>)| Rc::new(view));
-        let runs = runs.flat_map(|view| {
-            let orders = ExecutionOrder::of(&view.0).iter();
-            orders.map(move |&order| (view.clone(), order))
-        });
-        runs.map(|(view, order)| {
-            let (skeleton, position) = &*view;
-            self.work
-                .set(self.work.get().saturating_add(skeleton.len()));
-            let order = execution_order(skeleton, order);
-            let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-            let elements = liveness::profile_of(skeleton, &order);
-            let tensors = liveness::tensors(skeleton, &order);
-            let needs = elements.into_iter().zip(tensors);
-            Run {
-                profile: needs
-                    .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
-                    .collect(),
-                broken: self.broken_sequence(&wanted),
-                wanted,
+        let optimized = OnceCell::new();
+        let optimize = || -> Vec<(Skeleton, Vec<u32>)> {
+            let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
+            let forms = skeleton.optimized().into_iter();
+            forms.map(|(form, kept)| (form, in_file(kept))).collect()
+        };
+        let form = |number: usize| match number.checked_sub(1) {
+            None => Some((&skeleton, &position)),
+            Some(number) => {
+                let (form, position) = optimized.get_or_init(optimize).get(number)?;
+                Some((form, position))
             }
-        })
+        };
+        let orders = ExecutionOrder::of(&skeleton).iter().copied();
+        let forms = (0..).take_while(|&number| form(number).is_some());
+        let ways = forms.flat_map(|number| orders.clone().map(move |order| (number, order)));
+        let last = self.last.get();
+        let ways = last
+            .into_iter()
+            .chain(ways.filter(|&way| last != Some(way)));
+        for (number, order) in ways {
+            let Some((skeleton, position)) = form(number) else {
+                continue;
+            };
+            if let Some(run) = found(self.run(skeleton, position, order)) {
+                self.last.set(Some((number, order)));
+                return Some(run);
+            }
+        }
+        None
+    }
+
+    fn run(&self, skeleton: &Skeleton, position: &[u32], order: ExecutionOrder) -> Run {
+        self.work
+            .set(self.work.get().saturating_add(skeleton.len()));
+        let order = execution_order(skeleton, order);
+        let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+        let elements = liveness::profile_of(skeleton, &order);
+        let tensors = liveness::tensors(skeleton, &order);
+        let needs = elements.into_iter().zip(tensors);
+        Run {
+            profile: needs
+                .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
+                .collect(),
+            broken: self.broken_sequence(&wanted),
+            wanted,
+        }
     }
 
     fn broken_sequence(&self, wanted: &[u32]) -> Option<u32> {
@@ -194,7 +231,7 @@ impl<'p> Choice<'p> {
     /// Fewer barriers than those chosen, and each waiting for less.
     fn fewer(&self, chosen: &Chosen) -> Vec<Barrier> {
         let limit = || {
-            let allowance = THINNING.min(self.allowance);
+            let allowance = self.thinning.min(self.allowance);
             self.work.get().saturating_add(allowance)
         };
         let all = self.placement.barriers(chosen);

@@ -49,6 +49,7 @@ fn enforced(
         provider: CPU,
         costs: &free(graph),
         sequences: &sequences,
+        thinning: Thinning::Thorough,
     };
     let mut enforced = graph.clone();
     let changed = pass.run(&mut enforced)?;
@@ -124,6 +125,7 @@ fn the_smallest_peak_is_what_all_barriers_reach_together() {
         provider: CPU,
         costs: &free(&graph),
         sequences: &[],
+        thinning: Thinning::Thorough,
     };
     assert_eq!(pass.smallest_peak(&graph), Bytes(500));
 }

@@ -59,6 +59,7 @@ fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p
         provider: CPU,
         costs: &[],
         sequences: &[],
+        thinning: Thinning::Thorough,
     };
     Choice::new(placement, graph, &pass, budget)
 }
@@ -150,4 +151,26 @@ fn a_peak_that_barriers_do_not_reach_is_told_after_little_work() {
     made.allowance = 0;
     let all = vec![true; placement.len()];
     assert_eq!(made.choose(), Err(made.peak(&all)));
+}
+
+#[test]
+fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
+    let (mut work, mut left) = ([0; 2], [0; 3]);
+    for seed in 0..10 {
+        let graph = mirrored(seed, 300);
+        let placement = placed(&graph);
+        let all = vec![true; placement.len()];
+        let budget = choice(&placement, &graph, 0).peak(&all);
+        for (i, thinning) in [QUICK * placement.len(), THINNING].into_iter().enumerate() {
+            let mut made = choice(&placement, &graph, budget);
+            made.thinning = thinning;
+            let chosen = made.choose().expect("all barriers fit");
+            assert!(made.fits(&chosen), "seed {seed}");
+            work[i] += made.work.get();
+            left[i] += chosen.len();
+        }
+        left[2] += placement.barriers(&all).len();
+    }
+    assert!(work[0] * 2 < work[1], "{work:?}");
+    assert!(left[0] * 2 < left[2] && left[1] <= left[0], "{left:?}");
 }
