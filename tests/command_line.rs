@@ -894,3 +894,40 @@ fn where_a_time_limit_left_no_plan_the_limit_is_named() {
         "{said}"
     );
 }
+
+#[test]
+fn what_is_not_bitwise_is_allowed_by_name_only() {
+    let folder = Folder::new();
+    let output = folder.output([&SMALL[..], &["--allow", "luck"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("[possible values: batch-slices, invertible-layer-norm, reassociated-sums, half-precision]"), "{text}");
+    let output = folder.output([&SMALL[..], &["--allow", "half-precision"]].concat());
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn algorithms_are_listed_for_each_product_of_a_convolution() {
+    let folder = Folder::new();
+    let output = folder.output(["conv-table", "in.onnx", "--device", "a100"]);
+    let table = json(&output);
+    let convolutions = table["convolutions"].as_array().expect("a list");
+    let products: Vec<&str> = convolutions
+        .iter()
+        .filter_map(|c| c["product"].as_str())
+        .collect();
+    for product in ["forward", "backward-filter"] {
+        assert!(products.contains(&product), "{products:?}");
+    }
+    for convolution in convolutions {
+        let times: Vec<u64> = convolution["algorithms"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|one| one["time_ns"].as_u64())
+            .collect();
+        assert!(times.len() >= 3 && times.is_sorted(), "{convolution}");
+    }
+    let cpu = folder.output(["conv-table", "in.onnx"]);
+    assert_eq!(cpu.status.code(), Some(2));
+}

@@ -184,6 +184,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
                 overrides: Overrides::default(),
                 strategy: Strategy::Auto,
                 variants: BTreeSet::new(),
+                allowed: BTreeSet::new(),
                 effort: Effort {
                     seed: 0,
                     evaluations: 0,

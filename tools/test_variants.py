@@ -1,4 +1,4 @@
-"""The one case in which a batch normalization again from its statistics has other bits."""
+"""What variants cannot do: a case of other bits, and offloading."""
 
 import unittest
 
@@ -58,6 +58,49 @@ class NegativeZero(unittest.TestCase):
             channel = numpy.nonzero(other)[1]
             self.assertTrue(numpy.all((bias[channel] == 0) & numpy.signbit(bias[channel])))
         self.assertGreater(signs, 0)
+
+
+def gradients(axes, group):
+    """dX and dW of all ones by ConvGrad, both read by another node, so that they lie in one block."""
+    x, w = [2, 8] + [8] * axes, [8, 8 // group] + [3] * axes
+    shapes = [("dy", [2, 8] + [6] * axes), ("x", x), ("w", w)]
+    nodes = [
+        helper.make_node("ConvGrad", ["dy", "x", "w"], ["dx", "dw"], domain="com.microsoft", group=group,
+                         dilations=[1] * axes, kernel_shape=[3] * axes, pads=[0] * 2 * axes, strides=[1] * axes),
+        helper.make_node("Abs", ["dx"], ["adx"]),
+        helper.make_node("Abs", ["dw"], ["adw"]),
+    ]
+    values = lambda pairs: [(name, FLOAT, shape) for name, shape in pairs]
+    graph = variants.model(
+        nodes, values(shapes), values([("adx", x), ("adw", w)]), values([("dx", x), ("dw", w)])
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {name: numpy.ones(shape, "f") for name, shape in shapes}
+    # The first run lays out the block that later ones use.
+    return [session.run(None, feeds) for _ in range(3)][-1]
+
+
+class Overrun(unittest.TestCase):
+    """Why there are no approximations of gradients of such convolutions, and a warning of them."""
+
+    def test_with_groups_and_not_two_axes_the_weights_gradient_is_overwritten(self):
+        for axes in (1, 2, 3):
+            for group in (1, 2, 4):
+                # One product for each of 6 windows an axis, in each of 2 images.
+                right = numpy.all(gradients(axes, group)[1] == 2 * 6**axes)
+                self.assertEqual(right, group == 1 or axes == 2, (axes, group))
+
+
+class Offload(unittest.TestCase):
+    def test_the_cpu_provider_has_no_kernel_that_moves_a_tensor_to_the_host(self):
+        for operator in ("MemcpyToHost", "MemcpyFromHost"):
+            node = helper.make_node(operator, ["x"], ["y"])
+            with self.assertRaisesRegex(Exception, "Could not find an implementation for " + operator):
+                run(node, [("x", [4])], [("y", [4])], {})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Random nodes that variants replace, and a comparison of both forms in ONNX Runtime.
 
 variants.py write DIR N      writes DIR/<number>.onnx
+variants.py write-inexact DIR N
+                             the same for variants that are not bitwise
 variants.py compare DIR      runs each DIR/<number>.onnx and every DIR/<number>.<variant>.onnx on the
                              same inputs, and prints as JSON how many pairs had equal bits, by
-                             variant, and which had not
+                             variant, and which had not; approximations count as equal within the bounds
+                             that passes/src/operators/variants/approximate.rs states
 """
 
 import collections
@@ -42,7 +45,7 @@ def running_sum(r):
     return model([node], [(n, element, shape) for n in names], [("y", element, shape)])
 
 
-def convolution_gradient(r):
+def convolution_gradient(r, batch=None, written=None):
     axes = r.choice([1, 2, 2, 2, 3])
     group = r.choice([1, 1, 2, 3])
     depthwise = r.random() < 0.2
@@ -59,11 +62,11 @@ def convolution_gradient(r):
     count = [
         (s + b + e - x) // t + 1 for s, b, e, x, t in zip(size, begin, end, extent, strides)
     ]
-    batch = r.randint(1, 3)
+    batch = batch or r.randint(1, 3)
     x = [batch, channels] + size
     w = [filters, channels // group] + kernel
     dy = [batch, filters] + count
-    written = r.choice([["dx", "dw", "db"], ["dx", "dw"], ["dx"], ["dx", "", "db"]])
+    written = written or r.choice([["dx", "dw", "db"], ["dx", "dw"], ["dx"], ["dx", "", "db"]])
     attributes = {"dilations": dilations, "pads": begin + end, "strides": strides}
     # What is not given has its default.
     if strides == [1] * axes and r.random() < 0.5:
@@ -160,6 +163,38 @@ def batch_norm(r):
     return model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
 
 
+def divided_gradient(r):
+    """Of a batch that can be divided."""
+    return convolution_gradient(r, r.choice([2, 4]), ["dx", "dw"])
+
+
+def layer_norm_gradient(r):
+    rows, width = [r.randint(1, 5), r.randint(1, 9)], r.choice([8, 32, 100, 256])
+    names = ["dy", "x", "scale", "mean", "inverse"]
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale", "bias"], ["y", "mean", "inverse"], axis=-1),
+        helper.make_node(
+            "LayerNormalizationGrad", names, ["dx", "dscale", "dbias"], name="node",
+            domain="com.microsoft", axis=-1, epsilon=1e-5,
+        ),
+    ]
+    x, vector, one = rows + [width], [width], rows + [1]
+    inputs = [("dy", FLOAT, x), ("x", FLOAT, x), ("scale", FLOAT, vector), ("bias", FLOAT, vector)]
+    outputs = [("dx", FLOAT, x), ("dscale", FLOAT, vector), ("dbias", FLOAT, vector)]
+    return model(nodes, inputs, outputs, [("mean", FLOAT, one), ("inverse", FLOAT, one), ("y", FLOAT, x)])
+
+
+def unordered_sum(r):
+    """The inputs do not stand in the order in which they appear."""
+    shape, count = [r.randint(64, 96), r.randint(64, 96)], r.choice([3, 5, 9, 17])
+    names = ["x%d" % i for i in range(count)]
+    nodes = [helper.make_node("Neg", [n], ["n" + n]) for n in names]
+    r.shuffle(names)
+    nodes.append(helper.make_node("Sum", ["n" + n for n in names], ["y"], name="node"))
+    values = [("n" + n, FLOAT, shape) for n in names]
+    return model(nodes, [(n, FLOAT, shape) for n in names], [("y", FLOAT, shape)], values)
+
+
 KINDS = [
     running_sum,
     convolution_gradient,
@@ -171,10 +206,66 @@ KINDS = [
 ]
 
 
-def write(folder, count):
+INEXACT = [divided_gradient, layer_norm_gradient, unordered_sum]
+
+
+def write(folder, count, kinds):
     for number in range(count):
         r = random.Random(number)
-        onnx.save(KINDS[number % len(KINDS)](r), str(folder / ("%d.onnx" % number)))
+        onnx.save(kinds[number % len(kinds)](r), str(folder / ("%d.onnx" % number)))
+
+
+def rounding(n):
+    """gamma(n): how far a sum of n products can be off, as a part of the sum of their magnitudes."""
+    u = 2.0 ** -24
+    return n * u / (1 - n * u)
+
+
+def tolerances(path, variant, feeds, threads):
+    """By output: how far the variant may be off, element by element."""
+    node = onnx.load(str(path)).graph.node[-1]
+    if node.op_type == "LayerNormalizationGrad":
+        dy, x, scale, bias = (feeds[n].astype("d") for n in ("dy", "x", "scale", "bias"))
+        mean = lambda a: a.mean(-1, keepdims=True)
+        deviation = numpy.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        normal = abs((x - mean(x)) / deviation) + abs(bias / scale)
+        rows, width, dn = tuple(range(x.ndim - 1)), x.shape[-1], abs(dy * scale)
+        sums = 2 * rounding(x.size // width + 16)
+        return [
+            2 * rounding(width + 16) * (dn + mean(dn) + normal * mean(dn * normal)) / deviation,
+            sums * (abs(dy) * normal).sum(rows),
+            sums * abs(dy).sum(rows),
+        ]
+    magnitudes = run(path, {name: abs(value) for name, value in feeds.items()}, threads)
+    if node.op_type == "Sum":
+        return [2 * rounding(len(node.input)) * abs(m) for m in magnitudes]
+    dy = feeds["dy"]
+    part = rounding(dy.shape[0] * numpy.prod(dy.shape[2:]))
+    part = 2.0 ** -11 + 2.001 * part if variant == "half-precision" else 2 * part
+    # Only dW: the rest is bitwise.
+    return [part * abs(m) if name == "dw" else 0 for name, m in zip(filter(None, node.output), magnitudes)]
+
+
+APPROXIMATIONS = ["batch-halves", "batch-quarters", "invertible-layer-norm", "sum-by-appearance", "half-precision"]
+
+
+def plain_values(path):
+    """Numbers without anything special, none near zero."""
+    r = numpy.random.RandomState(int(path.name.split(".")[0]))
+    feeds = {}
+    for value in onnx.load(str(path)).graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        numbers = r.uniform(0.1, 2, shape) * r.choice([-1.0, 1.0], shape)
+        feeds[value.name] = numbers.astype(numpy.float32)
+    return feeds
+
+
+def within(path, variant, feeds, expected, found, threads):
+    if variant not in APPROXIMATIONS:
+        return all(map(equal, expected, found))
+    bounds = tolerances(path, variant, feeds, threads)
+    close = lambda a, b, bound: numpy.all(abs(a.astype("d") - b) <= bound)
+    return all(map(close, expected, found, bounds))
 
 
 def values(path):
@@ -220,14 +311,18 @@ def compare(folder):
     for original in sorted(folder.glob("*.onnx")):
         if original.name.count(".") > 1:
             continue
-        feeds = values(original)
+        forms = sorted(folder.glob(original.stem + ".*.onnx"))
+        inexact = any(path.name.split(".")[1] in APPROXIMATIONS for path in forms)
+        feeds = plain_values(original) if inexact else values(original)
         threads = 1 + int(original.stem) % 4
-        variants = sorted(folder.glob(original.stem + ".*.onnx"))
-        expected = run(original, feeds, threads) if variants else []
-        for path in variants:
+        expected = run(original, feeds, threads) if forms else []
+        for path in forms:
             found = run(path, feeds, threads)
-            if len(found) == len(expected) and all(map(equal, expected, found)):
-                same[path.name.split(".")[1]] += 1
+            variant = path.name.split(".")[1]
+            if len(found) == len(expected) and within(
+                original, variant, feeds, expected, found, threads
+            ):
+                same[variant] += 1
             else:
                 differ.append(path.name)
     json.dump({"equal": same, "differ": differ}, sys.stdout)
@@ -236,7 +331,9 @@ def compare(folder):
 def main():
     command, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     if command == "write":
-        write(folder, int(sys.argv[3]))
+        write(folder, int(sys.argv[3]), KINDS)
+    elif command == "write-inexact":
+        write(folder, int(sys.argv[3]), INEXACT)
     else:
         compare(folder)
 

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use ckpt_passes::analysis::settings;
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::operators::variants::Group;
+use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
 use ckpt_passes::optimize::BudgetRequest;
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -30,6 +30,7 @@ pub use profile::{Profile, ProfileError, read as read_profile};
 pub use rows::{Compare, Row, Sweep};
 
 use crate::compare;
+use crate::conv_table;
 use crate::report;
 use crate::run::{self, Failure};
 
@@ -65,6 +66,9 @@ enum Command {
     Sweep(Sweep),
     /// Plans with all strategies, and shows the exact figures of each; writes no graph.
     Compare(Compare),
+    /// Prints time and workspace of each convolution with each of cuDNN's algorithms as JSON, by a
+    /// model that was not compared with a GPU. No plan uses it.
+    ConvTable(ConvTable),
 }
 
 /// `ckpt-opt IN OUT --budget SIZE`.
@@ -110,8 +114,11 @@ pub struct Rewrite {
         default_value = "all"
     )]
     pub variants: Vec<Variants>,
-    /// Allow an operator variant that is not bitwise, by name. This version has none.
-    #[arg(long, value_name = "NAME", value_parser = parse_variant)]
+    /// Allow variants whose results differ in the last bits or more, by name: batch-slices
+    /// (gradients of convolutions in parts of the batch), invertible-layer-norm (gradients of layer
+    /// normalizations from the output), reassociated-sums (gradients added up as they appear),
+    /// half-precision (inputs of convolutions kept in 16 bits). The report says how far off a node can be.
+    #[arg(long, value_name = "NAME", value_parser = approximations())]
     pub allow: Vec<String>,
     /// What the step is run with.
     #[command(flatten)]
@@ -171,6 +178,17 @@ pub struct Inspect {
     pub setting: Setting,
 }
 
+/// `ckpt-opt conv-table IN`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvTable {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// What the step is run with; --device has to name a GPU.
+    #[command(flatten)]
+    pub setting: Setting,
+}
+
 /// `ckpt-opt verify IN OUT`.
 #[derive(Clone, Debug, Args)]
 pub struct Verify {
@@ -180,6 +198,9 @@ pub struct Verify {
     /// What ckpt-opt made of it.
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
+    /// What OUT was allowed to do that is not bitwise.
+    #[arg(long, value_name = "NAME", value_parser = approximations())]
+    pub allow: Vec<String>,
     /// What the step is run with.
     #[command(flatten)]
     pub setting: Setting,
@@ -286,6 +307,7 @@ pub fn main() -> ExitCode {
     let result = match (arguments.command, arguments.rewrite) {
         (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
         (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages),
+        (Some(Command::ConvTable(table)), _) => conv_table::conv_table(&table, &messages),
         (Some(Command::Sweep(sweep)), _) => compare::sweep(&sweep, &messages),
         (Some(Command::Compare(compare)), _) => compare::compare(&compare, &messages),
         (None, Some(rewrite)) => run::rewrite(&rewrite, started, &messages),
@@ -328,8 +350,8 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
 }
 
-fn parse_variant(_: &str) -> Result<String, String> {
-    Err("this version has no variants that are not bitwise".to_owned())
+fn approximations() -> PossibleValuesParser {
+    PossibleValuesParser::new(APPROXIMATIONS.iter().map(|one| one.name))
 }
 
 fn parse_dimension(text: &str) -> Result<(String, u64), &'static str> {

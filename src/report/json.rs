@@ -1,6 +1,7 @@
 //! The result for programs.
 
 use ckpt_passes::graph::NodeId;
+use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::Peak;
 use ckpt_passes::transform::insert_mirrors::is_mirror;
 use serde::Serialize;
@@ -54,6 +55,9 @@ struct Report<'a> {
 struct Replaced<'a> {
     node: &'a str,
     variant: &'a str,
+    /// How far off its results may be; bitwise variants have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_bound: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -95,7 +99,11 @@ pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
 fn replaced<'a>(outcome: &Outcome<'a>) -> Vec<Replaced<'a>> {
     let variants = outcome.optimized.summary.variants.iter();
     variants
-        .map(|(node, variant)| Replaced { node, variant })
+        .map(|(node, variant)| Replaced {
+            node,
+            variant,
+            error_bound: Approximation::of(variant).map(|one| one.bound),
+        })
         .collect()
 }
 
@@ -138,7 +146,7 @@ fn peak(peak: &Peak) -> PeakReport<'_> {
     }
 }
 
-pub(super) fn line(object: &impl Serialize) -> String {
+pub(crate) fn line(object: &impl Serialize) -> String {
     // Fails for maps with keys that are not strings, of which there are none.
     let mut text = serde_json::to_string(object).unwrap_or_default();
     text.push('\n');

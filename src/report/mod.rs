@@ -17,6 +17,7 @@ use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason
 use ckpt_passes::transform::infer_shapes::InferShapesError;
 
 pub use file::ReportFile;
+pub(crate) use json::line;
 pub use session::Session;
 
 use crate::cli::Rewrite;

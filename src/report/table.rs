@@ -1,9 +1,12 @@
 //! The result for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::operators::variants::Approximation;
+use ckpt_passes::optimize::Summary;
 
 use super::{Outcome, peak_and_holders};
 
@@ -37,6 +40,12 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for note in &summary.notes {
         facts.push(("strategy", note.clone()));
     }
+    for (name, count) in approximations(summary) {
+        facts.push((
+            "not bitwise",
+            format!("{count} nodes by {name}; see --report"),
+        ));
+    }
     facts.push((
         "session options",
         match outcome.arguments.setting.runtime_settings.settings() {
@@ -55,6 +64,17 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     let _ = write!(text, "\nbefore: {}", peak_and_holders(&summary.before));
     let _ = write!(text, "\nafter: {}", peak_and_holders(&summary.after));
     text
+}
+
+/// The approximations that were used, and for how many nodes.
+fn approximations(summary: &Summary) -> BTreeMap<&'static str, usize> {
+    let mut used = BTreeMap::new();
+    for (_, variant) in &summary.variants {
+        if let Some(one) = Approximation::of(variant) {
+            *used.entry(one.name).or_default() += 1;
+        }
+    }
+    used
 }
 
 fn rows(outcome: &Outcome<'_>) -> Vec<Row> {

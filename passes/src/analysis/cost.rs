@@ -148,14 +148,18 @@ fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
     let family = operators::family(graph, node);
     let work = operators::work(graph, node);
     let (arithmetic, memory) = efficiency(device.provider, family);
-    let rate = match precision(graph, node) {
+    let arithmetic = work.operations / (rate(graph, node, device) * arithmetic);
+    let memory = work.bytes / (device.bytes_per_second * memory);
+    nanos(device.launch.0 as f64 * 1e-9 + arithmetic.max(memory))
+}
+
+/// Operations per second in the node's precision.
+pub(super) fn rate(graph: &Graph, node: &Node, device: &Device) -> f64 {
+    match precision(graph, node) {
         Some(ElementType::Float16 | ElementType::Bfloat16) => device.half_operations_per_second,
         // Double precision is not a tensor type, and rare in training.
         _ => device.operations_per_second,
-    };
-    let arithmetic = work.operations / (rate * arithmetic);
-    let memory = work.bytes / (device.bytes_per_second * memory);
-    nanos(device.launch.0 as f64 * 1e-9 + arithmetic.max(memory))
+    }
 }
 
 /// The first floating point type among what the node reads.
@@ -169,7 +173,7 @@ fn precision(graph: &Graph, node: &Node) -> Option<ElementType> {
 }
 
 /// Saturates; nothing is free, and what is no number takes a nanosecond.
-fn nanos(seconds: f64) -> Nanos {
+pub(super) fn nanos(seconds: f64) -> Nanos {
     Nanos(((seconds * 1e9).round() as u64).max(1))
 }
 
@@ -184,7 +188,7 @@ fn nanos(seconds: f64) -> Nanos {
 /// network: 0.5.
 ///
 /// CUDA: typical parts of the peak, not measured.
-fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
+pub(super) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
     match (provider, family) {
         // Only launched: their work is none.
         (_, Family::View) => (1.0, 1.0),

@@ -1,5 +1,6 @@
 //! What a graph costs as it stands: execution order, memory, time.
 
+pub mod algorithms;
 pub(crate) mod allocation;
 pub mod cost;
 pub mod liveness;

@@ -75,14 +75,18 @@ fn gradient_products(view: &View, narrow: usize) -> Option<f64> {
 }
 
 /// Data `[N, C, spatial ...]`, weights `[., ., kernel ...]` and the window they describe.
-struct Operands<'a> {
-    data: Input<'a>,
-    weights: Input<'a>,
-    group: u64,
-    window: Window,
+pub(super) struct Operands<'a> {
+    pub(super) data: Input<'a>,
+    pub(super) weights: Input<'a>,
+    pub(super) group: u64,
+    pub(super) window: Window,
 }
 
-fn operands<'a>(view: &View<'a>, data: usize, weights: usize) -> Result<Operands<'a>, Fault> {
+pub(super) fn operands<'a>(
+    view: &View<'a>,
+    data: usize,
+    weights: usize,
+) -> Result<Operands<'a>, Fault> {
     let (x, w) = (view.input(data)?, view.input(weights)?);
     if x.rank() < 3 {
         return Err(x.wrong(data, "batch, channels and at least one spatial axis"));

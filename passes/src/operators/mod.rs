@@ -6,6 +6,7 @@
 //! it), read in its code for CUDA.
 
 mod activation;
+pub mod algorithms;
 mod arithmetic;
 mod aten;
 mod conv;

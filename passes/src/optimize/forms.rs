@@ -15,7 +15,7 @@ use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Uses};
-use crate::operators::variants::{Group, VARIANTS, Variant};
+use crate::operators::variants::{Group, Variant};
 use crate::search::first_orders;
 use crate::strategy::Strategy;
 
@@ -29,7 +29,7 @@ pub(super) fn optimize_each(
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
-    if options.variants.is_empty() {
+    if options.variants.is_empty() && options.allowed.is_empty() {
         return plain(graph, options).run(budgets);
     }
     match options.strategy {
@@ -76,6 +76,7 @@ fn smaller(
 ) -> Result<Result<Optimized, OptimizeError>, OptimizeError> {
     let options = Options {
         variants: BTreeSet::new(),
+        allowed: BTreeSet::new(),
         budget: BudgetRequest::Smallest,
         ..options.clone()
     };
@@ -128,12 +129,8 @@ fn offers(graph: &Graph, options: &Options) -> Choices {
     let peak = free_peak(graph, options, false);
     let uses = Uses::of(graph);
     let mut offers = Vec::new();
-    let allowed = VARIANTS.iter().filter(|variant| {
-        options.variants.contains(&variant.group)
-            && variant.suits(options.device.provider)
-            && keeps_to_plan(variant, options)
-    });
-    for variant in allowed {
+    let offered = options.offered().into_iter();
+    for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
         for &id in graph.order() {
             let stake = graph.node(id).reads().chain(graph.node(id).writes());
             let stake = stake

@@ -18,7 +18,7 @@ use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
-use crate::operators::variants::Group;
+use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::Pass;
 use crate::program::Solving;
 use crate::search::Effort;
@@ -57,6 +57,9 @@ pub struct Options {
     pub strategy: Strategy,
     /// Which variants may replace nodes.
     pub variants: BTreeSet<Group>,
+    /// The names of approximations that may replace nodes as well
+    /// ([`crate::operators::variants::APPROXIMATIONS`]).
+    pub allowed: BTreeSet<String>,
     /// How hard to search.
     pub effort: Effort,
     /// How the runtime uses memory.
@@ -65,6 +68,13 @@ pub struct Options {
     pub watch: Arc<Watch>,
     /// For what a solver is used.
     pub solving: Solving,
+}
+
+impl Options {
+    /// The variants that may replace nodes.
+    pub(crate) fn offered(&self) -> Vec<&'static Variant> {
+        offered(&self.variants, &self.allowed, self.device.provider)
+    }
 }
 
 /// The largest need of a graph in one order, and what makes it.
@@ -258,7 +268,8 @@ pub fn verify_written(
     verify_rewritten(&original, &written, options, budget - options.reserve)
 }
 
-fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+/// The graph with the shapes of all tensors, by the given dimensions.
+pub fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
     let mut graph = graph.clone();
     let bindings = options.bindings.clone();
     InferShapes { bindings }.run(&mut graph)?;
@@ -331,7 +342,9 @@ fn verify_rewritten(
         .filter(|(_, said)| said.recomputable == Some(true))
         .map(|(name, _)| name.clone())
         .collect();
-    let correspondence = verify::equivalence(original, rewritten, &permitted).map_err(failed)?;
+    let correspondence =
+        verify::equivalence_allowing(original, rewritten, &permitted, &options.allowed)
+            .map_err(failed)?;
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
         simulated(graph, &costs, options)

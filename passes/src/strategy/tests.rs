@@ -17,6 +17,7 @@ pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         device: Device::preset("cpu").unwrap(),
         overrides: BTreeMap::new(),
         variants: Default::default(),
+        allowed: Default::default(),
         strategy,
         settings: crate::analysis::settings::RuntimeSettings::LEAN,
         effort: Effort {

@@ -52,6 +52,20 @@ fn new_tensor(graph: &mut Graph, wish: &str, like: &Like, element: ElementType) 
             let known = dims.iter().map(|&d| Dimension::Known(d));
             (Some(known.collect()), Some(dims.clone()))
         }
+        Like::Slice(like, count) => {
+            let like = graph.tensor(*like);
+            let (mut declared, mut shape) = (like.declared.clone(), like.shape.clone());
+            if let Some(first) = declared.as_mut().and_then(|dims| dims.first_mut()) {
+                *first = match first {
+                    Dimension::Known(size) => Dimension::Known(*size / count),
+                    _ => Dimension::Unknown,
+                };
+            }
+            if let Some(first) = shape.as_mut().and_then(|dims| dims.first_mut()) {
+                *first /= count;
+            }
+            (declared, shape)
+        }
     };
     graph.add_tensor(Tensor {
         element: Some(element),

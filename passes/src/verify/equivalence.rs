@@ -64,18 +64,22 @@ impl Correspondence {
 /// which the user says that they may be repeated; it counts for operators that nothing is known
 /// about.
 ///
+/// Results of other operators are taken for those of the original where a rule says that their bits
+/// are the same, or where the approximation is `allowed` by name.
+///
 /// Left to others: when memory is read that is updated in place ([`super::updates()`]), the
 /// contents of attributes that a [`Graph`] does not hold, and memory ([`super::budget()`]).
-pub fn equivalence(
+pub fn equivalence_allowing(
     original: &Graph,
     rewritten: &Graph,
     permitted: &BTreeSet<String>,
+    allowed: &BTreeSet<String>,
 ) -> Result<Correspondence, Violation> {
     let order = topological(original)?;
     structure(rewritten)?;
     interface(original, rewritten)?;
     let originals = match_originals(original, rewritten)?;
-    let values = Values::number(original, &order, permitted);
+    let values = Values::number(original, &order, permitted, allowed);
     let mut check = Check {
         original,
         rewritten,
@@ -106,6 +110,15 @@ pub fn equivalence(
     check.no_barrier_hands_over()?;
     check.types()?;
     Ok(Correspondence { roles: check.roles })
+}
+
+/// [`equivalence_allowing`] nothing that is not bitwise.
+pub fn equivalence(
+    original: &Graph,
+    rewritten: &Graph,
+    permitted: &BTreeSet<String>,
+) -> Result<Correspondence, Violation> {
+    equivalence_allowing(original, rewritten, permitted, &BTreeSet::new())
 }
 
 struct Check<'a> {

@@ -16,7 +16,7 @@ mod values;
 mod variants;
 mod violation;
 
-pub use equivalence::{Correspondence, Role, equivalence};
+pub use equivalence::{Correspondence, Role, equivalence, equivalence_allowing};
 pub use structure::structure;
 pub use updates::updates;
 pub use violation::Violation;

@@ -368,6 +368,24 @@ fn sound(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
 }
 
 #[test]
+fn halves_are_no_quarters() {
+    let graph = |second: &str| {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]> g (float[8] x) => (float y, float z) {{
+               [two] a, b = Split(x)
+               [four] c, d, e, f = Split(x)
+               [y] y = ReduceSum(a)
+               [z] z = ReduceSum({second})
+            }}"#
+        );
+        Graph::parse(&text).unwrap()
+    };
+    assert_eq!(verify(&graph("c"), &graph("c")), Ok(()));
+    let error = verify(&graph("c"), &graph("a")).unwrap_err();
+    insta::assert_snapshot!(error, @r#""z", which ReduceSum "z" writes, does not hold the original's value"#);
+}
+
+#[test]
 fn random_rewritings_are_accepted() {
     let mut random = SplitMix64::new(1);
     for seed in 0..300 {

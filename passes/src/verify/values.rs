@@ -38,6 +38,10 @@ impl Computation {
             .filter(|attribute| attribute.name != MARKER)
             .map(|attribute| (attribute.name.clone(), format!("{:?}", attribute.value)))
             .collect();
+        // Without sizes, the outputs alone say into how many equal parts.
+        if node.is("", "Split") && node.input(1).is_none() {
+            attributes.push(equal_parts(node.outputs.len()));
+        }
         attributes.sort();
         while inputs.last().is_some_and(Option::is_none) {
             inputs.pop();
@@ -50,6 +54,11 @@ impl Computation {
             inputs,
         }
     }
+}
+
+/// What a Split into equal parts has besides its attributes.
+pub(super) fn equal_parts(count: usize) -> (String, String) {
+    ("outputs".to_owned(), count.to_string())
 }
 
 /// What a copy may compute.
@@ -80,7 +89,14 @@ pub(super) struct Values {
 
 impl Values {
     /// Numbers the values of `graph`, whose nodes are given in a topological `order`.
-    pub(super) fn number(graph: &Graph, order: &[NodeId], permitted: &BTreeSet<String>) -> Values {
+    /// Nodes that are `permitted` by name may be repeated, approximations that are `allowed` stand for
+    /// what they replace.
+    pub(super) fn number(
+        graph: &Graph,
+        order: &[NodeId],
+        permitted: &BTreeSet<String>,
+        allowed: &BTreeSet<String>,
+    ) -> Values {
         let mut values = Values {
             of: vec![Value(u32::MAX); graph.tensor_count()],
             types: Vec::new(),
@@ -95,7 +111,7 @@ impl Values {
         for &id in order {
             values.number_node(graph, id, &updated, permitted);
         }
-        values.add_variants(graph, order);
+        values.add_variants(graph, order, allowed);
         values
     }
 

@@ -4,6 +4,8 @@
 //! stated in terms of values, and says why it holds. A rule gives computations of which the last
 //! has a value of the original; those on the way get values that the original does not have.
 
+use std::collections::BTreeSet;
+
 use activation::Relus;
 
 use super::trust;
@@ -11,6 +13,7 @@ use super::values::{Computation, Repeatable, Value, Values, updated_tensors};
 use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 
 mod activation;
+mod approximate;
 mod convolution;
 mod normalization;
 
@@ -18,8 +21,13 @@ type Attributes = Vec<(&'static str, AttributeValue)>;
 
 impl Values {
     /// Adds every computation by which a variant may replace a node of `graph`, whose nodes are
-    /// given in a topological `order`.
-    pub(super) fn add_variants(&mut self, graph: &Graph, order: &[NodeId]) {
+    /// given in a topological `order`; those that are not bitwise as far as they are `allowed`.
+    pub(super) fn add_variants(
+        &mut self,
+        graph: &Graph,
+        order: &[NodeId],
+        allowed: &BTreeSet<String>,
+    ) {
         let updated = updated_tensors(graph, order);
         let relus = activation::relus(self, graph, order, "Relu");
         let leaky = activation::relus(self, graph, order, "LeakyRelu");
@@ -37,6 +45,7 @@ impl Values {
             };
             if steady && trust::repeatable(node, false).is_ok() {
                 rules.apply(&relus, &leaky);
+                rules.approximate(allowed);
             } else if node.is("com.microsoft", "BatchNormInternal") {
                 rules.scaled_channels(&updated);
             }
@@ -186,10 +195,14 @@ impl Rules<'_> {
     }
 
     fn insert(&mut self, computation: Computation, value: Value) {
+        self.insert_all(computation, vec![Some(value)]);
+    }
+
+    fn insert_all(&mut self, computation: Computation, outputs: Vec<Option<Value>>) {
         let variant = Repeatable {
             original: self.id,
-            outputs: vec![Some(value)],
-            written: vec![true],
+            written: outputs.iter().map(Option::is_some).collect(),
+            outputs,
             forbidden: None,
             variant: true,
         };

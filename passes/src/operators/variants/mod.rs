@@ -8,13 +8,18 @@
 //! (`tests/variants.rs`).
 
 mod activation;
+mod approximate;
 mod convolution;
 mod normalization;
 mod pointwise;
 mod pooling;
 mod sums;
 
+pub use approximate::{APPROXIMATIONS, Approximation};
+
 use super::Provider;
+use std::collections::BTreeSet;
+
 use crate::graph::{Attribute, AttributeValue, ElementType, Graph, Node, NodeId, TensorId, Uses};
 
 /// Which idea a variant belongs to: what the ablation of MONeT's Figure 4 (Shah et al., 2021)
@@ -117,6 +122,24 @@ impl Variant {
     }
 }
 
+/// The variants of these groups and approximations that have a chance to pay on this provider.
+pub fn offered(
+    groups: &BTreeSet<Group>,
+    allowed: &BTreeSet<String>,
+    provider: Provider,
+) -> Vec<&'static Variant> {
+    // Two ways for one sum.
+    let in_order = allowed.contains("reassociated-sums");
+    let bitwise = VARIANTS
+        .iter()
+        .filter(|v| groups.contains(&v.group) && !(in_order && **v == sums::RUNNING_SUM));
+    let approximations = APPROXIMATIONS.iter().filter(|a| allowed.contains(a.name));
+    bitwise
+        .chain(approximations.flat_map(|a| a.variants))
+        .filter(|variant| variant.suits(provider))
+        .collect()
+}
+
 /// The nodes that compute the results of `node` again in another way than it did, with its own other
 /// results, in the order in which they run; they write what they compute again as if it were
 /// the original. `None` where there is no such way. Needs concrete shapes.
@@ -172,6 +195,8 @@ pub enum Like {
     Tensor(TensorId),
     /// Numbers; none for a scalar.
     Static(Vec<u64>),
+    /// That of one of so many equal parts of another tensor, along its first axis.
+    Slice(TensorId, u64),
 }
 
 /// A node that might be replaced.

@@ -2,7 +2,7 @@
 
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
 use crate::bytes::Bytes;
-use crate::graph::ElementType;
+use crate::graph::{ElementType, TensorId};
 
 /// `Sum(a, b, c, …)` needs all inputs at the same time: for a weight that n steps of a recurrent
 /// network share, n gradients. A chain of Adds needs the sum so far and one of them.
@@ -19,6 +19,11 @@ pub(super) const RUNNING_SUM: Variant = Variant {
 const WORTH: Bytes = Bytes(16 << 10);
 
 fn running_sum(site: &Site) -> Option<Vec<Part>> {
+    chain(site, &inputs_of_large_sum(site)?)
+}
+
+/// The inputs of a node that adds up at least three tensors without broadcasting.
+pub(super) fn inputs_of_large_sum(site: &Site) -> Option<Vec<TensorId>> {
     let node = site.node;
     let output = node.output(0)?;
     let element = site.element(output)?;
@@ -28,8 +33,13 @@ fn running_sum(site: &Site) -> Option<Vec<Part>> {
         && site.opset() >= 7
         && site.graph.tensor(output).bytes() >= Some(WORTH);
     let inputs: Option<Vec<_>> = node.inputs.iter().copied().collect();
-    let inputs =
-        inputs.filter(|all| applies && all.iter().all(|&input| site.alike(input, output)))?;
+    inputs.filter(|all| applies && all.iter().all(|&input| site.alike(input, output)))
+}
+
+/// Additions of `inputs`, one after another.
+pub(super) fn chain(site: &Site, inputs: &[TensorId]) -> Option<Vec<Part>> {
+    let output = site.node.output(0)?;
+    let element = site.element(output)?;
     let mut so_far = Read::Tensor(inputs[0]);
     let mut parts = Vec::with_capacity(inputs.len() - 1);
     for (number, &next) in inputs.iter().enumerate().skip(1) {

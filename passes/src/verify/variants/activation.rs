@@ -42,11 +42,11 @@ impl Rules<'_> {
             && self.alike(read, dx);
         for value in values {
             let inputs = vec![Some(gradient), Some(value)];
-            self.gradient(op_type, inputs, dx);
+            self.gradient_of_relu(op_type, inputs, dx);
             if masks {
                 let ones = self.above_zero(value, read);
                 let inputs = vec![Some(gradient), Some(ones)];
-                self.gradient(op_type, inputs, dx);
+                self.gradient_of_relu(op_type, inputs, dx);
             }
         }
         Some(())
@@ -71,7 +71,7 @@ impl Rules<'_> {
         self.define("Cast", to, vec![Some(above)], of(ElementType::Float))
     }
 
-    fn gradient(&mut self, op_type: &str, inputs: Vec<Option<Value>>, dx: TensorId) {
+    fn gradient_of_relu(&mut self, op_type: &str, inputs: Vec<Option<Value>>, dx: TensorId) {
         let attributes = match self.node.float("alpha") {
             Some(alpha) => vec![("alpha", AttributeValue::Float(alpha))],
             None => vec![],

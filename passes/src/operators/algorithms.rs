@@ -1,0 +1,283 @@
+//! cuDNN's algorithms for convolutions, with what each computes, moves and allocates.
+//!
+//! A model, not measured on any GPU. What the algorithms are and where they apply is from NVIDIA's
+//! documentation of `cudnnConvolutionFwdAlgo_t`, `cudnnConvolutionBwdDataAlgo_t` and
+//! `cudnnConvolutionBwdFilterAlgo_t` (the direct algorithm has a name there and no implementation). Work and
+//! workspace follow from the algorithms themselves: lowering to matrices (Chetlur et al., 2014), transforms
+//! by FFT (Mathieu, Henaff and LeCun, 2014), Winograd's minimal filtering (Lavin and Gray, 2016).
+//!
+//! N images, C channels, K filters, G groups; h x w elements of an image, p x q windows, r x s elements
+//! of a window; e bytes of an element.
+
+use super::conv::{Operands, operands};
+use super::view::View;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, Node};
+
+/// Which of the three products of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Y from X and W.
+    Forward,
+    /// dX from dY and W.
+    BackwardData,
+    /// dW from dY and X.
+    BackwardFilter,
+}
+
+/// One algorithm for one of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Algorithm {
+    /// As the table names it.
+    pub name: &'static str,
+    /// Floating point operations.
+    pub operations: f64,
+    /// Bytes read and written: operands, results and, twice, the workspace.
+    pub bytes: f64,
+    /// What it allocates besides its results.
+    pub workspace: Bytes,
+}
+
+/// What `node` may use for each product that it computes; empty for other nodes. Needs concrete shapes.
+pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)> {
+    let view = View::alone(graph, node);
+    let is_gradient = node.is("com.microsoft", "ConvGrad");
+    let wanted = match is_gradient {
+        true => [(0, Direction::BackwardData), (1, Direction::BackwardFilter)]
+            .into_iter()
+            .filter(|&(output, _)| node.output(output).is_some())
+            .map(|(_, direction)| direction)
+            .collect(),
+        false if node.is("", "Conv") => vec![Direction::Forward],
+        false => return Vec::new(),
+    };
+    let (data, weights) = if is_gradient { (1, 2) } else { (0, 1) };
+    let Ok(operands) = operands(&view, data, weights) else {
+        return Vec::new();
+    };
+    let narrow = match is_gradient {
+        true => view.input(0).ok().map(|dy| dy.shape.to_vec()),
+        false => view.output(0).map(|y| y.shape.to_vec()),
+    };
+    let Some(sizes) = narrow.and_then(|windows| Sizes::of(&operands, &windows)) else {
+        return Vec::new();
+    };
+    wanted
+        .into_iter()
+        .map(|direction| (direction, sizes.algorithms(direction)))
+        .collect()
+}
+
+struct Sizes {
+    images: f64,
+    channels: f64,
+    filters: f64,
+    groups: f64,
+    element: f64,
+    image: Vec<f64>,
+    windows: Vec<f64>,
+    kernel: Vec<f64>,
+    /// Strides and dilations are 1.
+    is_dense: bool,
+}
+
+impl Sizes {
+    fn of(operands: &Operands<'_>, windows: &[u64]) -> Option<Sizes> {
+        let numbers = |list: &[u64]| list.iter().map(|&n| n as f64).collect::<Vec<f64>>();
+        let (x, w) = (operands.data.shape, operands.weights.shape);
+        let window = &operands.window;
+        let ones = |list: &[u64]| list.iter().all(|&n| n == 1);
+        Some(Sizes {
+            images: *x.first()? as f64,
+            channels: *x.get(1)? as f64,
+            filters: *w.first()? as f64,
+            groups: operands.group as f64,
+            element: operands.data.element.bytes(1).0 as f64,
+            image: numbers(x.get(2..)?),
+            windows: numbers(windows.get(2..)?),
+            kernel: numbers(&window.kernel),
+            is_dense: ones(&window.strides) && ones(&window.dilations),
+        })
+    }
+
+    fn algorithms(&self, direction: Direction) -> Vec<Algorithm> {
+        let forward = direction == Direction::Forward;
+        let mut all = Vec::new();
+        let windows = product(&self.windows);
+        let elements = product(&self.kernel);
+        // The direct product, in each direction.
+        let direct =
+            2.0 * self.images * self.filters * windows * elements * self.channels / self.groups;
+        let implicit = |name, operations, workspace| self.algorithm(name, operations, workspace);
+        // Indices are worked out again for each tile, at about half the rate of the next.
+        all.push(implicit("implicit-gemm", 2.0 * direct, 0.0));
+        // An index of 4 bytes for each window and element of it.
+        let indices = 4.0 * windows * elements;
+        let with_indices = match direction {
+            Direction::Forward => "precomputed-gemm",
+            _ => "deterministic-gemm",
+        };
+        all.push(implicit(with_indices, direct, indices));
+        if forward {
+            // All windows of a batch as columns.
+            let columns = self.images * windows * elements * self.channels / self.groups;
+            all.push(implicit("gemm", direct, columns * self.element));
+        }
+        if direction == Direction::BackwardFilter {
+            // Partial sums of a few blocks of images, added up at the end.
+            let weights = self.filters * self.channels / self.groups * elements;
+            let blocks = self.images.min(8.0);
+            all.push(implicit("split-gemm", direct, blocks * weights * 4.0));
+        }
+        let plane = self.is_dense && self.groups == 1.0 && self.image.len() == 2;
+        if plane {
+            all.extend(self.by_fft("fft", &self.whole_image(), 1.0));
+            let side = |axis: usize| (32.0 - self.kernel[axis] + 1.0).max(1.0);
+            let tiles = (0..2).map(|axis| (self.windows[axis] / side(axis)).ceil());
+            if self.kernel.iter().all(|&k| k <= 32.0) {
+                all.extend(self.by_fft("tiled-fft", &[32.0, 32.0], tiles.product()));
+            }
+        }
+        if plane && self.kernel == [3.0, 3.0] {
+            if direction != Direction::BackwardFilter {
+                // F(2 x 2, 3 x 3): tiles of 4 x 4, the transformed weights alone are kept.
+                let weights = 16.0 * self.channels * self.filters * self.element;
+                all.push(self.algorithm("winograd", direct * 16.0 / 36.0, weights));
+            }
+            all.push(self.non_fused_winograd(4.0, 6.0));
+        }
+        all
+    }
+
+    /// F(m x m, 3 x 3) in tiles of t x t, t = m + 2: a product of matrices for each element of a tile.
+    fn non_fused_winograd(&self, m: f64, t: f64) -> Algorithm {
+        let tiles: f64 = self.windows.iter().map(|&n| (n / m).ceil()).product();
+        let tiles = tiles * self.images;
+        let (channels, filters) = (self.channels, self.filters);
+        let kept = t * t * (tiles * (channels + filters) + channels * filters);
+        let operations = 2.0 * t * t * tiles * channels * filters;
+        self.algorithm("winograd-non-fused", operations, kept * self.element)
+    }
+
+    /// The image with a margin, in powers of two; cuDNN takes up to 256.
+    fn whole_image(&self) -> Vec<f64> {
+        let axes = self.image.iter().zip(&self.kernel);
+        axes.map(|(&n, &k)| (n + k - 1.0).log2().ceil().exp2())
+            .collect()
+    }
+
+    /// Spectra of all images, filters and results, of `tiles` tiles each; half of a real spectrum is
+    /// redundant. `None` where a tile is too large.
+    fn by_fft(&self, name: &'static str, tile: &[f64], tiles: f64) -> Option<Algorithm> {
+        if tile.iter().any(|&n| n > 256.0) {
+            return None;
+        }
+        let (points, spectrum) = (product(tile), tile[0] * (tile[1] / 2.0 + 1.0));
+        let (images, channels, filters) = (self.images * tiles, self.channels, self.filters);
+        let planes = images * (channels + filters) + channels * filters;
+        // A complex multiply-add is 8 operations, a real transform of n points 2.5 n log2 n.
+        let operations =
+            8.0 * spectrum * images * channels * filters + 2.5 * points * points.log2() * planes;
+        Some(self.algorithm(name, operations, planes * spectrum * 8.0))
+    }
+
+    fn algorithm(&self, name: &'static str, operations: f64, workspace: f64) -> Algorithm {
+        let data = self.images * self.channels * product(&self.image);
+        let result = self.images * self.filters * product(&self.windows);
+        let weights = self.filters * self.channels / self.groups * product(&self.kernel);
+        Algorithm {
+            name,
+            operations,
+            bytes: (data + result + weights) * self.element + 2.0 * workspace,
+            // Saturates.
+            workspace: Bytes(workspace as u64),
+        }
+    }
+}
+
+fn product(sizes: &[f64]) -> f64 {
+    sizes.iter().product()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Case;
+    use super::*;
+
+    fn shown(case: Case) -> Vec<String> {
+        let (graph, node) = case.inferred();
+        let each = |(direction, all): (Direction, Vec<Algorithm>)| {
+            all.into_iter().map(move |one| {
+                let (name, operations) = (one.name, one.operations / 1e6);
+                format!(
+                    "{direction:?} {name}: {operations:.2} M, {}",
+                    one.workspace.0
+                )
+            })
+        };
+        algorithms(&graph, &node)
+            .into_iter()
+            .flat_map(each)
+            .collect()
+    }
+
+    #[test]
+    fn a_dense_3_x_3_convolution_has_all() {
+        // Direct: 2 * (2 * 16 * 8 * 8 outputs) * 9 * 4 = 147,456. Indices: 8 * 8 * 9 * 4 = 2,304. Columns:
+        // 2 * 64 * 9 * 4 * 4 = 18,432. FFT: 10 -> 16, 16 * 9 = 144 complex numbers for 2 * (4 + 16) + 64
+        // = 104 planes, 144 * 104 * 8 = 119,808. Tiled: 32 * 17 * 104 * 8 = 452,608. Winograd: 16 * 64 * 4
+        // = 4,096; non-fused: 2 * 2 tiles of 2 images, 36 * (8 * 20 + 64) * 4 = 32,256.
+        let case = Case::onnx("Conv")
+            .float(&[2, 4, 8, 8])
+            .float(&[16, 4, 3, 3]);
+        insta::assert_snapshot!(shown(case.list("pads", &[1, 1, 1, 1])).join("\n"), @r"
+        Forward implicit-gemm: 0.29 M, 0
+        Forward precomputed-gemm: 0.15 M, 2304
+        Forward gemm: 0.15 M, 18432
+        Forward fft: 0.68 M, 119808
+        Forward tiled-fft: 3.22 M, 452608
+        Forward winograd: 0.07 M, 4096
+        Forward winograd-non-fused: 0.04 M, 32256
+        ");
+    }
+
+    #[test]
+    fn strides_groups_and_axes_leave_the_products_of_matrices() {
+        let names = |case: Case| {
+            let (graph, node) = case.inferred();
+            let all = algorithms(&graph, &node);
+            all[0].1.iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        let gemms = ["implicit-gemm", "precomputed-gemm", "gemm"];
+        let conv = |x: &[u64], w: &[u64]| Case::onnx("Conv").float(x).float(w);
+        assert_eq!(
+            names(conv(&[1, 4, 8, 8], &[4, 4, 3, 3]).list("strides", &[2, 2])),
+            gemms
+        );
+        assert_eq!(
+            names(conv(&[1, 4, 8, 8], &[4, 2, 3, 3]).int("group", 2)),
+            gemms
+        );
+        assert_eq!(names(conv(&[1, 4, 8], &[4, 4, 3])), gemms);
+    }
+
+    #[test]
+    fn a_gradient_has_algorithms_for_each_of_its_products() {
+        let case = Case::microsoft("ConvGrad")
+            .float(&[2, 16, 8, 8])
+            .float(&[2, 4, 8, 8])
+            .float(&[16, 4, 1, 1])
+            .outputs(2);
+        insta::assert_snapshot!(shown(case).join("\n"), @r"
+        BackwardData implicit-gemm: 0.03 M, 0
+        BackwardData deterministic-gemm: 0.02 M, 256
+        BackwardData fft: 0.14 M, 33280
+        BackwardData tiled-fft: 3.22 M, 452608
+        BackwardFilter implicit-gemm: 0.03 M, 0
+        BackwardFilter deterministic-gemm: 0.02 M, 256
+        BackwardFilter split-gemm: 0.02 M, 512
+        BackwardFilter fft: 0.14 M, 33280
+        BackwardFilter tiled-fft: 3.22 M, 452608
+        ");
+    }
+}
