@@ -103,5 +103,18 @@ class Offload(unittest.TestCase):
                 run(node, [("x", [4])], [("y", [4])], {})
 
 
+class Attributes(unittest.TestCase):
+    """Where a runtime that honours them could read an algorithm of each node."""
+
+    def test_convolutions_load_with_attributes_of_two_underscores(self):
+        node = helper.make_node("Conv", ["x", "w"], ["y"], __ckpt_conv_algo="winograd")
+        ones = {"x": numpy.ones([1, 1, 3, 3], "f"), "w": numpy.ones([1, 1, 3, 3], "f")}
+        shapes = [(name, [1, 1, 3, 3]) for name in ("x", "w")]
+        self.assertEqual(run(node, shapes, [("y", [1, 1, 1, 1])], ones)[0].item(), 9)
+        node = helper.make_node("Conv", ["x", "w"], ["y"], ckpt_conv_algo="winograd")
+        with self.assertRaisesRegex(Exception, "Unrecognized attribute"):
+            run(node, shapes, [("y", [1, 1, 1, 1])], ones)
+
+
 if __name__ == "__main__":
     unittest.main()
