@@ -13,6 +13,7 @@ use super::{
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::{Liveness, TENSOR};
 use crate::analysis::sequences::sequences;
+use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
@@ -365,7 +366,7 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         below: u64,
     ) -> Option<Candidate> {
-        let mut target = budget - self.spare();
+        let mut target = (budget - self.spare()).min(self.room(planner, budget));
         for _ in 0..CORRECTIONS {
             let plan = planner.within(target).ok();
             // The smallest may fit, though it needs more than the target.
@@ -382,6 +383,27 @@ impl<'o> Pipeline<'o> {
             }
         }
         None
+    }
+
+    /// What is left of the budget beside what the runtime's settings add to a plan, as a quick one tells: the
+    /// search, which knows none of it, need not be asked twice then.
+    fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
+        if self.options.settings == RuntimeSettings::LEAN {
+            return budget;
+        }
+        let Some(plan) = planner.sketch(budget - self.spare()) else {
+            return budget;
+        };
+        let (mut graph, costs) = self.apply(&plan);
+        let enforce = self.enforce(budget - frame(&graph), &costs, Thinning::Quick);
+        match enforce.run(&mut graph) {
+            Ok(_) => {
+                let sketched = self.candidate(graph, &plan);
+                let misses = sketched.need() > budget;
+                budget - Bytes(sketched.extra().0 * u64::from(misses))
+            }
+            Err(_) => budget,
+        }
     }
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
@@ -603,6 +625,10 @@ impl Planner for Searches {
             Some(plan) => Ok(plan),
             None => Err(Unplanned::TooLarge(self.smallest().unwrap_or_default())),
         }
+    }
+
+    fn sketch(&mut self, budget: Bytes) -> Option<Plan> {
+        self.searches.first()?.sketch(budget)
     }
 
     /// Looks in one order only: what an order needs least is much the same in all.

@@ -262,6 +262,12 @@ impl Search {
         Some(self.added(cost))
     }
 
+    /// A plan within `budget` made with as little work as can be.
+    pub fn sketch(&self, budget: Bytes) -> Option<Plan> {
+        let found = self.start(&Start::Greedy(Exponent::One), self.target(budget))?;
+        Some(self.plan(&found.decisions))
+    }
+
     fn find_starts(&mut self, budget: Bytes) -> Starts {
         let target = self.target(budget);
         let near = self.starts.take().filter(|known| {

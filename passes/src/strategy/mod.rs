@@ -220,6 +220,11 @@ pub trait Planner {
     /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
 
+    /// Some plan within `budget`, made far more quickly; `None` if that is not possible.
+    fn sketch(&mut self, _budget: Bytes) -> Option<Plan> {
+        None
+    }
+
     /// The plan with the smallest peak; or why such graphs are refused.
     fn smallest(&mut self) -> Result<Plan, String> {
         match self.within(Bytes::ZERO) {

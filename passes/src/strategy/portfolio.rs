@@ -107,6 +107,10 @@ impl Planner for Portfolio<'_> {
         Err(Unplanned::TooLarge(Self::least(plans)))
     }
 
+    fn sketch(&mut self, budget: Bytes) -> Option<Plan> {
+        self.own.sketch(budget)
+    }
+
     fn smallest(&mut self) -> Result<Plan, String> {
         let mut plans = vec![self.own.smallest()?];
         if let Some(others) = self.others() {
