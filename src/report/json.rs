@@ -17,6 +17,11 @@ struct Figures<'a> {
     peak_after_bytes: u64,
     smallest_peak_bytes: u64,
     reordered_peak_bytes: u64,
+    /// What the runtime's arena takes from the system, by how it grows; 0 where the settings have none.
+    reserved_before_bytes: u64,
+    reserved_after_bytes: u64,
+    reserved_before_as_requested_bytes: u64,
+    reserved_after_as_requested_bytes: u64,
     /// Added time / time of the unmodified step.
     overhead: f64,
     recomputation_overhead: f64,
@@ -116,6 +121,10 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         peak_after_bytes: summary.after.bytes.0,
         smallest_peak_bytes: summary.smallest_peak.0,
         reordered_peak_bytes: summary.reordered_peak.0,
+        reserved_before_bytes: summary.reserved_before.powers_of_two.0,
+        reserved_after_bytes: summary.reserved_after.powers_of_two.0,
+        reserved_before_as_requested_bytes: summary.reserved_before.as_requested.0,
+        reserved_after_as_requested_bytes: summary.reserved_after.as_requested.0,
         overhead: summary.overhead(),
         recomputation_overhead: summary.recomputation_overhead(),
         lower_bound_overhead: summary.lower_bound_overhead(),

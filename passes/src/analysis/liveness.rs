@@ -5,6 +5,7 @@
 //! beginning to the end.
 
 use super::allocation::{self, Allocation};
+use super::arena::{self, Growth};
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
@@ -32,10 +33,31 @@ pub struct Liveness {
     pub pattern: Option<Bytes>,
     /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
     pub pattern_tables: Bytes,
+    /// What the runtime's arena takes from the system for the step, what the caller owns included.
+    pub reserved: Reserved,
     /// The nodes as they run.
     pub order: Vec<NodeId>,
     /// What is live at the peak besides what the caller owns, largest first.
     pub holders: Vec<Holder>,
+}
+
+/// What the arena reserves, by how it grows (`arena_extend_strategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// kNextPowerOfTwo, the default.
+    pub powers_of_two: Bytes,
+    /// kSameAsRequested.
+    pub as_requested: Bytes,
+}
+
+impl Reserved {
+    /// The larger of each.
+    pub fn max(self, other: Reserved) -> Reserved {
+        Reserved {
+            powers_of_two: self.powers_of_two.max(other.powers_of_two),
+            as_requested: self.as_requested.max(other.as_requested),
+        }
+    }
 }
 
 /// Something that occupies memory.
@@ -87,6 +109,8 @@ impl Liveness {
             let mut executed = execution_order(run, order);
             let allocation = allocation::allocate(run, &shapes, &executed, settings);
             let needs = profile(run, &executed, &allocation);
+            let reserved = [Growth::PowersOfTwo, Growth::AsRequested]
+                .map(|growth| arena::reserved(run, &executed, &allocation, growth));
             let tensors = tensors(run, &executed);
             if let Some(kept) = kept {
                 for node in &mut executed {
@@ -98,10 +122,13 @@ impl Liveness {
                 needs,
                 tensors,
             };
-            (
-                order,
-                Liveness::describe(graph, &skeleton, &executed, known),
-            )
+            let mut liveness = Liveness::describe(graph, &skeleton, &executed, known);
+            let [powers_of_two, as_requested] = reserved.map(|bytes| liveness.fixed + Bytes(bytes));
+            liveness.reserved = Reserved {
+                powers_of_two,
+                as_requested,
+            };
+            (order, liveness)
         };
         let orders = ExecutionOrder::of(&skeleton).iter();
         let mut all: Vec<_> = orders
@@ -164,6 +191,7 @@ impl Liveness {
             tensors,
             pattern: allocation.pattern.map(Bytes),
             pattern_tables: Bytes(allocation.tables),
+            reserved: Reserved::default(),
             order,
             holders,
         }

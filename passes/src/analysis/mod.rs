@@ -2,6 +2,7 @@
 
 pub mod algorithms;
 pub(crate) mod allocation;
+pub(crate) mod arena;
 pub mod cost;
 pub mod liveness;
 mod memory_efficient;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use need::{describe, need, simulated};
 
 use crate::analysis::cost::{Device, Overrides, costs};
-use crate::analysis::liveness::fixed_bytes;
+use crate::analysis::liveness::{Reserved, fixed_bytes};
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
@@ -106,6 +106,10 @@ pub struct Summary {
     /// What the written order of first computations needs as planned, with variants and without
     /// recomputation, the runtime's frame included: what order and variants give alone.
     pub reordered_peak: Bytes,
+    /// What the arena reserves for a step of the unmodified graph in DEFAULT order, what the caller owns included.
+    pub reserved_before: Reserved,
+    /// The same of the rewritten graph, in the order and form in which it is most.
+    pub reserved_after: Reserved,
     /// Time of the unmodified step in nanoseconds, by the cost model.
     pub time_before: u64,
     /// Time that new nodes add.

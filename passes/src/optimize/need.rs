@@ -3,7 +3,7 @@
 use super::form::Choices;
 use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs};
-use crate::analysis::liveness::{Holder, Liveness};
+use crate::analysis::liveness::{Holder, Liveness, Reserved};
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
@@ -20,6 +20,8 @@ pub(super) struct Candidate {
     /// The variants that the search put into it.
     pub(super) variants: Choices,
     worst: Liveness,
+    /// The largest of every way of running it.
+    reserved: Reserved,
     /// The largest need of tensors and their objects, were the settings lean.
     lean: Bytes,
 }
@@ -38,6 +40,8 @@ impl Candidate {
     pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let all = simulated(&graph, &costs, options);
+        let reserved = all.iter().map(|(_, liveness)| liveness.reserved);
+        let reserved = reserved.fold(Reserved::default(), Reserved::max);
         // The first of equals, so that the plain DEFAULT order is described where it can be.
         let all = all.into_iter().map(|(_, liveness)| liveness).rev();
         let worst = all
@@ -60,6 +64,7 @@ impl Candidate {
             costs,
             variants: Choices::new(),
             worst,
+            reserved,
             lean,
         }
     }
@@ -73,6 +78,11 @@ impl Candidate {
     /// settings add.
     pub(super) fn extra(&self) -> Bytes {
         self.need() - self.lean
+    }
+
+    /// What the arena reserves, should there be one.
+    pub(super) fn reserved(&self) -> Reserved {
+        self.reserved
     }
 
     /// That need in detail.

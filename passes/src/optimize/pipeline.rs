@@ -516,6 +516,8 @@ impl<'o> Pipeline<'o> {
                 .fold(0, u64::saturating_add),
             reordered_peak: search.without_copies().predicted_peak + frame(&form.graph) + reserve,
             lower_bound: self.lower_bound(&search, room, time_added, longer),
+            reserved_before: self.before.reserved,
+            reserved_after: candidate.reserved(),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.original.order().len(),
