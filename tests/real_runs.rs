@@ -286,6 +286,36 @@ fn a_rewritten_graph_trains_as_the_original_does() {
 }
 
 #[test]
+fn the_arena_reserves_what_is_predicted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = root().join("testdata/models/resnet18.onnx");
+    let rewritten = folder.path().join("rewritten.onnx");
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", "fixed+50%", "--dim", "batch=8"])
+        .args(["--json", "--quiet"])
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    for (growth, key) in [("powers-of-two", ""), ("as-requested", "_as_requested")] {
+        for (when, graph) in [("before", &original), ("after", &rewritten)] {
+            let script = ["tools/run_step.py".as_ref(), graph.as_os_str()];
+            let options = ["--settings", "default", "--dim", "batch=8", "--growth"].map(OsStr::new);
+            let like = ["--inputs-of".as_ref(), original.as_os_str()];
+            let script = script.into_iter().chain(options);
+            let output = preloaded(script.chain([growth.as_ref()]).chain(like));
+            assert_success(&output);
+            let run: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+            let measured = run["kept_bytes_per_step"][0].as_f64().expect("bytes");
+            let key = format!("reserved_{when}{key}_bytes");
+            let predicted = number(&plan, &key) - number(&plan, "fixed_bytes");
+            assert_close(&key, predicted, measured);
+        }
+    }
+}
+
+#[test]
 fn the_halves_of_a_graph_with_a_yield_op_compute_the_same_bits_in_less() {
     let dims = ["--dim", "x_dim0=2", "--dim", "y_dim0=256"];
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -48,6 +48,8 @@ def arguments():
                         help="default: nothing changed; lean: no buffer reuse, no memory pattern, no arena; "
                         "reuse, pattern: one of them without the other, no arena")
     parser.add_argument("--no-arena", action="store_true", help="no arena with --settings default either")
+    parser.add_argument("--growth", choices=["powers-of-two", "as-requested"],
+                        help="the arena's extend strategy, with --settings default")
     parser.add_argument("--inputs-of", metavar="MODEL", help="feed what would be fed to MODEL: a rewritten graph declares "
                         "more shapes, from which contents are derived")
     parser.add_argument("--threads", type=int, default=1)
@@ -117,6 +119,14 @@ def session_options(args, profile_prefix):
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
     return options
+
+
+def use_arena(options, growth):
+    """The session takes an arena that grows so."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    strategy = {"powers-of-two": 0, "as-requested": 1}[growth]
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"max_mem": 0, "arena_extend_strategy": strategy}))
+    options.add_session_config_entry("session.use_env_allocators", "1")
 
 
 class MallocCounter:
@@ -196,17 +206,21 @@ def main():
     model, arrays, output_names, nodes = load_model(args.model, args)
     scratch = tempfile.mkdtemp(prefix="ckpt-profile-") if args.profile else None
     options = session_options(args, os.path.join(scratch, "p") if scratch else None)
+    if args.growth:
+        use_arena(options, args.growth)
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     del model
     before = {name: digest(array) for name, array in arrays.items()}
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
-    counter, peaks, seconds = MallocCounter(), [], []
+    counter, peaks, kept, seconds = MallocCounter(), [], [], []
     for _ in range(args.steps):
         io = bound_step(session, values, output_names)
         gc.collect()
+        live = counter.live() if counter.live else None
         start = time.perf_counter()
         peaks.append(counter.during(lambda: session.run_with_iobinding(io)))
+        kept.append(None if live is None else counter.live() - live)
         seconds.append(time.perf_counter() - start)
         results = {name: value.numpy() for name, value in zip(output_names, io.get_outputs())}
         del io
@@ -229,6 +243,7 @@ def main():
     json.dump({
         "peak_bytes": None if None in peaks else max(peaks),
         "peak_bytes_per_step": peaks,
+        "kept_bytes_per_step": kept,  # by outputs, and by the arena
         "caller_bytes": sum(array.nbytes for array in arrays.values()),
         "seconds_per_step": seconds,
         "digests": {name: digest(array) for name, array in sorted(results.items())},

@@ -3,7 +3,7 @@
 //! Source: ONNX Runtime's BFCArena. Sizes are rounded up to 256 bytes. An allocation gets the smallest free chunk
 //! that is large enough, cut in two if it is twice as large or 128 MB larger. If there is none, the arena takes
 //! another region, and gives none back. Of a region it keeps an index of 8 bytes for every 256, taken from the
-//! system as well.
+//! system as well. Checked against a malloc counter with the arena on (`tests/real_runs.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -182,21 +182,26 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
+    /// The index takes 1/32 of a region.
+    fn with_index(regions: u64) -> u64 {
+        regions + regions / 32
+    }
+
     #[test]
     fn regions_double_or_are_what_was_asked_for() {
         let mut arena = Arena::new(Growth::PowersOfTwo);
         arena.allocate(1);
-        assert_eq!(arena.reserved, MIB);
+        assert_eq!(arena.reserved, with_index(MIB));
         // More than the rest of the first: the next has twice its size.
         arena.allocate(MIB);
-        assert_eq!(arena.reserved, 3 * MIB);
+        assert_eq!(arena.reserved, with_index(3 * MIB));
         // 2 MiB doubled until it is enough.
         arena.allocate(9 * MIB);
-        assert_eq!(arena.reserved, 19 * MIB);
+        assert_eq!(arena.reserved, with_index(19 * MIB));
         let mut arena = Arena::new(Growth::AsRequested);
         arena.allocate(1);
         arena.allocate(MIB);
-        assert_eq!(arena.reserved, 256 + MIB);
+        assert_eq!(arena.reserved, with_index(256 + MIB));
     }
 
     #[test]
@@ -204,15 +209,15 @@ mod tests {
         let mut arena = Arena::new(Growth::PowersOfTwo);
         let size = 256 * KIB;
         let parts: Vec<u64> = (0..4).filter_map(|_| arena.allocate(size)).collect();
-        assert_eq!(arena.reserved, MIB);
+        assert_eq!(arena.reserved, with_index(MIB));
         arena.free(parts[0]);
         arena.free(parts[2]);
         // Half free, but in two parts.
         arena.free(parts[1]);
         assert_eq!(arena.allocate(3 * size), Some(parts[0]));
-        assert_eq!(arena.reserved, MIB);
+        assert_eq!(arena.reserved, with_index(MIB));
         arena.allocate(2 * size);
-        assert_eq!(arena.reserved, 3 * MIB);
+        assert_eq!(arena.reserved, with_index(3 * MIB));
     }
 
     #[test]
