@@ -1,11 +1,13 @@
 //! `ckpt-opt conv-table`: what each convolution of a graph takes with each of cuDNN's algorithms.
 //! `docs/convolution-algorithms.md` describes the JSON.
 
-use ckpt_passes::analysis::algorithms::{Timed, timed};
-use ckpt_passes::graph::{Graph, Node};
+use std::collections::BTreeMap;
+
+use ckpt_passes::analysis::algorithms::{self, Product, Timed, timed};
+use ckpt_passes::analysis::cost::Device;
+use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
-use ckpt_passes::operators::algorithms::Direction;
-use ckpt_passes::optimize::{OptimizeError, with_shapes};
+use ckpt_passes::optimize::{OptimizeError, Options, with_shapes};
 use serde::Serialize;
 
 use crate::cli::{ConvTable, Messages};
@@ -15,28 +17,30 @@ use crate::run::{self, Failure};
 #[derive(Serialize)]
 struct Table<'a> {
     device: &'a str,
-    /// Where the figures are from: only a model so far.
+    /// Where the figures are from.
     source: &'static str,
     convolutions: Vec<Convolution<'a>>,
 }
 
 /// One product of all nodes with the same operator, sizes and attributes.
-#[derive(PartialEq, Serialize)]
+#[derive(Serialize)]
 struct Convolution<'a> {
     operator: &'a str,
     product: &'static str,
     /// Sizes of the node's inputs.
-    inputs: Vec<&'a [u64]>,
-    /// Those attributes that are given.
+    inputs: &'a [Vec<u64>],
     attributes: Attributes<'a>,
-    element_type: &'static str,
+    element_type: &'a str,
     /// Names.
-    nodes: Vec<&'a str>,
+    nodes: &'a [&'a str],
     algorithms: Vec<Algorithm>,
 }
 
-#[derive(PartialEq, Serialize)]
+/// Those that are given.
+#[derive(Serialize)]
 struct Attributes<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto_pad: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pads: Option<&'a [i64]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +51,7 @@ struct Attributes<'a> {
     group: Option<i64>,
 }
 
-#[derive(PartialEq, Serialize)]
+#[derive(Serialize)]
 struct Algorithm {
     algorithm: &'static str,
     time_ns: u64,
@@ -58,13 +62,7 @@ struct Algorithm {
 pub fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, Failure> {
     let profile = run::profile(&arguments.setting)?;
     let options = run::options(&arguments.setting, profile.as_ref())?;
-    if options.device.provider != Provider::Cuda {
-        return Err(Failure::Usage(format!(
-            "--device {} has no cuDNN; conv-table is for v100, a100, h100, h200 or a file with the \
-             provider cuda",
-            options.device.name
-        )));
-    }
+    has_cudnn("conv-table", &options.device)?;
     let model = Model::open(&arguments.input)?;
     let graph = run::graph(&model, profile.as_ref(), &options)?;
     run::warn(&model, &graph, &options, profile.as_ref(), messages);
@@ -72,55 +70,90 @@ pub fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, 
         file: arguments.input.clone(),
         error: OptimizeError::Shape(error).into(),
     })?;
-    let mut convolutions: Vec<Convolution<'_>> = Vec::new();
-    for &id in graph.order() {
-        let node = graph.node(id);
-        for (direction, algorithms) in timed(&graph, node, &options.device) {
-            let one = convolution(&graph, node, direction, &algorithms);
-            let same = |other: &&mut Convolution<'_>| {
-                let key = |of: &Convolution<'_>| (of.product, of.element_type);
-                key(other) == key(&one)
-                    && other.operator == one.operator
-                    && other.inputs == one.inputs
-                    && other.attributes == one.attributes
-            };
-            match convolutions.iter_mut().find(same) {
-                Some(known) => known.nodes.push(&node.name),
-                None => convolutions.push(one),
-            }
-        }
-    }
+    let products = products(&graph, &options);
     Ok(crate::report::line(&Table {
         device: &options.device.name,
-        source: "model",
-        convolutions,
+        source: match options.device.convolutions.table.is_empty() {
+            true => "model",
+            false => "table and model",
+        },
+        convolutions: products
+            .iter()
+            .map(|(product, (nodes, all))| convolution(product, nodes, all))
+            .collect(),
     }))
 }
 
+/// An error where cuDNN computes nothing; `asked` needs it.
+pub(crate) fn has_cudnn(asked: &str, device: &Device) -> Result<(), Failure> {
+    match device.provider {
+        Provider::Cuda => Ok(()),
+        Provider::Cpu => Err(Failure::Usage(format!(
+            "--device {} has no cuDNN; {asked} is for v100, a100, h100, h200 or a file with the \
+             provider cuda",
+            device.name
+        ))),
+    }
+}
+
+/// How many products of the graph the given table does not have, and how many there are; none where no table is
+/// given or shapes are missing.
+pub(crate) fn missing(graph: &Graph, options: &Options) -> (usize, usize) {
+    let table = &options.device.convolutions.table;
+    let Some(graph) = (!table.is_empty())
+        .then(|| with_shapes(graph, options).ok())
+        .flatten()
+    else {
+        return (0, 0);
+    };
+    let all = products(&graph, options);
+    let missing = all.keys().filter(|product| !table.contains_key(product));
+    (missing.count(), all.len())
+}
+
+/// By product, the nodes that compute it, and its algorithms.
+type Products<'g> = BTreeMap<Product, (Vec<&'g str>, Vec<Timed>)>;
+
+fn products<'g>(graph: &'g Graph, options: &Options) -> Products<'g> {
+    let mut products = Products::new();
+    for &id in graph.order() {
+        let node = graph.node(id);
+        for (direction, algorithms) in timed(graph, node, &options.device) {
+            let product = Product::of(graph, node, direction);
+            let (nodes, _) = products
+                .entry(product)
+                .or_insert_with(|| (Vec::new(), algorithms));
+            nodes.push(&node.name);
+        }
+    }
+    products
+}
+
 fn convolution<'a>(
-    graph: &'a Graph,
-    node: &'a Node,
-    direction: Direction,
+    product: &'a Product,
+    nodes: &'a [&'a str],
     algorithms: &[Timed],
 ) -> Convolution<'a> {
-    let shape = |id| graph.tensor(id).shape.as_deref();
-    let element = node.reads().find_map(|id| graph.tensor(id).element);
+    let algorithms::Attributes {
+        auto_pad,
+        pads,
+        strides,
+        dilations,
+        group,
+    } = &product.attributes;
     Convolution {
-        operator: &node.op_type,
-        product: match direction {
-            Direction::Forward => "forward",
-            Direction::BackwardData => "backward-data",
-            Direction::BackwardFilter => "backward-filter",
-        },
-        inputs: node.reads().filter_map(shape).collect(),
+        operator: &product.operator,
+        product: product.direction.name(),
+        inputs: &product.inputs,
         attributes: Attributes {
-            pads: node.ints("pads"),
-            strides: node.ints("strides"),
-            dilations: node.ints("dilations"),
-            group: node.int("group"),
+            auto_pad: auto_pad.as_deref(),
+            pads: pads.as_deref(),
+            strides: strides.as_deref(),
+            dilations: dilations.as_deref(),
+            group: *group,
         },
-        element_type: element.map_or("unknown", |element| element.name()),
-        nodes: vec![&node.name],
+        element_type: &product.element_type,
+        nodes,
         algorithms: algorithms
             .iter()
             .map(|one| Algorithm {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::analysis::cost::{Device, Overrides};
 use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
@@ -21,9 +21,10 @@ use ckpt_passes::watch::Watch;
 use thiserror::Error;
 
 use crate::cli::{
-    self, CostsError, DeviceError, Inspect, Messages, Profile, ProfileError, Rewrite, Setting,
-    Verify,
+    self, ConvTableError, CostsError, DeviceError, Inspect, Messages, Profile, ProfileError,
+    Rewrite, Setting, Verify,
 };
+use crate::conv_table;
 use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export_with};
 use crate::report::{self, Outcome, ReportFile, Session};
 
@@ -40,6 +41,8 @@ pub enum Failure {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Costs(#[from] CostsError),
+    #[error(transparent)]
+    ConvTable(#[from] ConvTableError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
     #[error(transparent)]
@@ -103,7 +106,7 @@ pub fn rewrite(
     messages: &Messages,
 ) -> Result<String, Failure> {
     let profile = profile(&arguments.setting)?;
-    let options = Options {
+    let mut options = Options {
         budget: arguments.budget.budget,
         allowed: arguments.allow.iter().cloned().collect(),
         variants: arguments
@@ -156,6 +159,10 @@ pub fn rewrite(
         error: error.into(),
     })?;
     let search_time = searching.elapsed();
+    // What the written file holds for.
+    if let Some(choice) = optimized.summary.convolutions {
+        options.device.convolutions.choice = choice;
+    }
     let session = Session::of(&options, &optimized.summary);
 
     if let Some(output) = output {
@@ -316,13 +323,23 @@ pub(crate) fn solver(limit: Option<Duration>) -> Solving {
     }
 }
 
+/// The device, with what the table says of its convolutions.
+fn device(setting: &Setting) -> Result<Device, Failure> {
+    let mut device = cli::find_device(&setting.device)?;
+    if let Some(path) = &setting.conv_table {
+        conv_table::has_cudnn("--conv-table", &device)?;
+        device.convolutions.table = Arc::new(cli::read_conv_table(path, &device.name)?);
+    }
+    Ok(device)
+}
+
 /// What the arguments and the files that they name say; the budget is for the caller to set.
 pub(crate) fn options(setting: &Setting, profile: Option<&Profile>) -> Result<Options, Failure> {
     Ok(Options {
         bindings: setting.bindings()?,
         budget: BudgetRequest::Smallest,
         reserve: setting.reserve,
-        device: cli::find_device(&setting.device)?,
+        device: device(setting)?,
         overrides: overrides(setting, profile)?,
         variants: Default::default(),
         allowed: Default::default(),
@@ -373,6 +390,12 @@ pub(crate) fn warn(
     {
         messages.warning(doubt);
     }
+    let (missing, all) = conv_table::missing(graph, options);
+    if missing > 0 {
+        messages.warning(format_args!(
+            "the convolution table has nothing for {missing} of {all} products of convolutions, which are worked out"
+        ));
+    }
     let overrunning = overrunning(graph);
     if options.device.provider == Provider::Cpu && !overrunning.is_empty() {
         messages.warning(format_args!(
@@ -417,7 +440,6 @@ fn has_yield(graph: &Graph) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ckpt_passes::analysis::cost::Device;
     use insta::assert_snapshot;
 
     use super::*;

@@ -935,3 +935,94 @@ fn algorithms_are_listed_for_each_product_of_a_convolution() {
     let cpu = folder.output(["conv-table", "in.onnx"]);
     assert_eq!(cpu.status.code(), Some(2));
 }
+
+/// A table of the small graph's convolutions on a V100, `change`d.
+fn written_table(folder: &Folder, change: impl FnOnce(&mut Value)) {
+    let output = folder.output(["conv-table", "in.onnx", "--device", "v100"]);
+    let mut table = json(&output);
+    change(&mut table);
+    folder.write("table.json", &table.to_string());
+}
+
+#[test]
+fn plans_for_a_gpu_go_by_the_table_and_say_what_the_provider_has_to_be_told() {
+    let folder = Folder::new();
+    let on_gpu = [&SMALL[..], &["--json", "--device", "v100"]].concat();
+    let with_table = [
+        &on_gpu[..],
+        &["--conv-table", "table.json", "--session-options", "s.json"],
+    ]
+    .concat();
+    let figures = |result: &Value| {
+        let names = ["peak_before_bytes", "peak_after_bytes", "overhead"];
+        names.map(|name| result[name].clone())
+    };
+    let modelled = json(&folder.output(on_gpu));
+    // The model's own figures change nothing.
+    written_table(&folder, |_| ());
+    assert_eq!(
+        figures(&json(&folder.output(with_table.clone()))),
+        figures(&modelled)
+    );
+    let model = fs::read(folder.path("out.onnx")).unwrap();
+    let contains = |text: &str| model.windows(text.len()).any(|at| at == text.as_bytes());
+    assert!(contains("ckpt-opt.provider_options"));
+    assert!(contains(&modelled["provider_options"].to_string()));
+
+    // The fastest algorithm of one product takes 1 GiB: others are told to be taken.
+    written_table(&folder, |table| {
+        let fastest = &mut table["convolutions"][0]["algorithms"][0];
+        fastest["workspace_bytes"] = (1u64 << 30).into();
+    });
+    let smaller = with_table.iter().map(|&argument| match argument {
+        "fixed+95%" => "100MiB",
+        other => other,
+    });
+    let result = json(&folder.output(smaller));
+    assert!(result["peak_before_bytes"].as_u64().unwrap() > 1 << 30);
+    assert!(result["peak_after_bytes"].as_u64().unwrap() < 100 << 20);
+    assert!(result["overhead"].as_f64().unwrap() > 0.0);
+    let session: Value = serde_json::from_slice(&fs::read(folder.path("s.json")).unwrap()).unwrap();
+    assert_eq!(session["provider_options"], result["provider_options"]);
+    assert_snapshot!(session["provider_options"], @r#"{"CUDAExecutionProvider":{"cudnn_conv_algo_search":"EXHAUSTIVE","cudnn_conv_use_max_workspace":"0"}}"#);
+
+    // With room for it, the fastest are taken.
+    let larger = with_table.iter().map(|&argument| match argument {
+        "fixed+95%" => "2GiB",
+        other => other,
+    });
+    let result = json(&folder.output(larger));
+    assert_snapshot!(result["provider_options"], @r#"{"CUDAExecutionProvider":{"cudnn_conv_algo_search":"HEURISTIC","cudnn_conv_use_max_workspace":"1"}}"#);
+    assert!(result["peak_after_bytes"].as_u64().unwrap() > 1 << 30);
+}
+
+#[test]
+fn convolution_tables_are_for_gpus_and_checked() {
+    let folder = Folder::new();
+    written_table(&folder, |table| {
+        table["convolutions"][1]["element_type"] = 7.into();
+    });
+    let with_table = [&SMALL[..], &["--conv-table", "table.json"]].concat();
+    assert_snapshot!(folder.run(with_table.clone()), @r"
+    exit status 2
+    --- errors
+    error: --device cpu has no cuDNN; --conv-table is for v100, a100, h100, h200 or a file with the provider cuda
+    ");
+    let on_gpu = [&with_table[..], &["--device", "v100"]].concat();
+    assert_snapshot!(folder.run(on_gpu.clone()), @r"
+    exit status 1
+    --- errors
+    error: table.json: not a convolution table: convolutions[1].element_type: invalid type: integer `7`, expected a string
+    ");
+    written_table(&folder, |table| {
+        let all = table["convolutions"].as_array_mut().unwrap();
+        all.truncate(1);
+    });
+    let output = folder.output(on_gpu);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let warning = said.lines().find(|line| line.starts_with("warning"));
+    assert_snapshot!(warning.unwrap_or_default(), @"warning: the convolution table has nothing for 4 of 5 products of convolutions, which are worked out");
+    // Nothing of the sort where there is no cuDNN.
+    let on_cpu = json(&folder.output(SMALL.into_iter().chain(["--json"])));
+    assert_eq!(on_cpu.get("provider_options"), None);
+}

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use ckpt_passes::analysis::algorithms::Convolutions;
 use ckpt_passes::analysis::cost::{Device, Nanos};
 use ckpt_passes::operators::Provider;
 use serde::Deserialize;
@@ -113,6 +114,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
         bytes_per_second: described.bytes_per_second,
         // Saturates.
         launch: Nanos((described.launch_us * 1000.0) as u64),
+        convolutions: Convolutions::default(),
     })
 }
 
@@ -139,6 +141,7 @@ mod tests {
             half_operations_per_second: 2e13,
             bytes_per_second: 1e12,
             launch: Nanos(2500),
+            convolutions: Convolutions::default(),
         };
         assert_eq!(device.unwrap(), expected);
     }

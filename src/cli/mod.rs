@@ -1,6 +1,7 @@
 //! The command line: from arguments to what [`crate::run`] is asked to do, and from what it
 //! says to an exit status.
 
+mod convolutions;
 mod costs;
 mod device;
 mod messages;
@@ -23,6 +24,7 @@ use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use convolutions::{ConvTableError, read as read_conv_table};
 pub use costs::{CostsError, read as read_costs, unknown_nodes};
 pub use device::{DeviceError, find as find_device};
 pub use messages::Messages;
@@ -67,7 +69,7 @@ enum Command {
     /// Plans with all strategies, and shows the exact figures of each; writes no graph.
     Compare(Compare),
     /// Prints time and workspace of each convolution with each of cuDNN's algorithms as JSON, by a
-    /// model that was not compared with a GPU. No plan uses it.
+    /// model that was not compared with a GPU, or as --conv-table has them.
     ConvTable(ConvTable),
 }
 
@@ -126,8 +128,8 @@ pub struct Rewrite {
     /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write the session options that the budget holds for, and the predicted peaks, as JSON. OUT has the
-    /// same in its metadata.
+    /// Write the session options that the budget holds for (on a GPU, the provider's options for convolutions
+    /// too), and the predicted peaks, as JSON. OUT has the same in its metadata.
     #[arg(long, value_name = "FILE")]
     pub session_options: Option<PathBuf>,
     /// Print the result as one JSON object.
@@ -158,6 +160,10 @@ pub struct Setting {
     /// "workspace_bytes": 0, "recomputable": true}}}.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
+    /// Time and workspace of convolutions with cuDNN's algorithms, as JSON of the form that ckpt-opt conv-table
+    /// prints; for a device with cuDNN. What is not in it is worked out.
+    #[arg(long, value_name = "FILE")]
+    pub conv_table: Option<PathBuf>,
     /// Node times from a profile that ONNX Runtime wrote of the unmodified graph, optimizations
     /// off, and shapes where nothing else tells them. --costs goes before it.
     #[arg(long, value_name = "FILE")]

@@ -6,7 +6,7 @@ use ckpt_passes::optimize::Peak;
 use ckpt_passes::transform::insert_mirrors::is_mirror;
 use serde::Serialize;
 
-use super::{Outcome, stop_reason};
+use super::{Outcome, ProviderOptions, provider_options, stop_reason};
 
 /// What `--json` prints. Other people's scripts rely on the names.
 #[derive(Serialize)]
@@ -39,6 +39,8 @@ struct Figures<'a> {
     total_seconds: f64,
     runtime_settings: &'static str,
     device: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_options: Option<ProviderOptions>,
 }
 
 /// What `--report` writes.
@@ -140,6 +142,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         total_seconds: outcome.total_time.as_secs_f64(),
         runtime_settings: outcome.arguments.setting.runtime_settings.name(),
         device: outcome.device,
+        provider_options: provider_options(summary),
     }
 }
 

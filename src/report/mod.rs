@@ -7,13 +7,14 @@ pub mod rows;
 mod session;
 mod table;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason};
+use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason, Summary};
 use ckpt_passes::transform::infer_shapes::InferShapesError;
 
 pub use file::ReportFile;
@@ -154,6 +155,15 @@ fn holders(peak: &Peak) -> String {
         let _ = writeln!(text, "{:>12}  in {count} more", size.to_string());
     }
     text
+}
+
+/// Options by provider.
+type ProviderOptions = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
+
+/// What the plan needs the provider to be told, in ONNX Runtime's names; nothing where nothing matters.
+fn provider_options(summary: &Summary) -> Option<ProviderOptions> {
+    let options = summary.convolutions?.provider_options();
+    Some([("CUDAExecutionProvider", options.into())].into())
 }
 
 /// As scripts read it.

@@ -3,6 +3,8 @@
 use ckpt_passes::optimize::{Options, Summary};
 use serde::Serialize;
 
+use super::{ProviderOptions, provider_options};
+
 /// What keys of the model's metadata begin with.
 const PREFIX: &str = "ckpt-opt.";
 
@@ -10,6 +12,9 @@ const PREFIX: &str = "ckpt-opt.";
 #[derive(Debug, Serialize)]
 pub struct Session {
     session_options: SessionOptions,
+    /// By provider, as ONNX Runtime's Python takes them; where any matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_options: Option<ProviderOptions>,
     /// The dimensions that were bound: `batch=4`, with blanks between them.
     dimensions: String,
     budget_bytes: u64,
@@ -39,6 +44,7 @@ impl Session {
                 enable_mem_pattern: options.settings.pattern,
                 enable_cpu_mem_arena: false,
             },
+            provider_options: provider_options(summary),
             dimensions: dimensions.join(" "),
             budget_bytes: summary.budget.0,
             fixed_bytes: summary.fixed.0,
@@ -54,6 +60,10 @@ impl Session {
     /// The same as keys and values for the model's `metadata_props`; what is not a text is JSON.
     pub fn metadata(&self) -> Vec<(String, String)> {
         let options = super::json::line(&self.session_options);
+        let providers = self.provider_options.as_ref().map(|options| {
+            let text = super::json::line(options).trim_end().to_owned();
+            ("provider_options", text)
+        });
         [
             ("session_options", options.trim_end().to_owned()),
             ("dimensions", self.dimensions.clone()),
@@ -61,7 +71,9 @@ impl Session {
             ("fixed_bytes", self.fixed_bytes.to_string()),
             ("peak_bytes", self.peak_bytes.to_string()),
         ]
+        .into_iter()
+        .chain(providers)
         .map(|(key, value)| (format!("{PREFIX}{key}"), value))
-        .to_vec()
+        .collect()
     }
 }

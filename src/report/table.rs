@@ -54,6 +54,11 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         }
         .to_owned(),
     ));
+    if let Some(choice) = summary.convolutions {
+        let options = choice.provider_options();
+        let each = options.map(|(name, value)| format!("{name}={value}"));
+        facts.push(("CUDA provider options", each.join(", ")));
+    }
     facts.push((
         "planned in",
         format!("{:.2} s", outcome.search_time.as_secs_f64()),

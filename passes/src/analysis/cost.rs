@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::algorithms::{self, Convolutions};
 use crate::bytes::Bytes;
 use crate::graph::{ElementType, Graph, Node};
 use crate::operators::{self, Family, Provider};
@@ -29,6 +30,8 @@ pub struct Device {
     pub bytes_per_second: f64,
     /// What starting one node costs.
     pub launch: Nanos,
+    /// How convolutions are computed, where cuDNN does it.
+    pub convolutions: Convolutions,
 }
 
 /// Name, provider, single and half precision TFLOP/s, GB/s, nanoseconds per launch.
@@ -56,6 +59,7 @@ impl Device {
             half_operations_per_second: row.3 * 1e12,
             bytes_per_second: row.4 * 1e9,
             launch: Nanos(row.5),
+            convolutions: Convolutions::default(),
         })
     }
 
@@ -108,7 +112,8 @@ pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost>
     let otherwise = |node: &Node, mut said: NodeOverride| -> Option<NodeOverride> {
         let original = by_name.get(original_name(node)?)?;
         if !node.is(&original.domain, &original.op_type) {
-            let part = time(graph, node, device).0 as f64 / time(graph, original, device).0 as f64;
+            let time = |node| modelled(graph, node, device).time.0 as f64;
+            let part = time(node) / time(original);
             said.time_us = said.time_us.map(|us| us * part);
             said.workspace_bytes = None;
         }
@@ -121,14 +126,11 @@ pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost>
             let said = own
                 .or_else(|| otherwise(node, *overrides.get(original_name(node)?)?))
                 .unwrap_or_default();
-            let workspace = match said.workspace_bytes {
-                Some(bytes) => Bytes(bytes),
-                None => operators::workspace(graph, node, device.provider),
-            };
-            let time = said
-                .time_us
-                .map_or_else(|| time(graph, node, device), |us| nanos(us * 1e-6));
-            Cost { time, workspace }
+            let modelled = modelled(graph, node, device);
+            Cost {
+                time: said.time_us.map_or(modelled.time, |us| nanos(us * 1e-6)),
+                workspace: said.workspace_bytes.map_or(modelled.workspace, Bytes),
+            }
         })
         .collect()
 }
@@ -142,6 +144,14 @@ pub fn measured_as(node: &Node) -> &str {
 fn original_name(node: &Node) -> Option<&str> {
     let k = node.int("__recompute")?;
     node.name.strip_suffix(&format!("/recompute_{k}"))
+}
+
+/// What `node` costs where nobody says otherwise.
+fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
+    algorithms::cost(graph, node, device).unwrap_or_else(|| Cost {
+        time: time(graph, node, device),
+        workspace: operators::workspace(graph, node, device.provider),
+    })
 }
 
 fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {

@@ -10,12 +10,13 @@
 //! of a window; e bytes of an element.
 
 use super::conv::{Operands, operands};
+use super::entry::MICROSOFT;
 use super::view::View;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node};
 
 /// Which of the three products of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Y from X and W.
     Forward,
@@ -24,6 +25,45 @@ pub enum Direction {
     /// dW from dY and X.
     BackwardFilter,
 }
+
+impl Direction {
+    /// All of them.
+    pub const ALL: [Direction; 3] = [
+        Direction::Forward,
+        Direction::BackwardData,
+        Direction::BackwardFilter,
+    ];
+
+    /// As the table names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::BackwardData => "backward-data",
+            Direction::BackwardFilter => "backward-filter",
+        }
+    }
+
+    /// The algorithm that cuDNN numbers first after the plain one, which the provider takes without a search.
+    pub fn fixed(self) -> &'static str {
+        match self {
+            Direction::Forward => "precomputed-gemm",
+            Direction::BackwardData | Direction::BackwardFilter => "deterministic-gemm",
+        }
+    }
+}
+
+/// The names of all algorithms.
+pub const NAMES: [&str; 9] = [
+    "implicit-gemm",
+    "precomputed-gemm",
+    "deterministic-gemm",
+    "gemm",
+    "split-gemm",
+    "fft",
+    "tiled-fft",
+    "winograd",
+    "winograd-non-fused",
+];
 
 /// One algorithm for one of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,31 +80,33 @@ pub struct Algorithm {
 
 /// What `node` may use for each product that it computes; empty for other nodes. Needs concrete shapes.
 pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)> {
+    use Direction::{BackwardData, BackwardFilter, Forward};
     let view = View::alone(graph, node);
-    let is_gradient = node.is("com.microsoft", "ConvGrad");
-    let wanted = match is_gradient {
-        true => [(0, Direction::BackwardData), (1, Direction::BackwardFilter)]
-            .into_iter()
-            .filter(|&(output, _)| node.output(output).is_some())
-            .map(|(_, direction)| direction)
-            .collect(),
-        false if node.is("", "Conv") => vec![Direction::Forward],
-        false => return Vec::new(),
-    };
-    let (data, weights) = if is_gradient { (1, 2) } else { (0, 1) };
-    let Ok(operands) = operands(&view, data, weights) else {
+    // A transposed convolution's gradient by its data is a convolution of dY.
+    let (products, data, weights, windows): (&[_], _, _, _) =
+        match (node.domain.as_str(), node.op_type.as_str()) {
+            ("", "Conv") | (MICROSOFT, "FusedConv") => (&[(0, Forward)], 0, 1, view.output(0)),
+            (MICROSOFT, "ConvGrad") => {
+                let products = &[(0, BackwardData), (1, BackwardFilter)];
+                (products, 1, 2, view.input(0).ok())
+            }
+            (MICROSOFT, "ConvTransposeGrad") => {
+                let products = &[(0, Forward), (1, BackwardFilter)];
+                (products, 0, 2, view.input(1).ok())
+            }
+            _ => return Vec::new(),
+        };
+    let (Ok(operands), Some(windows)) = (operands(&view, data, weights), windows) else {
         return Vec::new();
     };
-    let narrow = match is_gradient {
-        true => view.input(0).ok().map(|dy| dy.shape.to_vec()),
-        false => view.output(0).map(|y| y.shape.to_vec()),
-    };
-    let Some(sizes) = narrow.and_then(|windows| Sizes::of(&operands, &windows)) else {
+    let Some(sizes) = Sizes::of(&operands, windows.shape) else {
         return Vec::new();
     };
+    let wanted = products
+        .iter()
+        .filter(|&&(output, _)| view.has_output(output));
     wanted
-        .into_iter()
-        .map(|direction| (direction, sizes.algorithms(direction)))
+        .map(|&(_, direction)| (direction, sizes.algorithms(direction)))
         .collect()
 }
 
@@ -113,11 +155,7 @@ impl Sizes {
         all.push(implicit("implicit-gemm", 2.0 * direct, 0.0));
         // An index of 4 bytes for each window and element of it.
         let indices = 4.0 * windows * elements;
-        let with_indices = match direction {
-            Direction::Forward => "precomputed-gemm",
-            _ => "deterministic-gemm",
-        };
-        all.push(implicit(with_indices, direct, indices));
+        all.push(implicit(direction.fixed(), direct, indices));
         if forward {
             // All windows of a batch as columns.
             let columns = self.images * windows * elements * self.channels / self.groups;

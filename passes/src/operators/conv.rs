@@ -209,10 +209,11 @@ fn forward_workspace(view: &View, provider: Provider) -> Option<Bytes> {
         group,
         window,
     } = operands(view, 0, 1).ok()?;
-    let output = view.output(0)?;
     if provider == Provider::Cuda {
-        return Some(workspace::cudnn(&window, group, data, weights, output));
+        // By the algorithm: `algorithms`.
+        return None;
     }
+    let output = view.output(0)?;
     let plain = window.is_plain();
     let windows = product(output.shape.get(2..)?).ok()?;
     let filters = weights.shape[0] / group;
@@ -254,12 +255,12 @@ fn gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let Operands {
         data,
         weights,
-        group,
         window,
+        ..
     } = operands(view, 1, 2).ok()?;
     let dy = view.input(0).ok()?;
     if provider == Provider::Cuda {
-        return Some(workspace::cudnn(&window, group, data, weights, dy));
+        return None;
     }
     // im2col of one image and group, and a row of ones for dB that is there even without dB
     let windows = product(dy.shape.get(2..)?).ok()?;

@@ -5,6 +5,7 @@ mod form;
 mod forms;
 mod need;
 mod pipeline;
+mod provider;
 mod rivals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use need::{describe, need, simulated};
 
+use crate::analysis::algorithms::Choice;
 use crate::analysis::cost::{Device, Overrides, costs};
 use crate::analysis::liveness::{Reserved, fixed_bytes};
 use crate::analysis::order::ExecutionOrder;
@@ -112,9 +114,9 @@ pub struct Summary {
     pub reserved_after: Reserved,
     /// Time of the unmodified step in nanoseconds, by the cost model.
     pub time_before: u64,
-    /// Time that new nodes add.
+    /// Time that new nodes add, and algorithms of convolutions that are not the fastest.
     pub time_added: u64,
-    /// The part of it that mirrors add; barriers add the rest.
+    /// The part of it that mirrors add; barriers and slower algorithms add the rest.
     pub time_recomputing: u64,
     /// Time that every plan adds which fits and keeps the order of first computations.
     pub lower_bound: u64,
@@ -128,6 +130,8 @@ pub struct Summary {
     pub nodes_after: usize,
     /// The nodes that are replaced, by name, and by which variant.
     pub variants: Vec<(String, &'static str)>,
+    /// How the provider has to choose algorithms for convolutions, where the device is CUDA and there are any.
+    pub convolutions: Option<Choice>,
     /// What the strategy has to say about its plan, one sentence each.
     pub notes: Vec<String>,
     /// Lives of values that all searches worked out up to here, the measure of their work.
@@ -303,7 +307,7 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    let mut row = forms::optimize_each(&with_shapes(input, options)?, options, budgets)?;
+    let mut row = provider::optimize_each(&with_shapes(input, options)?, options, budgets)?;
     spread(&mut row);
     Ok(row)
 }

@@ -523,6 +523,7 @@ impl<'o> Pipeline<'o> {
             nodes_before: self.original.order().len(),
             nodes_after: candidate.graph.order().len(),
             variants: self.names(candidate),
+            convolutions: None,
             notes,
             evaluations: self.options.watch.evaluations(),
             stop_reason: match time_added {

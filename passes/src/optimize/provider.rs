@@ -1,0 +1,165 @@
+//! The CUDA provider's options, chosen with the plan.
+//!
+//! They hold for all convolutions of a session, so each choice is planned for as a device of its own. The fastest
+//! comes first, and is what the others are compared with: their convolutions are slower, which counts as added.
+
+use super::need::{describe, simulated};
+use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
+use crate::analysis::algorithms::{Choice, timed};
+use crate::analysis::cost::costs;
+use crate::bytes::Bytes;
+use crate::graph::Graph;
+use crate::operators::Provider;
+use crate::transform::insert_mirrors::is_mirror;
+
+type Found = Result<Optimized, OptimizeError>;
+
+/// One result for each budget, with the provider's options where they matter.
+pub(super) fn optimize_each(
+    graph: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<Vec<Found>, OptimizeError> {
+    if !has_algorithms(graph, options) {
+        return forms::optimize_each(graph, options, budgets);
+    }
+    let [fastest, others @ ..] = Choice::ALL.map(|choice| with(options, choice));
+    let reference = Reference::of(graph, fastest);
+    let mut row = forms::optimize_each(graph, &reference.options, budgets)?;
+    for found in row.iter_mut().flatten() {
+        found.summary.convolutions = Some(reference.options.device.convolutions.choice);
+    }
+    for options in others {
+        let step = step(graph, &options);
+        let slower = step.saturating_sub(reference.step);
+        let may_win = |(found, budget): &(&mut Found, &BudgetRequest)| match found {
+            Ok(_) if **budget == BudgetRequest::Smallest => !options.watch.is_stopped(),
+            Ok(found) => found.summary.time_added > slower && !options.watch.is_stopped(),
+            Err(OptimizeError::Infeasible { .. }) => true,
+            Err(_) => false,
+        };
+        let open: Vec<_> = row.iter_mut().zip(budgets).filter(may_win).collect();
+        if open.is_empty() {
+            continue;
+        }
+        let requests: Vec<_> = open
+            .iter()
+            .map(|(found, budget)| in_bytes(found, **budget))
+            .collect();
+        let tried = forms::optimize_each(graph, &options, &requests)?;
+        for ((found, budget), other) in open.into_iter().zip(tried) {
+            if other
+                .as_ref()
+                .is_ok_and(|other| may_differ(other, &options))
+            {
+                continue;
+            }
+            let other = other.map(|other| reference.in_its_terms(other, slower, &options));
+            better(found, other, *budget);
+        }
+    }
+    Ok(row)
+}
+
+fn with(options: &Options, choice: Choice) -> Options {
+    let mut options = options.clone();
+    options.device.convolutions.choice = choice;
+    options
+}
+
+fn has_algorithms(graph: &Graph, options: &Options) -> bool {
+    let device = &options.device;
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    device.provider == Provider::Cuda && nodes.any(|node| !timed(graph, node, device).is_empty())
+}
+
+/// May a copy of a convolution compute other bits than its original? Where algorithms are tried, each node takes
+/// what was fastest for it then.
+fn may_differ(found: &Optimized, options: &Options) -> bool {
+    let (graph, device) = (&found.graph, &options.device);
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    device.convolutions.choice.tries()
+        && nodes.any(|node| is_mirror(node) && !timed(graph, node, device).is_empty())
+}
+
+/// What a step of `graph` takes, in nanoseconds.
+fn step(graph: &Graph, options: &Options) -> u64 {
+    let costs = costs(graph, &options.device, &options.overrides);
+    let times = graph.order().iter().map(|id| costs[id.index()].time.0);
+    times.fold(0, u64::saturating_add)
+}
+
+/// The same budget whatever the convolutions take: parts are parts of the peak with the fastest.
+fn in_bytes(found: &Found, budget: BudgetRequest) -> BudgetRequest {
+    match (budget, found) {
+        (BudgetRequest::Smallest, _) => budget,
+        (_, Ok(found)) => BudgetRequest::Bytes(found.summary.budget),
+        (_, Err(OptimizeError::Infeasible { budget, .. })) => BudgetRequest::Bytes(*budget),
+        _ => budget,
+    }
+}
+
+/// The unmodified graph with the fastest algorithms.
+struct Reference<'g> {
+    graph: &'g Graph,
+    options: Options,
+    step: u64,
+}
+
+impl<'g> Reference<'g> {
+    fn of(graph: &'g Graph, options: Options) -> Reference<'g> {
+        Reference {
+            graph,
+            step: step(graph, &options),
+            options,
+        }
+    }
+
+    /// `found` with `options`, under which the unmodified step is `slower`.
+    fn in_its_terms(&self, mut found: Optimized, slower: u64, options: &Options) -> Optimized {
+        let summary = &mut found.summary;
+        summary.convolutions = Some(options.device.convolutions.choice);
+        summary.time_before = self.step;
+        summary.time_added = summary.time_added.saturating_add(slower);
+        summary.lower_bound = summary.lower_bound.saturating_add(slower);
+        let Options {
+            device, overrides, ..
+        } = &self.options;
+        let costs = costs(self.graph, device, overrides);
+        if let Some((_, run)) = simulated(self.graph, &costs, &self.options).first() {
+            summary.before = describe(self.graph, run, self.options.reserve);
+            summary.reserved_before = run.reserved;
+        }
+        found
+    }
+}
+
+/// Puts `other` in the place of `found` if it is better, with what both know together.
+fn better(found: &mut Found, other: Found, budget: BudgetRequest) {
+    let smallest = |found: &Found| match found {
+        Ok(found) => found.summary.smallest_peak,
+        Err(OptimizeError::Infeasible { smallest, .. }) => smallest.bytes,
+        Err(_) => Bytes(u64::MAX),
+    };
+    let least = smallest(found).min(smallest(&other));
+    let (takes_over, bound) = match (&*found, &other) {
+        (Ok(found), Ok(other)) => {
+            let (one, two) = (&found.summary, &other.summary);
+            let cheaper = match budget {
+                BudgetRequest::Smallest => two.after.bytes < one.after.bytes,
+                _ => two.time_added < one.time_added,
+            };
+            (cheaper, one.lower_bound.min(two.lower_bound))
+        }
+        (Err(_), Ok(other)) => (true, other.summary.lower_bound),
+        (Ok(found), Err(_)) => (false, found.summary.lower_bound),
+        (Err(_), Err(_)) => (least < smallest(found), 0),
+    };
+    if takes_over {
+        *found = other;
+    }
+    if let Ok(found) = found {
+        found.summary.smallest_peak = least;
+        found.summary.lower_bound = bound.min(found.summary.time_added);
+    }
+}
