@@ -160,7 +160,8 @@ impl InsertMirrors<'_> {
                 latest[tensor.index()] = new;
             }
         }
-        while node.outputs.last().is_some_and(Option::is_none) {
+        let is_dropped = |output: &Option<TensorId>| output.is_none();
+        while !operators::keeps_places(&original) && node.outputs.last().is_some_and(is_dropped) {
             node.outputs.pop();
         }
         graph.add_node(node)
