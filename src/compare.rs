@@ -1,6 +1,5 @@
 //! The commands that plan one graph many times: `sweep` and `compare`.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,13 +13,17 @@ use ckpt_passes::strategy::Strategy;
 
 use crate::cli::{Compare, Messages, Requested, Row, Sweep};
 use crate::onnx::Model;
+use crate::report::ReportFile;
 use crate::report::rows::{Cell, Comparison, Fitting, Tried};
 use crate::run::{self, Failure};
 
 /// Shows what a row of budgets costs.
 pub fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
     let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
-    finish(&arguments.row, &comparison, Comparison::sweep)
+    Ok(match arguments.row.json {
+        true => comparison.json(),
+        false => comparison.sweep(),
+    })
 }
 
 /// Shows what every strategy makes of the same graph.
@@ -30,23 +33,9 @@ pub fn compare(arguments: &Compare, messages: &Messages) -> Result<String, Failu
         false => arguments.strategies.clone(),
     };
     let comparison = compared(&arguments.row, &strategies, messages)?;
-    finish(&arguments.row, &comparison, Comparison::table)
-}
-
-fn finish(
-    row: &Row,
-    comparison: &Comparison,
-    table: impl Fn(&Comparison) -> String,
-) -> Result<String, Failure> {
-    if let Some(path) = &row.plot {
-        fs::write(path, comparison.plot()).map_err(|error| Failure::Plot {
-            path: path.clone(),
-            error,
-        })?;
-    }
-    Ok(match row.json {
+    Ok(match arguments.row.json {
         true => comparison.json(),
-        false => table(comparison),
+        false => comparison.table(),
     })
 }
 
@@ -75,6 +64,10 @@ fn compared(
         file: row.input.clone(),
         error: error.into(),
     };
+    // Before the search, which may take long.
+    let taken = run::sources(&model, &row.input, &row.setting);
+    let plot = row.plot.as_deref();
+    let plot = plot.map(|path| ReportFile::at(path, &taken)).transpose()?;
     let measured = measure(&graph, &options).map_err(failed)?;
     let budgets = row.budgets();
     let mut tried = Vec::new();
@@ -88,12 +81,16 @@ fn compared(
         };
         tried.push(planned(&graph, &options, &budgets, &measured).map_err(failed)?);
     }
-    Ok(Comparison {
+    let comparison = Comparison {
         fixed: measured.fixed,
         before: measured.default.bytes,
         budgets: budgets.into_iter().map(|budget| budget.text).collect(),
         tried,
-    })
+    };
+    if let Some(plot) = plot {
+        plot.write(&comparison.plot())?;
+    }
+    Ok(comparison)
 }
 
 /// What one strategy makes of all budgets, and the smallest peak that it reaches.

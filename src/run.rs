@@ -66,9 +66,7 @@ pub enum Failure {
     },
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
-    #[error("{}: cannot write the plot: {error}", path.display())]
-    Plot { path: PathBuf, error: io::Error },
-    #[error("{}: the report would replace the model; write it to another file", path.display())]
+    #[error("{}: the report would replace the model or another file that is read; write it to another file", path.display())]
     ReportOntoModel { path: PathBuf },
     #[error("{}: --report and --session-options would write to one file; give each its own", path.display())]
     ReportsClash { path: PathBuf },
@@ -130,14 +128,14 @@ pub fn rewrite(
     if let Some(output) = output {
         check_destination(&model, output)?;
     }
-    let report_file = match &arguments.report {
-        Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
-        None => None,
+    let mut taken = sources(&model, &arguments.input, &arguments.setting);
+    taken.extend(output.map(Path::to_owned));
+    let file = |path: &Option<PathBuf>| {
+        let path = path.as_deref();
+        path.map(|path| ReportFile::at(path, &taken)).transpose()
     };
-    let session_file = match &arguments.session_options {
-        Some(path) => Some(ReportFile::at(path, [Some(&*arguments.input), output])?),
-        None => None,
-    };
+    let report_file = file(&arguments.report)?;
+    let session_file = file(&arguments.session_options)?;
     if let (Some(report), Some(session)) = (&report_file, &session_file) {
         report.differs_from(session)?;
     }
@@ -352,6 +350,19 @@ pub(crate) fn options(setting: &Setting, profile: Option<&Profile>) -> Result<Op
         watch: Arc::default(),
         solving: Solving::default(),
     })
+}
+
+/// The files that are read, which nothing may replace: the model and its data, and what the options
+/// name.
+pub(crate) fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<PathBuf> {
+    let data = model.external_data().into_iter();
+    let named = [&setting.costs, &setting.profile, &setting.conv_table];
+    let device = Some(PathBuf::from(&setting.device)).filter(|path| path.is_file());
+    std::iter::once(input.to_owned())
+        .chain(data.filter_map(|file| file.path))
+        .chain(named.into_iter().flatten().cloned())
+        .chain(device)
+        .collect()
 }
 
 /// Says what in the model and the options does not go together.

@@ -46,8 +46,8 @@ comes on top.
 Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget.";
 
 /// Rewrites an ONNX Runtime training graph so that one training step fits a memory budget:
-/// nodes are reordered, some run a second time instead of keeping their results, and nothing
-/// else changes.
+/// nodes are reordered, some run a second time instead of keeping their results, some are replaced by
+/// others that compute the same bits, and nothing else changes.
 #[derive(Debug, Parser)]
 #[command(name = "ckpt-opt", version, after_help = AFTER_HELP)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

@@ -1,4 +1,4 @@
-//! The file of `--report`.
+//! The files of `--report`, `--session-options` and `--plot`.
 
 use std::fs;
 use std::io::Write as _;
@@ -16,18 +16,11 @@ pub struct ReportFile {
 }
 
 impl ReportFile {
-    /// A report at `path`, found to be possible, that replaces none of `models`.
-    pub fn at<'p>(
-        path: &Path,
-        models: impl IntoIterator<Item = Option<&'p Path>>,
-    ) -> Result<ReportFile, Failure> {
+    /// A report at `path`, found to be possible, that replaces none of the files that are `taken`.
+    pub fn at(path: &Path, taken: &[PathBuf]) -> Result<ReportFile, Failure> {
         let is_special =
             fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-        if models
-            .into_iter()
-            .flatten()
-            .any(|model| is_same(path, model))
-        {
+        if taken.iter().any(|taken| is_same(path, taken)) {
             return Err(Failure::ReportOntoModel {
                 path: path.to_owned(),
             });
