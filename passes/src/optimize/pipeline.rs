@@ -435,7 +435,8 @@ impl<'o> Pipeline<'o> {
             match (candidate.need() <= budget, thinning) {
                 (true, Thinning::Thorough) => return Ok(candidate),
                 (true, Thinning::Quick) => (fits, thinning) = (Some(candidate), Thinning::Thorough),
-                (false, _) => room = less,
+                // Where every byte counts, needless barriers do.
+                (false, _) => (room, thinning) = (less, Thinning::Thorough),
             }
         }
         if let Some(candidate) = fits {
