@@ -248,30 +248,10 @@ fn numbers(
     node: NodeId,
     output: TensorId,
 ) -> Option<Vec<Dimension>> {
-    const BY_VALUE: [&str; 14] = [
-        "ConstantOfShape",
-        "OneHot",
-        "Pad",
-        "Range",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceSum",
-        "Resize",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Unsqueeze",
-    ];
     let node = graph.node(node);
-    let from = usize::from(!matches!(
-        node.op_type.as_str(),
-        "ConstantOfShape" | "Range"
-    ));
-    let by_value = BY_VALUE.contains(&node.op_type.as_str()) || node.op_type == "TopK";
+    let from = operators::shape_by_values_from(node).unwrap_or(usize::MAX);
     let is_known = |(position, input): (usize, &Option<TensorId>)| {
-        input.is_none_or(|input| match by_value && position >= from {
+        input.is_none_or(|input| match position >= from {
             true => constants[input.index()],
             false => known(shapes, Some(input)).is_some_and(|shape| all_numbers(shape)),
         })

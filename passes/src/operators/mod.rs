@@ -297,6 +297,20 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
     }
 }
 
+/// From which input on the values, not the shapes alone, decide the shape of what the node writes; `None` if it has no
+/// such input. Source: the standard's shape inference.
+pub fn shape_by_values_from(node: &Node) -> Option<usize> {
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "ConstantOfShape" | "Range") => Some(0),
+        (
+            "",
+            "OneHot" | "Pad" | "ReduceMax" | "ReduceMean" | "ReduceMin" | "ReduceSum" | "Resize"
+            | "Slice" | "Split" | "Squeeze" | "Tile" | "TopK" | "Unsqueeze",
+        ) => Some(1),
+        _ => None,
+    }
+}
+
 /// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout according to its
 /// `training_mode` where that is constant: an initializer that the caller cannot replace, or the
 /// result of a Constant. DropoutGrad takes no notice of it on the CPU and always scales (runtime

@@ -37,7 +37,12 @@ pub(super) fn use_cheaper_copies(
     for (id, parts) in made {
         let of = |id: &NodeId| costs[id.index()];
         let cost = Cost {
-            time: Nanos(parts.iter().map(|id| of(id).time.0).sum()),
+            time: Nanos(
+                parts
+                    .iter()
+                    .map(|id| of(id).time.0)
+                    .fold(0, u64::saturating_add),
+            ),
             workspace: parts
                 .iter()
                 .map(|id| of(id).workspace)
