@@ -931,7 +931,7 @@ fn what_is_not_bitwise_is_allowed_by_name_only() {
     let output = folder.output([&SMALL[..], &["--allow", "luck"]].concat());
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("[possible values: batch-slices, invertible-layer-norm, reassociated-sums, half-precision]"), "{text}");
+    assert!(text.contains("[possible values: batch-slices, invertible-layer-norm, reassociated-sums, half-precision, convolution-algorithms]"), "{text}");
     let output = folder.output([&SMALL[..], &["--allow", "half-precision"]].concat());
     assert_eq!(output.status.code(), Some(0));
 }
@@ -1004,7 +1004,8 @@ fn plans_for_a_gpu_go_by_the_table_and_say_what_the_provider_has_to_be_told() {
         "fixed+95%" => "100MiB",
         other => other,
     });
-    let result = json(&folder.output(smaller));
+    let report = ["--report", "r.json"].into_iter();
+    let result = json(&folder.output(smaller.chain(report)));
     assert!(result["peak_before_bytes"].as_u64().unwrap() > 1 << 30);
     assert!(result["peak_after_bytes"].as_u64().unwrap() < 100 << 20);
     assert!(result["overhead"].as_f64().unwrap() > 0.0);
@@ -1017,7 +1018,10 @@ fn plans_for_a_gpu_go_by_the_table_and_say_what_the_provider_has_to_be_told() {
         "fixed+95%" => "2GiB",
         other => other,
     });
-    let result = json(&folder.output(larger));
+    let report = ["--report", "r.json"].into_iter();
+    let result = json(&folder.output(larger.chain(report)));
+    let report: Value = serde_json::from_slice(&fs::read(folder.path("r.json")).unwrap()).unwrap();
+    assert_eq!(report["convolutions"], Value::Null, "nothing is rewritten");
     assert_snapshot!(result["provider_options"], @r#"{"CUDAExecutionProvider":{"cudnn_conv_algo_search":"HEURISTIC","cudnn_conv_use_max_workspace":"1"}}"#);
     assert!(result["peak_after_bytes"].as_u64().unwrap() > 1 << 30);
 }

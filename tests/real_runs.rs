@@ -263,6 +263,44 @@ fn vgg16_runs_at_the_smallest_peak() {
 }
 
 #[test]
+fn names_of_algorithms_change_no_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = root().join("testdata/models/resnet18.onnx");
+    let rewritten = folder.path().join("rewritten.onnx");
+    let report = folder.path().join("report.json");
+    let dim = ["--dim", "batch=2"];
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", "fixed+50%", "--device", "a100", "--quiet"])
+        .args(dim)
+        .args([Path::new("--report"), &report])
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let report: Value = serde_json::from_slice(&fs::read(report).expect("a report")).expect("JSON");
+    let model = Model::open(&rewritten).expect("a model");
+    let graph = model.graph().expect("a graph");
+    let named = graph.order().iter().map(|&id| graph.node(id));
+    let named = named.filter(|node| node.attribute("__ckpt_conv_algo").is_some());
+    let products = report["convolutions"].as_array().expect("a list").len();
+    // 20 convolutions and the gradients of all, the first one of its weights alone, and copies.
+    let (nodes, copies) = (
+        named.clone().count(),
+        named.filter(|n| n.int("__recompute").is_some()),
+    );
+    assert!(nodes >= 40 && products >= nodes + 19, "{nodes} {products}");
+    assert!(copies.count() > 0);
+
+    let script: [&OsStr; 3] = [
+        "tools/check_model.py".as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+    ];
+    // Equal bits at DISABLE_ALL in both orders, and within 1e-5 at ENABLE_ALL.
+    assert_success(&python(script.into_iter().chain(dim.map(OsStr::new))));
+}
+
+#[test]
 fn a_rewritten_graph_trains_as_the_original_does() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let original = root().join("testdata/models/resnet18.onnx");

@@ -52,6 +52,9 @@ struct Report<'a> {
     recomputed: Vec<&'a str>,
     /// The nodes that are replaced, and by what.
     replaced: Vec<Replaced<'a>>,
+    /// What convolutions should compute with, and whether ONNX Runtime itself does; where cuDNN computes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    convolutions: Vec<ConvolutionReport<'a>>,
     /// What the strategy says of its plan.
     notes: &'a [String],
     before: PeakReport<'a>,
@@ -65,6 +68,16 @@ struct Replaced<'a> {
     /// How far off its results may be; bitwise variants have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_bound: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ConvolutionReport<'a> {
+    node: &'a str,
+    product: &'static str,
+    algorithm: &'static str,
+    time_ns: u64,
+    workspace_bytes: u64,
+    followed: bool,
 }
 
 #[derive(Serialize)]
@@ -98,6 +111,7 @@ pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
             .collect(),
         notes: &outcome.optimized.summary.notes,
         replaced: replaced(outcome),
+        convolutions: convolutions(outcome),
         before: peak(&outcome.optimized.summary.before),
         after: peak(&outcome.optimized.summary.after),
     })
@@ -112,6 +126,19 @@ fn replaced<'a>(outcome: &Outcome<'a>) -> Vec<Replaced<'a>> {
             error_bound: Approximation::of(variant).map(|one| one.bound),
         })
         .collect()
+}
+
+fn convolutions<'a>(outcome: &Outcome<'a>) -> Vec<ConvolutionReport<'a>> {
+    let chosen = outcome.optimized.summary.algorithms.iter();
+    let each = chosen.map(|chosen| ConvolutionReport {
+        node: &chosen.node,
+        product: chosen.direction.name(),
+        algorithm: chosen.algorithm.name,
+        time_ns: chosen.algorithm.time.0,
+        workspace_bytes: chosen.algorithm.workspace.0,
+        followed: chosen.followed,
+    });
+    each.collect()
 }
 
 fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {

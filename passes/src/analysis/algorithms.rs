@@ -132,18 +132,25 @@ impl Choice {
         self == Choice::Limited
     }
 
-    /// Which of `all`, the fastest first, is taken; what is allocated for it, the search included.
-    fn of(self, direction: Direction, all: &[Timed]) -> Option<(Nanos, Bytes)> {
+    /// Which of `all`, the fastest first, is taken.
+    pub fn takes(self, direction: Direction, all: &[Timed]) -> Option<Timed> {
         let mut all = all.iter();
-        match self {
-            Choice::Heuristic => all.next().map(|one| (one.time, one.workspace)),
-            Choice::Limited => all
-                .find(|one| one.workspace <= Choice::LIMIT)
-                .map(|one| (one.time, Choice::LIMIT)),
-            Choice::Fixed => all
-                .find(|one| one.name == direction.fixed())
-                .map(|one| (one.time, one.workspace)),
-        }
+        let taken = match self {
+            Choice::Heuristic => all.next(),
+            Choice::Limited => all.find(|one| one.workspace <= Choice::LIMIT),
+            Choice::Fixed => all.find(|one| one.name == direction.fixed()),
+        };
+        taken.copied()
+    }
+
+    /// Its time; what is allocated for it, the search included.
+    fn of(self, direction: Direction, all: &[Timed]) -> Option<(Nanos, Bytes)> {
+        let taken = self.takes(direction, all)?;
+        let workspace = match self.tries() {
+            true => Choice::LIMIT,
+            false => taken.workspace,
+        };
+        Some((taken.time, workspace))
     }
 }
 

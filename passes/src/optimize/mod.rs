@@ -1,5 +1,6 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
+mod convolutions;
 mod copies;
 mod form;
 mod forms;
@@ -13,13 +14,14 @@ use std::sync::Arc;
 
 use need::{describe, need, simulated};
 
-use crate::analysis::algorithms::Choice;
+use crate::analysis::algorithms::{Choice, Timed};
 use crate::analysis::cost::{Device, Overrides, costs};
 use crate::analysis::liveness::{Reserved, fixed_bytes};
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
+use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::Pass;
 use crate::program::Solving;
@@ -132,12 +134,27 @@ pub struct Summary {
     pub variants: Vec<(String, &'static str)>,
     /// How the provider has to choose algorithms for convolutions, where the device is CUDA and there are any.
     pub convolutions: Option<Choice>,
+    /// What each convolution of the rewritten graph should compute with, in its order; the nodes have it as an attribute.
+    pub algorithms: Vec<Chosen>,
     /// What the strategy has to say about its plan, one sentence each.
     pub notes: Vec<String>,
     /// Lives of values that all searches worked out up to here, the measure of their work.
     pub evaluations: u64,
     /// Why the search ended.
     pub stop_reason: StopReason,
+}
+
+/// The algorithm for one product of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The node's name.
+    pub node: String,
+    /// Which of its products.
+    pub direction: Direction,
+    /// The fastest that the budget has room for where the node runs.
+    pub algorithm: Timed,
+    /// Does ONNX Runtime itself take it, with the provider's options of the plan? The budget counts what it takes.
+    pub followed: bool,
 }
 
 impl Summary {

@@ -128,8 +128,13 @@ pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Pe
 
 /// What a graph needs in one order, the runtime's own share included.
 pub(super) fn need(graph: &Graph, liveness: &Liveness) -> Bytes {
+    liveness.peak_with_objects() + beside_steps(graph, liveness)
+}
+
+/// The part of it that is the same at every step.
+pub(super) fn beside_steps(graph: &Graph, liveness: &Liveness) -> Bytes {
     let tensors = liveness.pattern.map_or(0, |_| graph.tensor_count() as u64);
-    liveness.peak_with_objects() + frame(graph) + liveness.pattern_tables + Bytes(tensors * PLACE)
+    frame(graph) + liveness.pattern_tables + Bytes(tensors * PLACE)
 }
 
 /// A tensor's place in the runtime's frame, whether it lives or not. Runtime fact: 24 bytes fit ResNet-152 and

@@ -525,6 +525,7 @@ impl<'o> Pipeline<'o> {
             nodes_after: candidate.graph.order().len(),
             variants: self.names(candidate),
             convolutions: None,
+            algorithms: Vec::new(),
             notes,
             evaluations: self.options.watch.evaluations(),
             stop_reason: match time_added {

@@ -3,6 +3,7 @@
 //! They hold for all convolutions of a session, so each choice is planned for as a device of its own. The fastest
 //! comes first, and is what the others are compared with: their convolutions are slower, which counts as added.
 
+use super::convolutions::name_algorithms;
 use super::need::{describe, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
 use crate::analysis::algorithms::{Choice, timed};
@@ -57,6 +58,9 @@ pub(super) fn optimize_each(
             let other = other.map(|other| reference.in_its_terms(other, slower, &options));
             better(found, other, *budget);
         }
+    }
+    for found in row.iter_mut().flatten() {
+        name_algorithms(found, graph, options);
     }
     Ok(row)
 }

@@ -223,6 +223,16 @@ pub fn is_mirror(node: &Node) -> bool {
     number.is_some_and(|number| node.name.ends_with(&format!("/recompute_{number}")))
 }
 
+/// The name of the node that this is a mirror of; that of `node` if it is none.
+pub fn original_name(graph: &Graph, node: &Node) -> String {
+    let number = node.int(MARKER).unwrap_or_default();
+    let original = node.name.strip_suffix(&format!("/recompute_{number}"));
+    match original.filter(|_| is_mirror(node)) {
+        Some(name) => name.to_owned(),
+        None => readable_name(graph, node),
+    }
+}
+
 /// DropoutGrad multiplies by the same mask and the same scale as Dropout did.
 fn dropout_from_mask(original: &Node) -> Node {
     let mut inputs = vec![original.input(0), original.output(1)];
@@ -239,7 +249,8 @@ fn dropout_from_mask(original: &Node) -> Node {
     )
 }
 
-fn readable_name(graph: &Graph, node: &Node) -> String {
+/// The name of `node`; its operator and first output where it has none.
+pub fn readable_name(graph: &Graph, node: &Node) -> String {
     if !node.name.is_empty() {
         return node.name.clone();
     }

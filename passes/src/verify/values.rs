@@ -14,6 +14,9 @@ use crate::graph::{
 /// The attribute by which the rewriter marks copies; it has no meaning to the operator.
 pub(super) const MARKER: &str = "__recompute";
 
+/// The attribute by which it names a convolution's algorithm: to ONNX Runtime's operators it has no meaning either.
+pub(super) const ALGORITHM: &str = "__ckpt_conv_algo";
+
 /// The number of a value. Tensors with the same number hold the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Value(pub(super) u32);
@@ -35,7 +38,7 @@ impl Computation {
         let mut attributes: Vec<(String, String)> = node
             .attributes
             .iter()
-            .filter(|attribute| attribute.name != MARKER)
+            .filter(|attribute| ![MARKER, ALGORITHM].contains(&attribute.name.as_str()))
             .map(|attribute| (attribute.name.clone(), format!("{:?}", attribute.value)))
             .collect();
         // Without sizes, the outputs alone say into how many equal parts.

@@ -57,6 +57,12 @@ pub const APPROXIMATIONS: &[Approximation] = &[
                 where all inputs are 0 or from 6.2e-5 to 65504 in magnitude; infinite above",
         variants: &[HALF],
     },
+    Approximation {
+        name: "convolution-algorithms",
+        bound: "copies of convolutions where a runtime obeys the algorithms that the file names: 2 γ(n) |Y| for n \
+                products, more with transforms; none in ONNX Runtime itself",
+        variants: &[],
+    },
 ];
 
 /// The gradient of a convolution over two halves of the batch.
