@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use ckpt_opt::onnx::Model;
 use ckpt_passes::analysis::cost::{Cost, Device, Overrides};
 use ckpt_passes::analysis::liveness::Liveness;
+use ckpt_passes::analysis::optimized::optimized_order;
 use ckpt_passes::analysis::order::ExecutionOrder;
 use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
@@ -62,6 +63,75 @@ fn all_execution_orders_of_graphs_with_a_yield_op_are_simulated_exactly() {
         (ExecutionOrder::MemoryEfficient, "memory-efficient"),
     ];
     assert_simulated(folder.path(), GRAPHS, &orders);
+}
+
+#[test]
+fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
+    for (model, dims, budget) in [
+        ("resnet18", "batch=2", "fixed+40%"),
+        ("vgg16", "batch=2", "fixed+90%"),
+        ("triplet", "batch=1", "fixed+40%"),
+        ("cross_modal", "batch=2", "fixed+40%"),
+        ("unet_nearest", "batch=1", "fixed+75%"),
+        ("ortmodule_gpt_small", "x_dim0=8 y_dim0=1024", "fixed+40%"),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let original = root().join(format!("testdata/models/{model}.onnx"));
+        assert_optimized_as_simulated(&original);
+        let rewritten = folder.path().join("rewritten.onnx");
+        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+            .args([&original, &rewritten])
+            .args(["--budget", budget, "--runtime-settings", "lean"])
+            .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
+            .output()
+            .expect("ckpt-opt starts");
+        assert_success(&output);
+        assert_optimized_as_simulated(&rewritten);
+    }
+}
+
+/// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with
+/// numbers and shapes.
+fn assert_optimized_as_simulated(path: &Path) {
+    const SMALL: [&str; 7] = [
+        "Shape",
+        "Gather",
+        "Sub",
+        "Div",
+        "Unsqueeze",
+        "Concat",
+        "ConcatTraining",
+    ];
+    let output = python([
+        OsStr::new("tools/execution_order.py"),
+        path.as_os_str(),
+        OsStr::new("--optimized"),
+    ]);
+    assert_success(&output);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let executed = text.lines().map(|line| {
+        let (operator, written) = line.split_once(' ').expect("an operator");
+        (operator.to_owned(), written.to_owned())
+    });
+    let graph = Model::open(path)
+        .and_then(|model| model.graph())
+        .expect("a graph");
+    let simulated = optimized_order(&graph, Provider::Cpu, ExecutionOrder::Default)
+        .into_iter()
+        .filter(|written| !written.is_empty())
+        .map(|written| {
+            let names = written.iter().map(|&id| graph.tensor(id).name.as_str());
+            let producer = graph.order().iter().map(|&id| graph.node(id));
+            let mut producer = producer.filter(|node| node.writes().eq(written.iter().copied()));
+            let operator = producer.next().map_or("", |node| node.op_type.as_str());
+            (operator.to_owned(), names.collect::<Vec<_>>().join(" "))
+        });
+    let large = |nodes: &mut dyn Iterator<Item = (String, String)>| -> Vec<String> {
+        let large = nodes.filter(|(operator, _)| !SMALL.contains(&operator.as_str()));
+        large.map(|(_, written)| written).collect()
+    };
+    let (executed, simulated) = (large(&mut { executed }), large(&mut { simulated }));
+    assert_eq!(simulated, executed, "{}", path.display());
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 Usage: execution_order.py MODEL [--order default|priority]   prints the simulated order, a name a line
        execution_order.py MODEL --check [--dim NAME=N]...     compares both orders with real steps
+       execution_order.py MODEL --optimized                   prints what runs at ENABLE_ALL, in DEFAULT order: a
+                                                              node's operator and what it writes a line
        execution_order.py --random N [--seed S]               the same on N random graphs
        execution_order.py --random N --write DIR              and writes each graph, I.onnx, and what
                                                               the runtime ran, I.default and I.priority
@@ -31,6 +33,7 @@ import tempfile
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 import measure
 
@@ -244,12 +247,26 @@ def check_random(count, seed, folder=None):
     return differing == 0
 
 
+def optimized(path):
+    """The nodes that the runtime has after all its optimizations. It writes a file in DEFAULT order."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.optimized_model_filepath = os.path.join(folder, "optimized.onnx")
+        # It warns that what it writes fits this machine alone.
+        options.log_severity_level = 3
+        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
+    return [node for node in graph.node if node.op_type != "Constant"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?")
     parser.add_argument("--order", choices=sorted(ORDERS), default="default")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--optimized", action="store_true")
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", metavar="DIR")
@@ -262,6 +279,10 @@ def main():
         same = check(args.model, args.dim, os.path.basename(args.model))
         print(f"{args.model}: {'as simulated' if same else 'DIFFERS'}")
         return 0 if same else 1
+    if args.optimized:
+        for node in optimized(args.model):
+            print(node.op_type, *filter(None, node.output))
+        return 0
     graph = onnx.load(args.model, load_external_data=False).graph
     for i in ORDERS[args.order](graph):
         print(graph.node[i].name or f"{graph.node[i].op_type}#{i}")

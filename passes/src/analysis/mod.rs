@@ -6,7 +6,7 @@ pub(crate) mod arena;
 pub mod cost;
 pub mod liveness;
 mod memory_efficient;
-pub(crate) mod optimized;
+pub mod optimized;
 pub mod order;
 pub(crate) mod pattern;
 pub mod recompute;

@@ -7,50 +7,68 @@
 //!
 //! - Identity nodes go from ORT_ENABLE_BASIC on (measured: 33 fewer let a rewritten ResNet-50 take 237
 //!   instead of 190 MB).
+//! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A convolution or Gemm and the activation that alone reads it become one.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, and writes what a multiplication
 //!   writes that alone reads it. What nobody reads any more goes.
+//! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
 //! Not simulated: what leaves order and large tensors alone (equal Shape nodes, several Slices as one
 //! Split), and what training graphs were not seen to have.
 
 use std::borrow::Cow;
 
+use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Share, Skeleton};
-use crate::operators::Fusing;
+use crate::graph::{Graph, TensorId};
+use crate::operators::{Fusing, Provider};
 
 /// A skeleton of what runs, and by node its position in the graph's order.
 pub(crate) type Optimized = (Skeleton, Vec<u32>);
+
+/// What runs when the runtime has optimized `graph` as far as it can, in `order`: a node by what it writes.
+/// To be compared with the runtime.
+pub fn optimized_order(
+    graph: &Graph,
+    provider: Provider,
+    order: ExecutionOrder,
+) -> Vec<Vec<TensorId>> {
+    let costs = vec![Cost::default(); graph.node_count()];
+    let skeleton = Skeleton::of(graph, provider, &costs);
+    let optimized = skeleton.optimized().pop();
+    let run = optimized.map_or(skeleton, |(form, _)| form);
+    let written = |&node: &u32| run.writes.get(node as usize).iter().copied();
+    let executed = execution_order(&run, order);
+    executed
+        .iter()
+        .map(|node| written(node).map(TensorId).collect())
+        .collect()
+}
 
 impl Skeleton {
     /// What runs at ORT_ENABLE_BASIC and at the levels above, where that is something else. Tensors keep
     /// their numbers.
     pub(crate) fn optimized(&self) -> Vec<Optimized> {
-        let has =
-            |wanted: &dyn Fn(Fusing) -> bool| self.fusing.iter().any(|&fusing| wanted(fusing));
-        let mut forms = Vec::new();
         let mut nodes = Nodes::of(self);
-        if has(&|fusing| fusing == Fusing::Forwards) {
+        let mut forms = Vec::new();
+        let forwards = self.fusing.contains(&Fusing::Forwards);
+        if forwards {
             nodes.close_ranks();
+        }
+        let basic: &[Rule<'_>] = &[Nodes::gemm];
+        let extended: &[Rule<'_>] = &[
+            Nodes::gemm,
+            Nodes::activate_gemm,
+            Nodes::activate_convolution,
+            Nodes::transpose_product,
+            Nodes::gelu,
+            Nodes::scale,
+        ];
+        if nodes.fuse_all(basic) || forwards {
             forms.push(nodes.form());
         }
-        let fuses = |fusing| matches!(fusing, Fusing::Gemm | Fusing::Product | Fusing::Convolution);
-        let mut fused = false;
-        for _ in 0..if has(&fuses) { PASSES } else { 0 } {
-            let rules: [Rule<'_>; 4] = [
-                Nodes::transpose_gemm,
-                Nodes::activate,
-                Nodes::transpose_product,
-                Nodes::scale,
-            ];
-            let changed = rules.map(|rule| nodes.fuse(rule)).contains(&true);
-            fused |= changed;
-            if !changed {
-                break;
-            }
-        }
-        if fused {
+        if nodes.fuse_all(extended) {
             forms.push(nodes.form());
         }
         forms
@@ -58,7 +76,7 @@ impl Skeleton {
 }
 
 /// How often the runtime looks for more, which ends far earlier.
-const PASSES: usize = 5;
+const PASSES: usize = 10;
 
 const NOBODY: u32 = u32::MAX;
 
@@ -69,11 +87,12 @@ struct Node<'s> {
     reads: Cow<'s, [u32]>,
     writes: Cow<'s, [u32]>,
     shares: Cow<'s, [Share]>,
+    workspace: u64,
     fusing: Fusing,
 }
 
-/// Which input a product can read in place of a node's result.
-type Past = fn(&Node<'_>) -> Option<u32>;
+/// What a node can read in place of a tensor, and the tensor's producer.
+type Past = fn(&Nodes<'_>, u32) -> Option<(u32, u32)>;
 
 /// What becomes of a node that takes in others.
 enum Change {
@@ -85,21 +104,18 @@ enum Change {
     Both(Past, u32),
 }
 
-/// What becomes of the node with an index.
-type Rule<'s> = fn(&Nodes<'s>, u32) -> Option<Change>;
-
-/// Which input of a node a product can read in place of the node's result.
-fn transposed(node: &Node<'_>) -> Option<u32> {
-    (node.fusing == Fusing::Transposes).then(|| node.reads[0])
-}
-
-/// See [`transposed`].
-fn scaled(node: &Node<'_>) -> Option<u32> {
-    match node.fusing {
-        Fusing::Scales(input) => node.reads.get(input).copied(),
-        _ => None,
+impl Change {
+    fn of(inputs: Option<Past>, reader: Option<u32>) -> Option<Change> {
+        match (inputs, reader) {
+            (Some(past), Some(reader)) => Some(Change::Both(past, reader)),
+            (Some(past), None) => Some(Change::Inputs(past)),
+            (None, reader) => reader.map(Change::Reader),
+        }
     }
 }
+
+/// What becomes of the node with an index.
+type Rule<'s> = fn(&Nodes<'s>, u32) -> Option<Change>;
 
 /// All nodes by their index in the runtime; `None` for those that went.
 struct Nodes<'s> {
@@ -128,6 +144,7 @@ impl<'s> Nodes<'s> {
                 reads: skeleton.reads.get(node).into(),
                 writes: skeleton.writes.get(node).into(),
                 shares: skeleton.shares.get(node).into(),
+                workspace: skeleton.workspace[node],
                 fusing: skeleton.fusing[node],
             });
         }
@@ -199,7 +216,7 @@ impl<'s> Nodes<'s> {
             left.reads.push(node.reads.iter().copied());
             left.writes.push(node.writes.iter().copied());
             left.shares.push(node.shares.iter().copied());
-            left.workspace.push(self.skeleton.workspace[position]);
+            left.workspace.push(node.workspace);
             left.reads_only_shape
                 .push(self.skeleton.reads_only_shape[position]);
             left.fusing.push(Fusing::No);
@@ -246,6 +263,19 @@ impl<'s> Nodes<'s> {
         }
     }
 
+    /// Applies rules in turn until none changes anything. Did any?
+    fn fuse_all(&mut self, rules: &[Rule<'s>]) -> bool {
+        let mut any = false;
+        for _ in 0..PASSES {
+            let changed = rules.iter().map(|&rule| self.fuse(rule));
+            if !changed.fold(false, |any, changed| any | changed) {
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
     /// Applies a rule to each node in the DEFAULT order of what is there now. Did it change anything?
     fn fuse(&mut self, rule: Rule<'s>) -> bool {
         // Most rules find nothing most of the time; the order is dear.
@@ -268,74 +298,147 @@ impl<'s> Nodes<'s> {
         true
     }
 
-    /// A convolution or Gemm takes in its activation.
-    fn activate(&self, index: u32) -> Option<Change> {
-        let takes = self.is(index, Fusing::Convolution) || self.is(index, Fusing::Gemm);
-        let reader = self.only_reader(index).filter(|_| takes)?;
-        self.is(reader, Fusing::Activation)
-            .then_some(Change::Reader(reader))
+    /// A Gemm takes in its activation.
+    fn activate_gemm(&self, index: u32) -> Option<Change> {
+        self.takes_in(index, Fusing::Gemm, |fusing| fusing == Fusing::Activation)
     }
 
-    /// A Gemm reads what a Transpose reads that no other kind of node reads.
-    fn transpose_gemm(&self, index: u32) -> Option<Change> {
+    /// A convolution takes in its activation.
+    fn activate_convolution(&self, index: u32) -> Option<Change> {
+        let activates = |fusing| fusing == Fusing::Activation;
+        self.takes_in(index, Fusing::Convolution, activates)
+    }
+
+    /// An addition of a bias takes in the Gelu behind it.
+    fn gelu(&self, index: u32) -> Option<Change> {
+        let is_gelu = |fusing| matches!(fusing, Fusing::Gelu { .. });
+        self.takes_in(index, Fusing::Bias, is_gelu)
+    }
+
+    /// A node of a kind takes in one of another that alone reads what it writes.
+    fn takes_in(&self, index: u32, kind: Fusing, reader: fn(Fusing) -> bool) -> Option<Change> {
+        let only = self.only_reader(index).filter(|_| self.is(index, kind))?;
+        reader(self.node(only)?.fusing).then_some(Change::Reader(only))
+    }
+
+    /// A Gemm without a third input takes in the Sum behind it, or else transpositions.
+    fn gemm(&self, index: u32) -> Option<Change> {
         let node = self
             .node(index)
             .filter(|node| node.fusing == Fusing::Gemm)?;
-        let is_transposed = |&&tensor: &&u32| self.past(tensor, transposed).is_some();
-        let &first = node.reads.iter().find(is_transposed)?;
-        let all_gemms = self.readers[first as usize].0 == self.gemms[first as usize];
-        all_gemms.then_some(Change::Inputs(transposed))
+        let sum = |fusing| fusing == Fusing::Sum;
+        let sum = self.takes_in(index, Fusing::Gemm, sum);
+        sum.filter(|_| node.reads.len() == 2)
+            .or_else(|| self.transpose_gemm(node, index))
+    }
+
+    /// A Gemm that is read at most once reads what a Transpose reads that no other kind of node
+    /// reads, and, without a third input, writes what a Transpose writes.
+    fn transpose_gemm(&self, node: &Node<'_>, index: u32) -> Option<Change> {
+        let times = |&tensor: &u32| self.readers[tensor as usize].0;
+        if node.writes.iter().map(times).sum::<u32>() > 1 {
+            return None;
+        }
+        let past: Past = |nodes, tensor| {
+            let all_gemms = nodes.readers[tensor as usize].0 == nodes.gemms[tensor as usize];
+            nodes.transposed(tensor).filter(|_| all_gemms)
+        };
+        let reader = self
+            .only_reader(index)
+            .filter(|&reader| node.reads.len() == 2 && self.is(reader, Fusing::Transposes));
+        Change::of(self.any_past(node, past), reader)
     }
 
     /// A product reads what a Transpose reads.
     fn transpose_product(&self, index: u32) -> Option<Change> {
-        self.product_past(index, transposed)
+        let node = self.product(index)?;
+        Change::of(
+            self.any_past(node, |nodes, tensor| nodes.transposed(tensor)),
+            None,
+        )
     }
 
     /// A product reads what a multiplication by a number reads, or writes what it writes.
     fn scale(&self, index: u32) -> Option<Change> {
-        let inputs = self.product_past(index, scaled);
-        let product = self.is(index, Fusing::Product);
-        let reader = self.only_reader(index).filter(|_| product);
-        match reader.filter(|&reader| self.node(reader).is_some_and(|n| scaled(n).is_some())) {
-            Some(reader) if inputs.is_some() => Some(Change::Both(scaled, reader)),
-            Some(reader) => Some(Change::Reader(reader)),
-            None => inputs,
-        }
+        let node = self.product(index)?;
+        let scales = |&reader: &u32| {
+            let reader = self.node(reader).map(|node| node.fusing);
+            matches!(reader, Some(Fusing::Scales(_)))
+        };
+        let reader = self.only_reader(index).filter(scales);
+        Change::of(
+            self.any_past(node, |nodes, tensor| nodes.scaled(tensor)),
+            reader,
+        )
     }
 
-    fn product_past(&self, index: u32, past: Past) -> Option<Change> {
-        let node = self
-            .node(index)
-            .filter(|node| node.fusing == Fusing::Product)?;
-        let reads_past = |&tensor: &u32| self.past(tensor, past).is_some();
-        node.reads
-            .iter()
-            .any(reads_past)
-            .then_some(Change::Inputs(past))
+    fn product(&self, index: u32) -> Option<&Node<'s>> {
+        self.node(index)
+            .filter(|node| node.fusing == Fusing::Product)
     }
 
-    /// What can be read in place of the tensor, and its producer.
-    fn past(&self, tensor: u32, past: Past) -> Option<(u32, u32)> {
+    /// `past`, if any input of the node can be read past.
+    fn any_past(&self, node: &Node<'_>, past: Past) -> Option<Past> {
+        let reads_past = |&tensor: &u32| past(self, tensor).is_some();
+        node.reads.iter().any(reads_past).then_some(past)
+    }
+
+    /// See [`Past`].
+    fn transposed(&self, tensor: u32) -> Option<(u32, u32)> {
         let producer = self.producer[tensor as usize];
-        Some((producer, past(self.node(producer)?)?))
+        let node = self.node(producer)?;
+        let stays = node.fusing != Fusing::Transposes || self.skeleton.output[tensor as usize];
+        (!stays).then(|| (producer, node.reads[0]))
+    }
+
+    /// See [`Past`].
+    fn scaled(&self, tensor: u32) -> Option<(u32, u32)> {
+        let producer = self.producer[tensor as usize];
+        let node = self.node(producer)?;
+        match node.fusing {
+            Fusing::Scales(input) => Some((producer, *node.reads.get(input)?)),
+            _ => None,
+        }
     }
 
     /// Replaces a node and the only one that reads it by one with the highest index.
     fn take_in_reader(&mut self, index: u32, reader: u32) {
-        if let (Some(node), Some(reader)) = (self.take(index), self.take(reader)) {
-            let writes = reader.writes;
-            self.add(Node { writes, ..node });
+        let (Some(node), Some(reader)) = (self.take(index), self.take(reader)) else {
+            return;
+        };
+        let mut reads = node.reads.into_owned();
+        if reader.fusing == Fusing::Sum {
+            let others = reader
+                .reads
+                .iter()
+                .filter(|read| !node.writes.contains(read));
+            reads.extend(others);
         }
+        let workspace = match reader.fusing {
+            Fusing::Gelu { workspace } => workspace,
+            _ => node.workspace,
+        };
+        self.add(Node {
+            position: node.position,
+            reads: reads.into(),
+            writes: reader.writes,
+            // Of what was written before.
+            shares: Cow::default(),
+            workspace,
+            fusing: node.fusing,
+        });
     }
 
-    /// Replaces a product by one with the highest index that reads past those nodes of which
-    /// `past` says what they read.
+    /// Replaces a node by one with the highest index that reads past those of which `past` says
+    /// what they read.
     fn take_in_inputs(&mut self, index: u32, past: Past) {
+        let Some(node) = self.node(index) else {
+            return;
+        };
+        let found: Vec<_> = node.reads.iter().map(|&t| past(self, t)).collect();
         let Some(node) = self.take(index) else {
             return;
         };
-        let found: Vec<_> = node.reads.iter().map(|&t| self.past(t, past)).collect();
         let reads = node.reads.iter().zip(&found);
         let reads = reads.map(|(&read, found)| found.map_or(read, |(_, past)| past));
         self.add(Node {
@@ -415,6 +518,25 @@ mod tests {
     }
 
     #[test]
+    fn gemm_read_twice_stays() {
+        let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+            <float[4,4] t, float[4,4] a, float[4,4] b>
+            { t = Transpose <perm = [1, 0]> (w)
+              a = Gemm(x, t) b = Gemm(t, x) y = Exp(a) z = Add(a, b) }";
+        assert_eq!(forms(text), ["t(w) a(x,t) y(a) z(a,b) b(w,x)"]);
+    }
+
+    #[test]
+    fn gemm_without_a_third_input_writes_what_a_transposition_makes_of_it() {
+        let text = "g (float[4,4] x, float[4,4] w, float[4] v) => (float[4,4] y)
+            <float[4,4] t, float[4,4] a>
+            { t = Transpose <perm = [1, 0]> (w) a = Gemm(x, t) y = Transpose <perm = [1, 0]> (a) }";
+        assert_eq!(forms(text), ["y(x,w)"]);
+        let third = text.replace("Gemm(x, t)", "Gemm(x, t, v)");
+        assert_eq!(forms(&third), ["y(a) a(x,w,v)"]);
+    }
+
+    #[test]
     fn a_convolution_takes_in_the_activation_that_alone_reads_it() {
         let text = "g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] z)
             <float[1,1,4,4] c, float[1,1,4,4] r>
@@ -436,10 +558,42 @@ mod tests {
     }
 
     #[test]
+    fn gemm_adds_what_the_sum_behind_it_adds() {
+        let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+            <float[4,4] t, float[4,4] a>
+            { t = Transpose <perm = [1, 0]> (w) a = Gemm(x, t) y = Sum(w, a) z = Exp(x) }";
+        assert_eq!(forms(text), ["z(x) y(x,w,w)"]);
+        for other in ["Add(w, a)", "Sum(w, a, x)", "Sum(a, a)"] {
+            let other = forms(&text.replace("Sum(w, a)", other));
+            assert!(
+                other.iter().all(|form| form.contains(" a(x,w)")),
+                "{other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bias_and_the_gelu_behind_it_become_one_that_takes_memory() {
+        let text = "g (float[2,3,4] x, float[4] b) => (float[2,3,4] z)
+            <float[2,3,4] a, float[2,3,4] y>
+            { a = Add(x, b) y = com.microsoft.Gelu(a) z = Exp(y) }";
+        assert_eq!(forms(text), ["z(y) y(x,b)"]);
+        let graph = Graph::parse(text).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        assert_eq!(skeleton.optimized()[0].0.workspace, [0, 2 * 3 * 4 * 4]);
+        assert!(forms(&text.replace("float[4] b", "float[3,4] b")).is_empty());
+        assert!(forms(&text.replace("Exp(y)", "Add(y, a)")).is_empty());
+    }
+
+    #[test]
     fn only_the_last_two_axes_are_swapped_by_the_way() {
         let text = "g (float[2,4,4] x) => (float[2,4,4] z)
             <float[2,4,4] t> { t = Transpose <perm = [0, 2, 1]> (x) z = MatMul(x, t) }";
         assert_eq!(forms(text), ["z(x,x)"]);
         assert!(forms(&text.replace("[0, 2, 1]", "[2, 1, 0]")).is_empty());
+        // A graph output stays.
+        let output = text.replace("z)", "z, float[2,4,4] t)");
+        assert!(forms(&output.replace("<float[2,4,4] t>", "")).is_empty());
     }
 }

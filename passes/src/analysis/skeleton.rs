@@ -189,7 +189,9 @@ impl Skeleton {
         self.workspace.push(workspace);
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
-        self.fusing.push(Fusing::of(graph, uses, node, provider));
+        let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
+        self.fusing
+            .push(Fusing::of(graph, uses, node, provider, shape));
     }
 }
 

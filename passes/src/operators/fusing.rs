@@ -4,7 +4,7 @@
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
 use super::{MICROSOFT, Provider};
-use crate::graph::{Graph, Node, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
 
 /// What a node is to the optimizations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,10 +14,20 @@ pub enum Fusing {
     No,
     /// Goes from ORT_ENABLE_BASIC on; its readers read its input.
     Forwards,
-    /// A Transpose that a matrix product can do by the way.
+    /// A Transpose that a matrix product can do by the way, unless its result is a graph output that the product reads.
     Transposes,
-    /// A Gemm: takes in a Transpose that only such nodes read, and the activation that alone reads its result.
+    /// A Gemm: takes in a Transpose that only such nodes read, and the Transpose, the Sum or the activation that alone
+    /// reads its result.
     Gemm,
+    /// A Sum of two matrices that the runtime knows to have one shape.
+    Sum,
+    /// An addition of a vector along the last axis: takes in the Gelu that alone reads its result.
+    Bias,
+    /// A Gelu.
+    Gelu {
+        /// The bytes that its kernel takes once it has a bias: on the CPU as many as it writes.
+        workspace: u64,
+    },
     /// A tensor times one constant number, which a matrix product can do by the way; which input is the tensor.
     Scales(usize),
     /// A matrix product that takes in the two kinds above.
@@ -29,23 +39,48 @@ pub enum Fusing {
 }
 
 impl Fusing {
-    /// What `node` is when `provider` runs it.
-    pub fn of(graph: &Graph, uses: &Uses, node: &Node, provider: Provider) -> Fusing {
+    /// What `node` is when `provider` runs it; `shape` is what the runtime knows of a tensor's.
+    pub fn of<'g>(
+        graph: &Graph,
+        uses: &Uses,
+        node: &Node,
+        provider: Provider,
+        shape: impl Fn(TensorId) -> Option<&'g [Dimension]>,
+    ) -> Fusing {
+        let [first, second] = [0, 1].map(|i| node.input(i).and_then(&shape));
         let written = node.output(0);
         let is_output = written.is_some_and(|written| graph.outputs.contains(&written));
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
         match (node.domain.as_str(), name) {
             ("", "Identity") if !is_output => Fusing::Forwards,
-            ("", "Transpose") if !is_output && swaps_rows(node) => Fusing::Transposes,
+            ("", "Transpose") if swaps_rows(node) => Fusing::Transposes,
             ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node),
             ("", "MatMul") | (MICROSOFT, "FusedMatMul") => Fusing::Product,
             ("", "Gemm") => Fusing::Gemm,
+            ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
+            ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias,
+            (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
+                let bytes = written.and_then(|written| graph.tensor(written).bytes());
+                let workspace = bytes.filter(|_| activates).map_or(0, |bytes| bytes.0);
+                Fusing::Gelu { workspace }
+            }
             ("", "Conv") if activates => Fusing::Convolution,
             ("", "Relu" | "Sigmoid" | "Tanh" | "LeakyRelu") if activates => Fusing::Activation,
             _ => Fusing::No,
         }
     }
+}
+
+fn is_same_matrix(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
+    let whole = |shape: &[Dimension]| shape.len() == 2 && !shape.contains(&Dimension::Unknown);
+    first.is_some_and(whole) && first == second
+}
+
+/// Is `bias` a vector with as many elements as the last axis of `tensor`, in numbers?
+fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
+    let last = tensor.and_then(|shape| shape.last());
+    matches!((bias, last), (Some([bias]), Some(last)) if bias == last && matches!(bias, Dimension::Known(_)))
 }
 
 /// Does a Transpose swap the last two axes, or put the first of three or more behind the second last or the last?
