@@ -308,16 +308,18 @@ fn solving(arguments: &Rewrite) -> Result<Solving, Failure> {
     Ok(solving)
 }
 
-/// The solver of this build, which is to end within the limit.
+/// The solver of this build, for a strategy that is to end within the limit.
 pub(crate) fn solver(limit: Option<Duration>) -> Solving {
     #[cfg(feature = "highs")]
-    let solver: Option<Arc<dyn Solver>> = Some(Arc::new(crate::solver::Highs));
+    let solver: Option<Arc<dyn Solver>> = Some(Arc::new(crate::solver::Highs {
+        until: limit.and_then(|limit| std::time::Instant::now().checked_add(limit)),
+    }));
     #[cfg(not(feature = "highs"))]
     let solver: Option<Arc<dyn Solver>> = None;
     Solving {
         solver,
-        certify: false,
         seconds: limit.map(|limit| limit.as_secs_f64()),
+        ..Solving::default()
     }
 }
 

@@ -1,13 +1,17 @@
 //! Programs solved by HiGHS.
 
 use std::ffi::CStr;
+use std::time::Instant;
 
 use ckpt_passes::program::{Answer, Limits, Program, Solver};
 use highs::{HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 
 /// HiGHS, on one thread.
-#[derive(Clone, Copy, Debug)]
-pub struct Highs;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Highs {
+    /// When the user wants a plan.
+    pub until: Option<Instant>,
+}
 
 /// The proved bound of a 0-1 program, as HiGHS calls it.
 const DUAL_BOUND: &CStr = c"mip_dual_bound";
@@ -48,6 +52,10 @@ impl Solver for Highs {
         if options.iter().any(Result::is_err) {
             return nothing;
         }
+        if let Some(start) = &program.start {
+            // A start that does not meet the rows is of no use, and does no harm.
+            let _ = model.try_set_solution(Some(start), None, None, None);
+        }
         let Ok(solved) = model.try_solve() else {
             return nothing;
         };
@@ -71,5 +79,10 @@ impl Solver for Highs {
             bound: bound.unwrap_or(f64::NEG_INFINITY),
             proved: optimal,
         }
+    }
+
+    fn seconds_left(&self) -> Option<f64> {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        self.until.map(|until| left(until).as_secs_f64())
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! `cargo test --release --features highs,testing --test exact`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ckpt_opt::solver::Highs;
 use ckpt_passes::analysis::cost::{Cost, Device, Nanos};
@@ -76,7 +77,9 @@ fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
             .map(|id| costs[id.index()].time.0)
             .sum();
         let ours = time - step;
-        let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+        let solved = search
+            .solve(budget, None, &Highs::default(), LIMITS)
+            .unwrap();
         let bound = search.lower_bound(budget, ours * 2 + 1000);
         let optimum = solved.plan.as_ref().map(|plan| plan.1);
         let Some(optimum) = optimum else { continue };
@@ -135,7 +138,9 @@ fn the_program_agrees_with_revolve_on_uniform_chains() {
         let (graph, costs) = (&chain.graph, &chain.costs);
         let search = Search::new(graph, graph.order(), Provider::Cpu, costs, &rules, effort);
         for budget in chain.peaks() {
-            let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+            let solved = search
+                .solve(budget, None, &Highs::default(), LIMITS)
+                .unwrap();
             let optimum = solved.plan.map(|(_, added)| added);
             assert_eq!(optimum, chain.optimum(budget), "{length} layers, {budget}");
             compared += 1;
@@ -144,17 +149,31 @@ fn the_program_agrees_with_revolve_on_uniform_chains() {
     assert!(compared > 15, "{compared}");
 }
 
+/// HiGHS, for so many seconds.
+fn solving(seconds: u64) -> Solving {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    Solving {
+        solver: Some(Arc::new(Highs { until: Some(until) })),
+        ..Solving::default()
+    }
+}
+
 /// What `strategy` adds on the chain within `budget` and what the runtime's objects take.
 fn added(chain: &UniformChain, strategy: Strategy, budget: Bytes) -> Option<u64> {
+    added_in(chain, strategy, budget, solving(60))
+}
+
+fn added_in(
+    chain: &UniformChain,
+    strategy: Strategy,
+    budget: Bytes,
+    solving: Solving,
+) -> Option<u64> {
     let (graph, device) = (&chain.graph, Device::preset("cpu").unwrap());
     let overrides = BTreeMap::new();
     let rules = Recomputation::of(graph, &overrides);
-    let solving = Solving {
-        solver: Some(Arc::new(Highs)),
-        certify: false,
-        seconds: Some(60.0),
-    };
     let task = Task {
+        joint: None,
         graph,
         order: graph.order(),
         sequences: &[],
@@ -190,6 +209,21 @@ fn checkmates_program_finds_revolves_optimum_on_uniform_chains() {
         }
     }
     assert!(compared > 15, "{compared}");
+}
+
+#[test]
+fn without_time_to_solve_there_is_a_plan_by_the_cheap_rule() {
+    let chain = UniformChain::new(16);
+    // Sixteen layers need 17 units of memory, and 11 with some of them run twice.
+    let budget = UniformChain::owned() + Bytes(UniformChain::UNIT.0 * 11);
+    for strategy in [Strategy::CheckmateIlp, Strategy::MonetIlp] {
+        let found = added_in(&chain, strategy, budget, solving(0));
+        let optimum = chain.optimum(budget).unwrap();
+        assert!(
+            found.is_some_and(|found| found >= optimum && found <= 4 * optimum),
+            "{strategy}: {found:?}, optimum {optimum}"
+        );
+    }
 }
 
 #[test]
@@ -229,17 +263,14 @@ fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
                     overrides: BTreeMap::new(),
                     strategy,
                     variants: Group::ALL.into_iter().collect(),
+                    allowed: BTreeSet::new(),
                     effort: Effort {
                         seed: 1,
                         evaluations: 1_000,
                     },
                     settings: RuntimeSettings::LEAN,
                     watch: Arc::default(),
-                    solving: Solving {
-                        solver: Some(Arc::new(Highs)),
-                        certify: false,
-                        seconds: Some(10.0),
-                    },
+                    solving: solving(10),
                 };
                 // `optimize` verifies what it returns.
                 match optimize(&graph, &options) {
@@ -276,12 +307,14 @@ fn what_is_certified_is_between_the_simple_bound_and_the_optimum() {
         let most = search.without_copies().predicted_peak;
         let least = search.smallest().predicted_peak;
         let budget = least + Bytes((most - least).0 / 4);
-        let solved = search.solve(budget, None, &Highs, LIMITS).unwrap();
+        let solved = search
+            .solve(budget, None, &Highs::default(), LIMITS)
+            .unwrap();
         let (_, optimum) = solved.plan.unwrap();
         // What is known may be twice what is best.
         let known = optimum * 2 + 100;
         let simple = search.lower_bound(budget, known);
-        let certified = search.certified_bound(budget, known, &Highs, LIMITS);
+        let certified = search.certified_bound(budget, known, &Highs::default(), LIMITS);
         assert!(
             simple <= certified && certified <= optimum,
             "seed {seed}: {simple} {certified} {optimum}"

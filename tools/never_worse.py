@@ -1,10 +1,10 @@
 """Compares this program's own search with every published strategy, on all graphs in a folder.
 
 Usage: never_worse.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--strategies NAME,...]
-                      [--settings default lean] [--time-limit SECONDS]
+                      [--settings default lean] [--budgets SIZE ...] [--time-limit SECONDS]
 
 Graphs are bound as tools/truth_models.json says, those that it does not name with batch=2. For every graph and setting:
-`compare` at fixed+80%, fixed+50% and fixed+30%. A published strategy beats auto where it has a plan within a budget
+`compare` at seven budgets from fixed+90% to fixed+20%. A published strategy beats auto where it has a plan within a budget
 that adds less, or where its smallest peak is smaller; what the printed percentages round away does not count.
 Exit status 1 if any does. The exact lower-set strategies and the 0-1 programs are left out unless --strategies
 names them: the former's families contain the approximate ones', the latter take minutes for each graph.
@@ -21,7 +21,7 @@ STRATEGIES = (
     "auto,chen-sqrt,chen-budget,chen-recursive,cheap-ops,lower-set-approx,lower-set-approx-memory,greedy-remat,"
     "knapsack,precise-dp,uniform-dp,revolve,join-dp"
 )
-BUDGETS = ["fixed+80%", "fixed+50%", "fixed+30%"]
+BUDGETS = ["fixed+90%", "fixed+80%", "fixed+65%", "fixed+50%", "fixed+40%", "fixed+30%", "fixed+20%"]
 # A ten-thousandth of the step, and of the peak.
 SLACK = 1e-4
 
@@ -57,12 +57,13 @@ def main():
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--strategies", default=STRATEGIES)
     parser.add_argument("--settings", nargs="*", default=["default", "lean"])
+    parser.add_argument("--budgets", nargs="*", default=BUDGETS)
     parser.add_argument("--time-limit", help="for each strategy; what ends early may be beaten")
     arguments = parser.parse_args()
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "truth_models.json")) as file:
         known = json.load(file)
     failures = 0
-    print(f"{'graph':<22}{'settings':<9}{'smallest':>13} " + " ".join(f"{budget[5:]:>7}" for budget in BUDGETS))
+    print(f"{'graph':<22}{'settings':<9}{'smallest':>13} " + " ".join(f"{budget.replace('fixed', ''):>7}" for budget in arguments.budgets))
     for name in sorted(os.listdir(arguments.models)):
         name, extension = os.path.splitext(name)
         if extension != ".onnx" or (arguments.only and name not in arguments.only):
@@ -72,7 +73,7 @@ def main():
             command = [arguments.binary, "compare", os.path.join(arguments.models, name + ".onnx"), "--json", "--quiet"]
             command += ["--strategies", arguments.strategies, "--runtime-settings", settings]
             command += [word for dim, size in dims.items() for word in ("--dim", f"{dim}={size}")]
-            command += [word for budget in BUDGETS for word in ("--budget", budget)]
+            command += [word for budget in arguments.budgets for word in ("--budget", budget)]
             if arguments.time_limit:
                 command += ["--time-limit", arguments.time_limit]
             started = time.time()

@@ -19,6 +19,9 @@ pub struct Program {
     pub whole: Vec<bool>,
     /// Each a sum that has to stay within a limit.
     pub rows: Vec<Row>,
+    /// By column: values that a solver may begin with. What they give columns that need not be
+    /// whole does not count: the solver finds the best.
+    pub start: Option<Vec<f64>>,
 }
 
 /// Σ terms ≤ limit.
@@ -65,14 +68,28 @@ pub struct Limits {
 }
 
 /// A solver, if there is one, and how the pipeline uses it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Solving {
     /// Who solves.
     pub solver: Option<Arc<dyn Solver>>,
     /// Is the lower bound to be raised by it?
     pub certify: bool,
-    /// The most seconds that one program may take, if the user sets a limit.
+    /// The most seconds that one program may take which raises the lower bound, if the user sets a
+    /// limit.
     pub seconds: Option<f64>,
+    /// The part of the time left ([`Solver::seconds_left`]) that a strategy may use.
+    pub share: f64,
+}
+
+impl Default for Solving {
+    fn default() -> Solving {
+        Solving {
+            solver: None,
+            certify: false,
+            seconds: None,
+            share: 1.0,
+        }
+    }
 }
 
 /// What a solver found.
@@ -91,4 +108,9 @@ pub trait Solver: Debug + Send + Sync {
     /// The best values within the limits; the same program and limits give the same answer unless
     /// seconds are limited.
     fn solve(&self, program: &Program, limits: Limits) -> Answer;
+
+    /// Seconds until the user wants a plan; `None` if there is no such limit.
+    fn seconds_left(&self) -> Option<f64> {
+        None
+    }
 }

@@ -29,14 +29,21 @@ pub(super) fn optimize_each(
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
-    if options.variants.is_empty() && options.allowed.is_empty() {
-        return plain(graph, options).run(budgets);
-    }
+    let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
     match options.strategy {
-        Strategy::MonetIlp => {
-            let each = budgets.iter().map(|&budget| monet(graph, options, budget));
+        Strategy::CheckmateIlp | Strategy::MonetIlp => {
+            // Each has a fair part of the time that the user grants.
+            let each = budgets.iter().enumerate().map(|(i, &budget)| {
+                let mut options = options.clone();
+                options.solving.share = 1.0 / (budgets.len() - i) as f64;
+                match options.strategy == Strategy::MonetIlp && replaces {
+                    true => monet(graph, &options, budget),
+                    false => one(plain(graph, &options), budget),
+                }
+            });
             Ok(each.collect())
         }
+        _ if !replaces => plain(graph, options).run(budgets),
         Strategy::Auto => {
             let (sums, others): (Choices, Choices) = offers(graph, options)
                 .into_iter()
@@ -111,8 +118,14 @@ fn monet(
     let mut choices = plain(graph, options).implementations(budget);
     choices.retain(|(_, variant)| keeps_to_plan(variant, options));
     choices.sort_by_key(|&(id, _)| id);
-    let form = Pipeline::new(graph, choices, &Choices::new(), options);
-    let mut row = form.run(&[budget])?;
+    one(
+        Pipeline::new(graph, choices, &Choices::new(), options),
+        budget,
+    )
+}
+
+fn one(pipeline: Pipeline<'_>, budget: BudgetRequest) -> Result<Optimized, OptimizeError> {
+    let mut row = pipeline.run(&[budget])?;
     row.pop().expect("one result for one budget")
 }
 

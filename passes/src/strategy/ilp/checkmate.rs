@@ -178,37 +178,6 @@ impl Checkmate {
         }
         Some(free)
     }
-
-    /// What is to be computed so that what `stored` says can be stored (section 5: the paper's
-    /// two-phase rounding; R follows from S).
-    fn runs(&self, stored: impl Fn(usize, usize) -> bool) -> Vec<usize> {
-        let count = self.count();
-        let units = &self.units.units;
-        let mut runs = Vec::new();
-        // What is there at the end of a stage.
-        let mut have = vec![false; count];
-        for t in 0..count {
-            let mut wanted = vec![false; count];
-            wanted[t] = true;
-            for k in (0..=t).rev() {
-                let keeps = t + 1 < count && stored(t + 1, k);
-                if k < t && keeps && !have[k] && units[k].recomputable {
-                    wanted[k] = true;
-                }
-                if wanted[k] {
-                    for &i in units[k].reads.iter().filter(|&&i| self.has_results(i)) {
-                        wanted[i] |= !have[i] && units[i].recomputable;
-                    }
-                }
-            }
-            runs.extend((0..=t).filter(|&k| wanted[k]));
-            for k in 0..=t {
-                let there = have[k] || wanted[k];
-                have[k] = there && (!units[k].recomputable || t + 1 == count || stored(t + 1, k));
-            }
-        }
-        runs
-    }
 }
 
 /// What the memory of every stage is to stay within.
@@ -242,16 +211,15 @@ impl Model for Checkmate {
         (program, columns)
     }
 
-    fn decode(&self, columns: &Columns, values: &[f64]) -> Vec<usize> {
-        let is_set = |column: Option<Column>| column.is_some_and(|column| values[column] > 0.5);
-        let stage = |t: usize| {
-            let again = (0..t).filter(move |&i| is_set(columns.run[t][i]));
-            again.chain([t])
-        };
-        (0..self.count()).flat_map(stage).collect()
+    fn first_choice(&self) -> usize {
+        0
     }
 
-    fn round(&self, columns: &Columns, values: &[f64], threshold: f64) -> Vec<usize> {
-        self.runs(|t, i| columns.stored[t][i].is_some_and(|column| values[column] > threshold))
+    fn run(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+        columns.run[stage][unit]
+    }
+
+    fn stored(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+        columns.stored[stage][unit]
     }
 }

@@ -9,6 +9,8 @@
 mod checkmate;
 mod choices;
 mod monet;
+mod stages;
+mod start;
 mod units;
 
 use super::chain_planner::Refusing;
@@ -17,9 +19,11 @@ use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::operators::variants::{Group, Variant};
 use crate::plan::Plan;
-use crate::program::{Answer, Limits, Program, Solver};
+use crate::program::{Answer, Column, Limits, Program, Solver};
 use checkmate::Checkmate;
 use monet::Monet;
+use stages::{Keep, Stages};
+use start::Starts;
 use units::Units;
 
 /// Most units of the forward and of the backward part. Checkmate's program has about n³/6 entries.
@@ -35,6 +39,15 @@ const LIMITS: Limits = Limits {
 
 /// So often a program is solved for less, since its plan needs more than it thought.
 const CORRECTIONS: usize = 3;
+
+/// So often a start is looked for in less, for the same reason.
+const STARTS: usize = 4;
+
+/// The part of the time left that a program may take: what comes behind it needs some.
+const FIRST: f64 = 0.5;
+
+/// Less seconds are not worth a try.
+const WORTH_A_TRY: f64 = 0.1;
 
 /// A plan for a budget this much above stands.
 const NEAR: f64 = 0.98;
@@ -66,12 +79,60 @@ trait Model {
     /// Time is in parts of the step, memory in parts of what the aim says.
     fn program(&self, aim: Aim) -> (Program, Self::Columns);
 
-    /// The units in the sequence in which they run.
-    fn decode(&self, columns: &Self::Columns, values: &[f64]) -> Vec<usize>;
+    /// The first stage at which it decides what is stored and what runs again.
+    fn first_choice(&self) -> usize;
 
-    /// The same for values that need not be whole: what is stored is what is above the
-    /// threshold, and everything else follows (Checkmate's section 5).
-    fn round(&self, columns: &Self::Columns, values: &[f64], threshold: f64) -> Vec<usize>;
+    /// Does the unit run again in this stage? `None` if that is settled.
+    fn run(&self, columns: &Self::Columns, stage: usize, unit: usize) -> Option<Column>;
+
+    /// Are the unit's results there when this stage begins? `None` if that is settled.
+    fn stored(&self, columns: &Self::Columns, stage: usize, unit: usize) -> Option<Column>;
+
+    /// Columns that are 1 where all nodes are as they are.
+    fn settled(&self, _: &Self::Columns) -> Vec<Column> {
+        Vec::new()
+    }
+
+    /// What the values say that runs.
+    fn decode(&self, columns: &Self::Columns, values: &[f64]) -> Stages {
+        let count = self.units().units.len();
+        let is_set = |column: Option<Column>| column.is_some_and(|column| values[column] > 0.5);
+        let stage = |t: usize| {
+            let again = (0..t).filter(|&unit| is_set(self.run(columns, t, unit)));
+            again.chain([t]).collect()
+        };
+        Stages((0..count).map(stage).collect())
+    }
+
+    /// The same for values that need not be whole: what is stored is what is above the threshold,
+    /// and everything else follows (Checkmate's two-phase rounding, section 5).
+    fn round(&self, columns: &Self::Columns, values: &[f64], threshold: f64) -> Stages {
+        Stages::of(self.units(), |stage, unit| {
+            let column = self.stored(columns, stage, unit);
+            match column.is_some_and(|column| values[column] > threshold)
+                || stage < self.first_choice()
+            {
+                true => Keep::Yes,
+                false => Keep::No,
+            }
+        })
+    }
+
+    /// The values of a schedule in which all nodes are as they are, for columns that are whole.
+    fn values(&self, columns: &Self::Columns, count: usize, stages: &Stages) -> Vec<f64> {
+        let mut values = vec![0.0; count];
+        let again = stages.in_stages().filter(|(stage, unit)| stage != unit);
+        let runs = again.filter_map(|(stage, unit)| self.run(columns, stage, unit));
+        let stored = stages.stored(self.units()).into_iter().enumerate();
+        let stored = stored.flat_map(|(stage, units)| {
+            let there = units.into_iter().enumerate().filter(|unit| unit.1);
+            there.filter_map(move |(unit, _)| self.stored(columns, stage, unit))
+        });
+        for column in runs.chain(stored).chain(self.settled(columns)) {
+            values[column] = 1.0;
+        }
+        values
+    }
 }
 
 /// The planner of a program.
@@ -112,8 +173,8 @@ pub(crate) fn implementations(task: &Task<'_>, budget: Bytes) -> Vec<(NodeId, &'
     let room = ilp.room(budget);
     let within = (room > ilp.model.units().structural()).then_some(Aim::Within(room));
     for aim in within.into_iter().chain([Aim::Least(ilp.model_peak)]) {
-        let (program, columns) = ilp.model.program(aim);
-        if let Some(values) = ilp.ask(&program).values {
+        let (program, columns) = ilp.program(aim, ilp.begun(aim).as_ref());
+        if let Some(values) = ilp.ask(&program, FIRST).values {
             chosen.extend(ilp.model.chosen(&columns, &values));
             break;
         }
@@ -134,8 +195,9 @@ struct Ilp<'t, M> {
     /// How much more than the program thinks is really needed.
     offset: f64,
     smallest: Option<Plan>,
-    /// What the last answer's values cost.
+    /// What the last answer's values cost, and what its start did.
     objective: Option<f64>,
+    begun: Option<f64>,
     notes: Vec<String>,
 }
 
@@ -150,18 +212,19 @@ impl<'t, M: Model> Ilp<'t, M> {
             offset: 0.0,
             smallest: None,
             objective: None,
+            begun: None,
             notes: Vec::new(),
             model,
         };
-        let every: Vec<usize> = (0..ilp.model.units().units.len()).collect();
-        ilp.model_peak = ilp.model.units().peak(&every);
-        let judged = ilp.judge(&every);
+        let once = Stages::once(ilp.model.units());
+        ilp.model_peak = ilp.model.units().peak(&once);
+        let judged = ilp.judge(&once);
         ilp.offset = judged.0 as f64 - ilp.model_peak;
         ilp
     }
 
-    fn judge(&mut self, runs: &[usize]) -> Bytes {
-        let plan = self.model.units().plan(self.task, runs);
+    fn judge(&mut self, stages: &Stages) -> Bytes {
+        let plan = self.model.units().plan(self.task, &stages.runs());
         let judged = self.task.judge(plan);
         let peak = judged.plan.predicted_peak;
         self.known.push(judged);
@@ -177,27 +240,66 @@ impl<'t, M: Model> Ilp<'t, M> {
         self.task.watch.is_stopped()
     }
 
-    fn ask(&self, program: &Program) -> Answer {
-        // Corrections need their share.
-        let seconds = self
-            .task
-            .solving
-            .seconds
-            .map(|all| all / CORRECTIONS as f64);
+    /// Within a part of the time that the strategy may still use.
+    fn ask(&self, program: &Program, part: f64) -> Answer {
+        let left = self.solver.seconds_left();
+        let seconds = left.map(|left| left * self.task.solving.share * part);
+        if self.stopped() || seconds.is_some_and(|seconds| seconds < WORTH_A_TRY) {
+            return Answer {
+                values: None,
+                bound: f64::NEG_INFINITY,
+                proved: false,
+            };
+        }
         self.solver.solve(program, Limits { seconds, ..LIMITS })
     }
 
+    /// The program, which begins with `start`.
+    fn program(&self, aim: Aim, start: Option<&Stages>) -> (Program, M::Columns) {
+        let (mut program, columns) = self.model.program(aim);
+        let count = program.costs.len();
+        program.start = start.map(|start| self.model.values(&columns, count, start));
+        (program, columns)
+    }
+
+    /// A schedule by a cheap rule.
+    fn begun(&self, aim: Aim) -> Option<Stages> {
+        let starts = Starts::of(
+            self.model.units(),
+            self.model.first_choice(),
+            &self.task.watch,
+        );
+        match aim {
+            Aim::Within(room) => starts.within(room),
+            Aim::Least(most) => starts.smallest(most),
+        }
+    }
+
+    /// One that is within `budget` when it is judged, if that is found quickly.
+    fn begun_within(&mut self, budget: Bytes) -> Option<Stages> {
+        let mut room = self.room(budget);
+        for _ in 0..STARTS {
+            let found = self.begun(Aim::Within(room))?;
+            let peak = self.judge(&found);
+            if peak <= budget || self.stopped() {
+                return Some(found);
+            }
+            room = self.model.units().peak(&found).min(room) - (peak - budget).0 as f64;
+        }
+        None
+    }
+
     /// Solves, judges what comes of it, and gives the lowest peak and the answer's bound.
-    fn solve(&mut self, aim: Aim) -> Option<(Bytes, Answer)> {
-        let (program, columns) = self.model.program(aim);
+    fn solve(&mut self, aim: Aim, start: Option<&Stages>) -> Option<(Bytes, Answer)> {
+        let (program, columns) = self.program(aim, start);
         self.objective = None;
-        let answer = self.ask(&program);
+        let answer = self.ask(&program, FIRST);
         let mut least = None;
         if let Some(values) = &answer.values {
             // What is stored says what has to run; an incumbent may run more.
             let stored = self.model.round(&columns, values, 0.5);
-            for runs in [self.model.decode(&columns, values), stored] {
-                least = least.into_iter().chain([self.judge(&runs)]).min();
+            for stages in [self.model.decode(&columns, values), stored] {
+                least = least.into_iter().chain([self.judge(&stages)]).min();
             }
             self.objective = objective(&program, values);
         }
@@ -207,10 +309,11 @@ impl<'t, M: Model> Ilp<'t, M> {
         // An incumbent at best: the paper rounds the relaxation.
         let mut relaxed = program;
         relaxed.whole.fill(false);
-        if let Some(values) = self.ask(&relaxed).values {
+        relaxed.start = None;
+        if let Some(values) = self.ask(&relaxed, FIRST).values {
             let rounded = THRESHOLDS.map(|threshold| {
-                let runs = self.model.round(&columns, &values, threshold);
-                self.judge(&runs)
+                let stages = self.model.round(&columns, &values, threshold);
+                self.judge(&stages)
             });
             least = rounded.into_iter().chain(least).min();
         }
@@ -225,7 +328,13 @@ impl<'t, M: Model> Ilp<'t, M> {
         fits.min_by_key(|judged| (judged.added, judged.plan.predicted_peak))
     }
 
-    fn note(&mut self, budget: Bytes, answer: &Answer, found: bool) {
+    fn least(&self) -> Plan {
+        let all = self.known.iter();
+        let least = all.min_by_key(|j| (j.plan.predicted_peak, j.added));
+        least.map(|judged| judged.plan.clone()).unwrap_or_default()
+    }
+
+    fn note(&mut self, budget: Bytes, answer: Option<&Answer>) {
         let units = self.model.units();
         let mut notes = Vec::new();
         if units.units.len() < units.fine {
@@ -236,8 +345,14 @@ impl<'t, M: Model> Ilp<'t, M> {
             ));
         }
         let percent = |part: f64| format!("{:.2} %", 100.0 * part.max(0.0));
-        notes.push(match (self.objective, found) {
-            (Some(objective), _) => format!(
+        if let Some(begun) = self.begun {
+            notes.push(format!(
+                "begun with a schedule by a cheap rule, which is not the paper's: {} added",
+                percent(begun)
+            ));
+        }
+        notes.push(match (self.objective, answer) {
+            (Some(objective), Some(answer)) => format!(
                 "0-1 program within {budget}: {} of {} added, bound {}, gap {} of the step",
                 if answer.proved {
                     "optimum"
@@ -248,12 +363,12 @@ impl<'t, M: Model> Ilp<'t, M> {
                 percent(answer.bound),
                 percent((1.0 + objective) / (1.0 + answer.bound.max(0.0)) - 1.0),
             ),
-            (None, true) => format!(
+            (None, Some(answer)) => format!(
                 "0-1 program within {budget}: no incumbent, bound {}; the plan is its relaxation \
-                 rounded",
+                 rounded, or what it was begun with",
                 percent(answer.bound)
             ),
-            (None, false) => format!("0-1 program within {budget}: no solution found"),
+            (_, None) => format!("0-1 program within {budget}: no solution found in time"),
         });
         self.notes = notes;
     }
@@ -268,48 +383,45 @@ impl<M: Model> Planner for Ilp<'_, M> {
         let answered = self.solved.iter().any(near) && self.cheapest(budget).is_some();
         let possible = self.room(budget) > self.model.units().structural();
         if !free && !answered && possible {
+            let start = self.begun_within(budget);
+            let step = self.model.units().step;
+            let added = |stages: &Stages| stages.added(self.model.units()) / step;
+            self.begun = start.as_ref().map(added);
+            self.note(budget, None);
             for _ in 0..CORRECTIONS {
                 let room = self.room(budget);
-                let Some((peak, answer)) = self.solve(Aim::Within(room)) else {
+                let Some((peak, answer)) = self.solve(Aim::Within(room), start.as_ref()) else {
                     break;
                 };
                 self.solved.push((budget, answer.bound));
-                self.note(budget, &answer, self.cheapest(budget).is_some());
+                self.note(budget, Some(&answer));
                 if peak <= budget || self.stopped() {
                     break;
                 }
                 self.offset += (peak - budget).0 as f64;
             }
         }
-        if let Some(judged) = self.cheapest(budget) {
-            return Ok(judged.plan.clone());
+        match self.cheapest(budget) {
+            Some(judged) => Ok(judged.plan.clone()),
+            None => Err(Unplanned::TooLarge(self.least())),
         }
-        let smallest = self
-            .known
-            .iter()
-            .min_by_key(|j| (j.plan.predicted_peak, j.added));
-        let smallest = smallest.map(|judged| judged.plan.clone());
-        Err(Unplanned::TooLarge(smallest.unwrap_or_default()))
     }
 
     fn smallest(&mut self) -> Result<Plan, String> {
         if self.smallest.is_none() {
-            let _ = self.solve(Aim::Least(self.model_peak));
-            let least = self
-                .known
-                .iter()
-                .min_by_key(|j| (j.plan.predicted_peak, j.added));
-            self.smallest = least.map(|judged| judged.plan.clone());
+            let aim = Aim::Least(self.model_peak);
+            let start = self.begun(aim);
+            if let Some(start) = &start {
+                self.judge(start);
+            }
+            let _ = self.solve(aim, start.as_ref());
+            self.smallest = Some(self.least());
         }
         Ok(self.smallest.clone().unwrap_or_default())
     }
 
     fn smallest_in_passing(&mut self) -> Result<Plan, String> {
-        let least = self
-            .known
-            .iter()
-            .min_by_key(|j| (j.plan.predicted_peak, j.added));
-        Ok(least.map(|judged| judged.plan.clone()).unwrap_or_default())
+        Ok(self.least())
     }
 
     fn notes(&self) -> Vec<String> {
@@ -373,8 +485,7 @@ mod tests {
             // The turn's difference is a part of the forward part: it reads no gradient.
             assert_eq!((units.forward, units.units.len()), (5, 9));
             // At d4: x4 and labels are read, x1 to x3 wait, d4 is written: five units of memory.
-            let every: Vec<usize> = (0..9).collect();
-            let peak = units.peak(&every);
+            let peak = units.peak(&Stages::once(&units));
             assert!(
                 (peak / UniformChain::UNIT.0 as f64 - 5.0).abs() < 0.01,
                 "{peak}"

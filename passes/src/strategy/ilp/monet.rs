@@ -488,47 +488,21 @@ impl Model for Monet {
         (program, columns)
     }
 
-    fn decode(&self, columns: &Columns, values: &[f64]) -> Vec<usize> {
-        let is_set = |column: Option<Column>| column.is_some_and(|column| values[column] > 0.5);
-        let mut runs: Vec<usize> = (0..self.units.forward).collect();
-        for k in 0..self.stages() {
-            let again = self.vertices.iter().zip(&columns.run[k]);
-            runs.extend(again.filter_map(|(vertex, &run)| vertex.unit.filter(|_| is_set(run))));
-            runs.push(self.units.forward + k);
-        }
-        runs
+    fn first_choice(&self) -> usize {
+        self.units.forward
     }
 
-    /// r follows from s, as Checkmate's R from its S.
-    fn round(&self, columns: &Columns, values: &[f64], threshold: f64) -> Vec<usize> {
-        let mut have = vec![true; self.vertices.len()];
-        let mut runs: Vec<usize> = (0..self.units.forward).collect();
-        for k in 0..self.stages() {
-            let keep = |stage: usize, i: usize| {
-                let column = columns.stored.get(stage).and_then(|stored| stored[i]);
-                column.is_some_and(|column| values[column] > threshold)
-            };
-            let mut wanted = vec![false; self.vertices.len()];
-            for i in (0..self.vertices.len()).rev() {
-                let vertex = &self.vertices[i];
-                let there = have[i] && (k > 0 || keep(0, i) || !vertex.recomputable);
-                have[i] = there;
-                let needed = wanted[i] || self.reads[k].contains(&i) || keep(k + 1, i);
-                wanted[i] = needed && !there && vertex.recomputable;
-                if wanted[i] {
-                    for &j in &vertex.reads {
-                        wanted[j] = true;
-                    }
-                }
-            }
-            let again = self.vertices.iter().zip(&wanted);
-            runs.extend(again.filter_map(|(vertex, &wanted)| vertex.unit.filter(|_| wanted)));
-            runs.push(self.units.forward + k);
-            for (i, have) in have.iter_mut().enumerate() {
-                let there = *have || wanted[i];
-                *have = there && (keep(k + 1, i) || !self.vertices[i].recomputable);
-            }
-        }
-        runs
+    fn run(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+        let k = stage.checked_sub(self.units.forward)?;
+        columns.run[k][*self.vertex_of.get(unit)?]
+    }
+
+    fn stored(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+        let k = stage.checked_sub(self.units.forward)?;
+        columns.stored[k][*self.vertex_of.get(unit)?]
+    }
+
+    fn settled(&self, columns: &Columns) -> Vec<Column> {
+        columns.chosen.iter().map(|options| options[0]).collect()
     }
 }

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::monet::Choice;
+use super::stages::Stages;
 use crate::analysis::liveness::TENSOR;
 use crate::analysis::recompute::only_aliases;
 use crate::bytes::Bytes;
@@ -33,6 +34,13 @@ pub(super) struct Unit {
     pub recomputable: bool,
     /// The earlier unit whose only result it takes over, if nobody else wants that.
     pub overwrites: Option<usize>,
+}
+
+impl Unit {
+    /// May it be computed again, for somebody who reads it?
+    pub(super) fn repeats(&self) -> bool {
+        self.recomputable && self.bytes > 0.0
+    }
 }
 
 /// The units of a graph.
@@ -104,12 +112,19 @@ impl Units {
         needs.fold(0.0, f64::max)
     }
 
-    /// The most that is there at once when these units run, results kept from their computation to
-    /// their last reader.
-    pub(super) fn peak(&self, runs: &[usize]) -> f64 {
+    /// The most that is there at once.
+    pub(super) fn peak(&self, stages: &Stages) -> f64 {
+        let needs = self.needs(stages).into_iter();
+        needs.map(|need| need.1).fold(0.0, f64::max)
+    }
+
+    /// By run: its stage, and what is there then, results kept from their computation to their
+    /// last reader.
+    pub(super) fn needs(&self, stages: &Stages) -> Vec<(usize, f64)> {
+        let runs: Vec<(usize, usize)> = stages.in_stages().collect();
         let mut last = vec![0; runs.len()];
         let mut latest = vec![None; self.units.len()];
-        for (place, &unit) in runs.iter().enumerate() {
+        for (place, &(_, unit)) in runs.iter().enumerate() {
             for &from in &self.units[unit].reads {
                 if let Some(written) = latest[from] {
                     last[written] = place;
@@ -119,19 +134,19 @@ impl Units {
             latest[unit] = Some(place);
         }
         let mut change = vec![0.0; runs.len() + 1];
-        for (place, &unit) in runs.iter().enumerate() {
+        for (place, &(_, unit)) in runs.iter().enumerate() {
             change[place] += self.units[unit].bytes;
             change[last[place] + 1] -= self.units[unit].bytes;
         }
-        let mut frontier = 0;
         let mut live = 0.0;
-        let mut peak: f64 = 0.0;
-        for (&unit, change) in runs.iter().zip(change) {
+        let needs = runs.iter().zip(change).map(|(&(stage, unit), change)| {
             live += change;
-            frontier = frontier.max(unit);
-            peak = peak.max(live + self.units[unit].transient + self.standing[frontier]);
-        }
-        peak
+            (
+                stage,
+                live + self.units[unit].transient + self.standing[stage],
+            )
+        });
+        needs.collect()
     }
 
     /// The forward units that the unit reads whatever is chosen for the nodes with a choice.
