@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::better::{Found, better};
 use super::form::{Choices, apply};
 use super::pipeline::Pipeline;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
@@ -19,16 +20,14 @@ use crate::operators::variants::{Group, Variant};
 use crate::search::first_orders;
 use crate::strategy::Strategy;
 
+type Row = Result<Vec<Found>, OptimizeError>;
+
 /// What a variant has at stake in a node is worth a look from this part of the peak on, without
 /// what the caller owns.
 const WORTH: u64 = 200;
 
 /// One result for each budget.
-pub(super) fn optimize_each(
-    graph: &Graph,
-    options: &Options,
-    budgets: &[BudgetRequest],
-) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
     let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
     match options.strategy {
         Strategy::CheckmateIlp | Strategy::MonetIlp => {
@@ -45,63 +44,88 @@ pub(super) fn optimize_each(
         }
         _ if !replaces => plain(graph, options).run(budgets),
         Strategy::Auto => {
-            let (sums, others): (Choices, Choices) = offers(graph, options)
-                .into_iter()
-                .partition(|(_, variant)| variant.group == Group::Sums);
-            let pays = |budget| sums_pay(graph, &sums, options, budget);
-            let (with, without): (Vec<_>, Vec<_>) = budgets.iter().partition(|&&b| pays(b));
-            let mut forms = [(with, sums.clone()), (without, Choices::new())]
-                .into_iter()
-                .map(|(budgets, sums)| match budgets.is_empty() {
-                    true => Ok(Vec::new().into_iter()),
-                    false => {
-                        let pipeline = Pipeline::new(graph, sums, &others, options);
-                        Ok(pipeline.run(&budgets)?.into_iter())
-                    }
-                })
-                .collect::<Result<Vec<_>, OptimizeError>>()?;
-            let next = |&budget: &BudgetRequest| {
-                let form = usize::from(!pays(budget));
-                let found = forms[form].next().expect("one result for one budget");
-                match budget {
-                    BudgetRequest::Smallest => smaller(found, graph, options),
-                    _ => Ok(found),
-                }
-            };
-            budgets.iter().map(next).collect()
+            let mut row = varied(graph, options, budgets)?;
+            if !options.allowed.is_empty() {
+                let bitwise = Options {
+                    allowed: BTreeSet::new(),
+                    ..options.clone()
+                };
+                or_fewer(&mut row, graph, &bitwise, budgets)?;
+            }
+            if !options.variants.is_empty() {
+                or_fewer(&mut row, graph, &without_variants(options), budgets)?;
+            }
+            Ok(row)
         }
         _ => plain(graph, options).run(budgets),
     }
 }
 
-/// `found`, or what needs less without any variants: where every byte counts, what saves at first
-/// can be in the way.
-fn smaller(
-    found: Result<Optimized, OptimizeError>,
+/// One result for each budget, with the variants that pay.
+fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
+    let (sums, others): (Choices, Choices) = offers(graph, options)
+        .into_iter()
+        .partition(|(_, variant)| variant.group == Group::Sums);
+    let pays = |budget| sums_pay(graph, &sums, options, budget);
+    let (with, without): (Vec<_>, Vec<_>) = budgets.iter().partition(|&&b| pays(b));
+    let mut forms = [(with, sums.clone()), (without, Choices::new())]
+        .into_iter()
+        .map(|(budgets, sums)| match budgets.is_empty() {
+            true => Ok(Vec::new().into_iter()),
+            false => {
+                let pipeline = Pipeline::new(graph, sums, &others, options);
+                Ok(pipeline.run(&budgets)?.into_iter())
+            }
+        })
+        .collect::<Result<Vec<_>, OptimizeError>>()?;
+    let next = |&budget: &BudgetRequest| {
+        let form = usize::from(!pays(budget));
+        forms[form].next().expect("one result for one budget")
+    };
+    Ok(budgets.iter().map(next).collect())
+}
+
+/// Takes what fewer variants give where that is better: what saves at first can be in the way. Budgets that no plan
+/// can do better in, as a bound tells, are left out.
+fn or_fewer(
+    row: &mut [Found],
     graph: &Graph,
-    options: &Options,
-) -> Result<Result<Optimized, OptimizeError>, OptimizeError> {
-    let options = Options {
+    fewer: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<(), OptimizeError> {
+    let pipeline = plain(graph, fewer);
+    let may_win = |found: &Found, budget: BudgetRequest| match found {
+        _ if fewer.watch.is_stopped() => false,
+        Ok(_) if budget == BudgetRequest::Smallest => true,
+        Ok(found) => {
+            !fewer.variants.is_empty() || pipeline.least(&found.summary) < found.summary.time_added
+        }
+        Err(error) => matches!(error, OptimizeError::Infeasible { .. }),
+    };
+    let (open, requests): (Vec<&mut Found>, Vec<BudgetRequest>) = row
+        .iter_mut()
+        .zip(budgets.iter().copied())
+        .filter(|(found, budget)| may_win(found, *budget))
+        .unzip();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let others = match fewer.variants.is_empty() {
+        true => pipeline.run(&requests)?,
+        false => varied(graph, fewer, &requests)?,
+    };
+    for ((found, budget), other) in open.into_iter().zip(requests).zip(others) {
+        better(found, other, budget);
+    }
+    Ok(())
+}
+
+fn without_variants(options: &Options) -> Options {
+    Options {
         variants: BTreeSet::new(),
         allowed: BTreeSet::new(),
-        budget: BudgetRequest::Smallest,
         ..options.clone()
-    };
-    let other = plain(graph, &options)
-        .run(&[BudgetRequest::Smallest])?
-        .pop();
-    Ok(match (found, other) {
-        (Ok(found), Some(Ok(other))) => {
-            let least = found.summary.smallest_peak.min(other.summary.smallest_peak);
-            let mut best = match other.summary.after.bytes < found.summary.after.bytes {
-                true => other,
-                false => found,
-            };
-            best.summary.smallest_peak = least;
-            Ok(best)
-        }
-        (found, _) => found,
-    })
+    }
 }
 
 fn plain<'o>(graph: &'o Graph, options: &'o Options) -> Pipeline<'o> {
@@ -203,7 +227,40 @@ fn free_peak(graph: &Graph, options: &Options, ordered: bool) -> Bytes {
 mod tests {
     use super::*;
     use crate::analysis::settings::RuntimeSettings;
+    use crate::optimize::optimize;
     use crate::strategy::tests::options;
+    use crate::testing::random_training_graph;
+
+    #[test]
+    fn fewer_variants_take_over_where_they_are_better() {
+        let graph = random_training_graph(3, 24);
+        let plan = |budget| optimize(&graph, &options(Strategy::Auto, budget));
+        let least = plan(BudgetRequest::Smallest).expect("a plan").summary;
+        let (before, least) = (least.before.bytes, least.after.bytes);
+        let budget = BudgetRequest::Bytes(least + Bytes((before - least).0 / 2));
+        let good = plan(budget).expect("a plan");
+        let added = good.summary.time_added;
+        assert!(added > 0);
+        let fewer = without_variants(&options(Strategy::Auto, budget));
+        let taken = |row: Found| {
+            let mut row = [row];
+            or_fewer(&mut row, &graph, &fewer, &[budget]).expect("a row");
+            let [found] = row;
+            found.expect("a plan").summary.time_added
+        };
+        let with_time = |time_added: u64| {
+            let mut other = good.clone();
+            other.summary.time_added = time_added;
+            Ok(other)
+        };
+        assert_eq!(taken(with_time(2 * added)), added);
+        assert_eq!(taken(with_time(added - 1)), added - 1);
+        let infeasible = OptimizeError::Infeasible {
+            budget: good.summary.budget,
+            smallest: Box::new(good.summary.before.clone()),
+        };
+        assert_eq!(taken(Err(infeasible)), added);
+    }
 
     #[test]
     fn what_fixes_sizes_is_offered_only_where_no_pattern_holds_it() {

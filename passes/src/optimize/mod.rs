@@ -1,5 +1,6 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
+mod better;
 mod convolutions;
 mod copies;
 mod form;

@@ -154,6 +154,15 @@ impl<'o> Pipeline<'o> {
             .collect())
     }
 
+    /// Nanoseconds that every plan adds, in the orders of first computations that are looked at, within the budget
+    /// of the `known` one.
+    pub(super) fn least(&self, known: &Summary) -> u64 {
+        let room = known.budget - self.options.reserve - frame(&self.base.graph);
+        let searches = self.orders.iter().map(|order| self.task().search(order));
+        let bounds = searches.map(|search| search.lower_bound(room, known.time_added));
+        bounds.min().unwrap_or(0)
+    }
+
     /// What MONeT's program replaces, and by what.
     pub(super) fn implementations(&self, budget: BudgetRequest) -> Vec<(NodeId, &'static Variant)> {
         let budget = self.budget(budget, Bytes::ZERO);

@@ -3,17 +3,15 @@
 //! They hold for all convolutions of a session, so each choice is planned for as a device of its own. The fastest
 //! comes first, and is what the others are compared with: their convolutions are slower, which counts as added.
 
+use super::better::{Found, better};
 use super::convolutions::name_algorithms;
 use super::need::{describe, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
 use crate::analysis::algorithms::{Choice, timed};
 use crate::analysis::cost::costs;
-use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::transform::insert_mirrors::is_mirror;
-
-type Found = Result<Optimized, OptimizeError>;
 
 /// One result for each budget, with the provider's options where they matter.
 pub(super) fn optimize_each(
@@ -135,35 +133,5 @@ impl<'g> Reference<'g> {
             summary.reserved_before = run.reserved;
         }
         found
-    }
-}
-
-/// Puts `other` in the place of `found` if it is better, with what both know together.
-fn better(found: &mut Found, other: Found, budget: BudgetRequest) {
-    let smallest = |found: &Found| match found {
-        Ok(found) => found.summary.smallest_peak,
-        Err(OptimizeError::Infeasible { smallest, .. }) => smallest.bytes,
-        Err(_) => Bytes(u64::MAX),
-    };
-    let least = smallest(found).min(smallest(&other));
-    let (takes_over, bound) = match (&*found, &other) {
-        (Ok(found), Ok(other)) => {
-            let (one, two) = (&found.summary, &other.summary);
-            let cheaper = match budget {
-                BudgetRequest::Smallest => two.after.bytes < one.after.bytes,
-                _ => two.time_added < one.time_added,
-            };
-            (cheaper, one.lower_bound.min(two.lower_bound))
-        }
-        (Err(_), Ok(other)) => (true, other.summary.lower_bound),
-        (Ok(found), Err(_)) => (false, found.summary.lower_bound),
-        (Err(_), Err(_)) => (least < smallest(found), 0),
-    };
-    if takes_over {
-        *found = other;
-    }
-    if let Ok(found) = found {
-        found.summary.smallest_peak = least;
-        found.summary.lower_bound = bound.min(found.summary.time_added);
     }
 }
