@@ -1,16 +1,20 @@
-//! `ckpt-opt conv-table`: what each convolution of a graph takes with each of cuDNN's algorithms.
+//! `ckpt-opt conv-table` and `profile-conv`: what each convolution of a graph takes with each of cuDNN's algorithms, by
+//! the model and measured.
 //! `docs/convolution-algorithms.md` describes the JSON.
 
 use std::collections::BTreeMap;
 
-use ckpt_passes::analysis::algorithms::{self, Product, Timed, timed};
-use ckpt_passes::analysis::cost::Device;
+use ckpt_passes::analysis::algorithms::{self, Product, Timed, fastest_first, timed};
+use ckpt_passes::analysis::cost::{Device, Nanos};
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
+use ckpt_passes::operators::algorithms::{Direction, Geometry, geometry};
 use ckpt_passes::optimize::{OptimizeError, Options, with_shapes};
 use serde::Serialize;
 
-use crate::cli::{ConvTable, Messages};
+use crate::cli::{ConvTable, Messages, ProfileConv};
+use crate::cudnn::{self, Gpu};
 use crate::onnx::Model;
 use crate::run::{self, Failure};
 
@@ -18,7 +22,7 @@ use crate::run::{self, Failure};
 struct Table<'a> {
     device: &'a str,
     /// Where the figures are from.
-    source: &'static str,
+    source: &'a str,
     convolutions: Vec<Convolution<'a>>,
 }
 
@@ -60,9 +64,78 @@ struct Algorithm {
 
 /// The table as JSON.
 pub fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, Failure> {
+    let (graph, options) = open("conv-table", arguments, messages)?;
+    let source = match options.device.convolutions.table.is_empty() {
+        true => "model",
+        false => "table and model",
+    };
+    Ok(json(&options, source, &products(&graph, &options)))
+}
+
+/// The same, measured on this machine's GPU.
+pub fn profile_conv(arguments: &ProfileConv, messages: &Messages) -> Result<String, Failure> {
+    // Whoever has none need not wait.
+    let gpu = Gpu::open(arguments.cudart.as_deref(), arguments.cudnn.as_deref())?;
+    let (graph, options) = open("profile-conv", &arguments.table, messages)?;
+    let mut products = products(&graph, &options);
+    let places: Vec<(Product, Geometry)> = graph
+        .order()
+        .iter()
+        .map(|&id| graph.node(id))
+        .filter_map(|node| Some((node, geometry(&graph, node)?)))
+        .flat_map(|(node, geometry)| {
+            let each = Direction::ALL.map(|direction| Product::of(&graph, node, direction));
+            each.map(|product| (product, geometry.clone()))
+        })
+        .collect();
+    let geometries: BTreeMap<Product, Geometry> = places.into_iter().collect();
+    let all = products.len();
+    let mut done = 0;
+    products.retain(|product, (nodes, algorithms)| {
+        done += 1;
+        let node = nodes.first().copied().unwrap_or_default();
+        let direction = product.direction;
+        messages.progress(format_args!(
+            "{done} of {all}: {node}, {}",
+            direction.name()
+        ));
+        let measured = match geometries.get(product) {
+            Some(geometry) => gpu
+                .measure(geometry, direction)
+                .map_err(|error| error.to_string()),
+            None => Err("cuDNN pads both ends of an axis alike".to_owned()),
+        };
+        let problem = match measured {
+            Ok(measured) if !measured.is_empty() => {
+                let timed = measured.iter().map(|one| Timed {
+                    name: one.name,
+                    time: Nanos((f64::from(one.milliseconds) * 1e6) as u64),
+                    workspace: Bytes(one.workspace as u64),
+                });
+                *algorithms = fastest_first(timed.collect());
+                return true;
+            }
+            Ok(_) => "no algorithm runs".to_owned(),
+            Err(problem) => problem,
+        };
+        let name = direction.name();
+        messages.warning(format_args!(
+            "node {node:?}, {name} is not measured: {problem}"
+        ));
+        false
+    });
+    Ok(json(&options, &cudnn::name_of(gpu.version), &products))
+}
+
+/// The graph with shapes, and what it shall run on; `asked` needs cuDNN.
+fn open(
+    asked: &str,
+    arguments: &ConvTable,
+    messages: &Messages,
+) -> Result<(Graph, Options), Failure> {
     let profile = run::profile(&arguments.setting)?;
     let options = run::options(&arguments.setting, profile.as_ref())?;
-    has_cudnn("conv-table", &options.device)?;
+    has_cudnn(asked, &options.device)?;
     let model = Model::open(&arguments.input)?;
     let graph = run::graph(&model, profile.as_ref(), &options)?;
     run::warn(&model, &graph, &options, profile.as_ref(), messages);
@@ -70,18 +143,18 @@ pub fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, 
         file: arguments.input.clone(),
         error: OptimizeError::Shape(error).into(),
     })?;
-    let products = products(&graph, &options);
-    Ok(crate::report::line(&Table {
+    Ok((graph, options))
+}
+
+fn json(options: &Options, source: &str, products: &Products<'_>) -> String {
+    crate::report::line(&Table {
         device: &options.device.name,
-        source: match options.device.convolutions.table.is_empty() {
-            true => "model",
-            false => "table and model",
-        },
+        source,
         convolutions: products
             .iter()
             .map(|(product, (nodes, all))| convolution(product, nodes, all))
             .collect(),
-    }))
+    })
 }
 
 /// An error where cuDNN computes nothing; `asked` needs it.

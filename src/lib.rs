@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod compare;
 pub mod conv_table;
+pub mod cudnn;
 pub mod onnx;
 pub mod report;
 pub mod run;

@@ -25,6 +25,7 @@ use crate::cli::{
     Rewrite, Setting, Verify,
 };
 use crate::conv_table;
+use crate::cudnn::GpuError;
 use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export_with};
 use crate::report::{self, Outcome, ReportFile, Session};
 
@@ -43,6 +44,8 @@ pub enum Failure {
     Costs(#[from] CostsError),
     #[error(transparent)]
     ConvTable(#[from] ConvTableError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
     #[error(transparent)]

@@ -71,6 +71,9 @@ enum Command {
     /// Prints time and workspace of each convolution with each of cuDNN's algorithms as JSON, by a
     /// model that was not compared with a GPU, or as --conv-table has them.
     ConvTable(ConvTable),
+    /// Prints the same, measured with cuDNN on this machine's first GPU, for --conv-table. The libraries are
+    /// loaded when it runs; without a GPU it says so.
+    ProfileConv(ProfileConv),
 }
 
 /// `ckpt-opt IN OUT --budget SIZE`.
@@ -196,6 +199,20 @@ pub struct ConvTable {
     pub setting: Setting,
 }
 
+/// `ckpt-opt profile-conv IN`.
+#[derive(Clone, Debug, Args)]
+pub struct ProfileConv {
+    /// What to measure, and for which device.
+    #[command(flatten)]
+    pub table: ConvTable,
+    /// The CUDA runtime, where the system does not find libcudart.so.
+    #[arg(long, value_name = "FILE")]
+    pub cudart: Option<PathBuf>,
+    /// cuDNN, version 8 or 9, where the system does not find libcudnn.so.
+    #[arg(long, value_name = "FILE")]
+    pub cudnn: Option<PathBuf>,
+}
+
 /// `ckpt-opt verify IN OUT`.
 #[derive(Clone, Debug, Args)]
 pub struct Verify {
@@ -315,6 +332,7 @@ pub fn main() -> ExitCode {
         (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
         (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages),
         (Some(Command::ConvTable(table)), _) => conv_table::conv_table(&table, &messages),
+        (Some(Command::ProfileConv(profile)), _) => conv_table::profile_conv(&profile, &messages),
         (Some(Command::Sweep(sweep)), _) => compare::sweep(&sweep, &messages),
         (Some(Command::Compare(compare)), _) => compare::compare(&compare, &messages),
         (None, Some(rewrite)) => run::rewrite(&rewrite, started, &messages),

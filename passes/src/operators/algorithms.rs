@@ -12,8 +12,9 @@
 use super::conv::{Operands, operands};
 use super::entry::MICROSOFT;
 use super::view::View;
+use super::window::Padding;
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node};
+use crate::graph::{ElementType, Graph, Node};
 
 /// Which of the three products of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,11 +81,82 @@ pub struct Algorithm {
 
 /// What `node` may use for each product that it computes; empty for other nodes. Needs concrete shapes.
 pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)> {
-    use Direction::{BackwardData, BackwardFilter, Forward};
     let view = View::alone(graph, node);
+    let Some((products, operands, windows)) = convolution(&view) else {
+        return Vec::new();
+    };
+    let Some(sizes) = Sizes::of(&operands, windows) else {
+        return Vec::new();
+    };
+    let wanted = products
+        .iter()
+        .filter(|&&(output, _)| view.has_output(output));
+    wanted
+        .map(|&(_, direction)| (direction, sizes.algorithms(direction)))
+        .collect()
+}
+
+/// A convolution as cuDNN is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// N, C, and the sizes of an image.
+    pub data: Vec<u64>,
+    /// K, C / G, and the sizes of a window.
+    pub weights: Vec<u64>,
+    /// N, K, and the numbers of windows.
+    pub windows: Vec<u64>,
+    /// By axis, at either end.
+    pub pads: Vec<u64>,
+    /// By axis.
+    pub strides: Vec<u64>,
+    /// By axis.
+    pub dilations: Vec<u64>,
+    /// G.
+    pub groups: u64,
+    /// Of all operands.
+    pub element: ElementType,
+}
+
+/// What `node` convolves; `None` for other nodes, and where there is more padding at one end than at the other, for which
+/// cuDNN has no word. Needs concrete shapes.
+pub fn geometry(graph: &Graph, node: &Node) -> Option<Geometry> {
+    let view = View::alone(graph, node);
+    let (_, operands, windows) = convolution(&view)?;
+    let (data, window) = (operands.data.shape, &operands.window);
+    let pads = (0..window.kernel.len()).map(|axis| {
+        let (begin, end) = match window.padding {
+            Padding::Same => {
+                let reach = windows.get(axis + 2)?.checked_sub(1)?;
+                let reach = reach.checked_mul(window.strides[axis])?;
+                let most = reach.checked_add(window.extent(axis).ok()?)?;
+                let total = most.saturating_sub(data[axis + 2]);
+                (total / 2, total - total / 2)
+            }
+            _ => window.pads(axis),
+        };
+        (begin == end).then_some(begin)
+    });
+    Some(Geometry {
+        pads: pads.collect::<Option<_>>()?,
+        data: data.to_vec(),
+        weights: operands.weights.shape.to_vec(),
+        windows: windows.to_vec(),
+        strides: window.strides.clone(),
+        dilations: window.dilations.clone(),
+        groups: operands.group,
+        element: operands.data.element,
+    })
+}
+
+/// By output, the products of a convolution; its operands; the shape of its result, one element for each window and
+/// filter.
+type Convolution<'a> = (&'static [(usize, Direction)], Operands<'a>, &'a [u64]);
+
+fn convolution<'a>(view: &View<'a>) -> Option<Convolution<'a>> {
+    use Direction::{BackwardData, BackwardFilter, Forward};
     // A transposed convolution's gradient by its data is a convolution of dY.
     let (products, data, weights, windows): (&[_], _, _, _) =
-        match (node.domain.as_str(), node.op_type.as_str()) {
+        match (view.node.domain.as_str(), view.node.op_type.as_str()) {
             ("", "Conv") | (MICROSOFT, "FusedConv") => (&[(0, Forward)], 0, 1, view.output(0)),
             (MICROSOFT, "ConvGrad") => {
                 let products = &[(0, BackwardData), (1, BackwardFilter)];
@@ -94,20 +166,13 @@ pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)
                 let products = &[(0, Forward), (1, BackwardFilter)];
                 (products, 0, 2, view.input(1).ok())
             }
-            _ => return Vec::new(),
+            _ => return None,
         };
-    let (Ok(operands), Some(windows)) = (operands(&view, data, weights), windows) else {
-        return Vec::new();
-    };
-    let Some(sizes) = Sizes::of(&operands, windows.shape) else {
-        return Vec::new();
-    };
-    let wanted = products
-        .iter()
-        .filter(|&&(output, _)| view.has_output(output));
-    wanted
-        .map(|&(_, direction)| (direction, sizes.algorithms(direction)))
-        .collect()
+    Some((
+        products,
+        operands(view, data, weights).ok()?,
+        windows?.shape,
+    ))
 }
 
 struct Sizes {
