@@ -272,12 +272,20 @@ impl<'o> Pipeline<'o> {
         for rival in rivals.all() {
             let below = best.as_ref().map_or(u64::MAX, |best| self.added(best));
             let other = self.within(rival.planner.as_mut(), &rival.least, budget, below);
+            let other = other.or_else(|| self.least_below(&rival.least, budget, below));
             if let Some(other) = other.filter(|other| self.added(other) < below) {
                 best = Some(other);
                 *chosen = Some(rival.strategy);
             }
         }
         best
+    }
+
+    /// The plan with every barrier that helps, if it may fit and its copies add less than `below`.
+    fn least_below(&self, least: &Plan, budget: Bytes, below: u64) -> Option<Candidate> {
+        let promising = least.added < below && least.predicted_peak < budget && !self.stopped();
+        let smallest = promising.then(|| self.smallest(least, Thinning::Quick))?;
+        self.smallest_or_better(&smallest, least, budget)
     }
 
     /// Nanoseconds that the candidate takes more than the unmodified graph.
@@ -291,9 +299,15 @@ impl<'o> Pipeline<'o> {
         time(graph, costs).saturating_sub(time(self.original, &before))
     }
 
-    /// Does it add so little that nobody else needs to be asked?
+    /// Does it add so little that nobody else needs to be asked? Not where barriers, which the search
+    /// does not see, are a notable part of that: another plan may need fewer.
     fn is_cheap(&self, candidate: &Candidate) -> bool {
-        self.added(candidate) <= time(&candidate.graph, &candidate.costs) / CHEAP
+        let (graph, costs) = (&candidate.graph, &candidate.costs);
+        let (added, step) = (self.added(candidate), time(graph, costs));
+        let is_barrier = |id: &&NodeId| graph.node(**id).is("com.microsoft", "PassThrough");
+        let barriers = graph.order().iter().filter(is_barrier);
+        let barriers: u64 = barriers.map(|id| costs[id.index()].time.0).sum();
+        added <= step / CHEAP && (barriers <= added / 8 || barriers <= step / 2_000)
     }
 
     fn stopped(&self) -> bool {

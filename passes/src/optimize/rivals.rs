@@ -6,13 +6,16 @@
 use crate::plan::Plan;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
-/// Those that are quick; the others reach no less.
-const STRATEGIES: [Strategy; 9] = [
+/// Those that are quick.
+const STRATEGIES: [Strategy; 12] = [
+    Strategy::ChenSqrt,
+    Strategy::ChenBudget,
     Strategy::ChenRecursive,
     Strategy::LowerSetApproxMemory,
     Strategy::LowerSetApproxTime,
     Strategy::PreciseDp,
     Strategy::UniformDp,
+    Strategy::Revolve,
     Strategy::JoinDp,
     Strategy::Knapsack,
     Strategy::CheapOps,
@@ -49,6 +52,9 @@ impl<'t> Rivals<'t> {
                 return Vec::new();
             }
             let at_work = |strategy: Strategy| {
+                if task.watch.is_stopped() {
+                    return None;
+                }
                 let mut planner = planner(strategy, task)?;
                 let least = planner.smallest().ok()?;
                 Some(Rival {

@@ -16,6 +16,7 @@
 use super::{ForwardPart, Segments, Task};
 use crate::bytes::Bytes;
 use crate::plan::Plan;
+use crate::watch::Watch;
 
 mod dp;
 mod sets;
@@ -55,29 +56,43 @@ pub(super) fn plans(
 ) -> Result<(Vec<Plan>, Vec<String>), String> {
     let forward = ForwardPart::of(task);
     let mut plans = Vec::new();
-    let found = modelled(&forward, sequences, memory_centric)?;
-    let smallest = found.first().map(|modelled| Bytes(modelled.budget));
-    let note = format!(
-        "without liveness analysis, by the paper's formula, the smallest budget of a canonical \
-         strategy is {} besides what the caller owns",
-        smallest.unwrap_or_default()
-    );
+    let found = modelled(&forward, sequences, memory_centric, &task.watch)?;
+    let mut notes = Vec::new();
+    if let Some(smallest) = found.first().map(|modelled| Bytes(modelled.budget)) {
+        let most = if task.watch.is_stopped() {
+            "at most "
+        } else {
+            ""
+        };
+        notes.push(format!(
+            "without liveness analysis, by the paper's formula, the smallest budget of a canonical \
+             strategy is {most}{smallest} besides what the caller owns"
+        ));
+    } else {
+        notes.push("the time limit ended it before there was a sequence of lower sets".to_owned());
+    }
     for modelled in found {
         let segments = &modelled.segments;
         plans.extend(segments.plans(task, &forward, &segments.mirror_counts(&forward)));
     }
-    Ok((plans, vec![note]))
+    Ok((plans, notes))
 }
 
 /// A few memory-centric plans from ancestors, quickly.
 pub(super) fn coarse(task: &Task<'_>) -> Vec<Plan> {
     let forward = ForwardPart::of(task);
     let sets = Sets::ancestors(&forward);
-    let least = smallest_budget(&sets);
+    let least = smallest_budget(&sets, &task.watch);
     let mut plans = Vec::new();
     for part in [1.0, 1.2, 1.5] {
         let budget = (least as f64 * part).ceil() as u64;
-        let best = best_sequence(&sets, budget, Goal::MostTime, &mut WORK.clone());
+        let best = best_sequence(
+            &sets,
+            budget,
+            Goal::MostTime,
+            &mut WORK.clone(),
+            &task.watch,
+        );
         let Some((_, sequence)) = best else { break };
         let segments = sets.segments(&sequence);
         plans.extend(segments.plans(task, &forward, &segments.mirror_counts(&forward)));
@@ -90,6 +105,7 @@ pub(super) fn modelled(
     forward: &ForwardPart,
     sequences: Sequences,
     memory_centric: bool,
+    watch: &Watch,
 ) -> Result<Vec<Modelled>, String> {
     let sets = match sequences {
         Sequences::Exact => Sets::all(forward, MOST_SETS)?,
@@ -99,14 +115,14 @@ pub(super) fn modelled(
         true => Goal::MostTime,
         false => Goal::LeastTime,
     };
-    let least = smallest_budget(&sets);
+    let least = smallest_budget(&sets, watch);
     // The first is looked for to the end.
     let mut work = u64::MAX;
     let mut found: Vec<Modelled> = Vec::new();
     let step = if sets.sets.len() > MANY { 4 } else { 1 };
     for eighth in (0..=EIGHTHS).step_by(step) {
         let budget = (least as f64 * 2f64.powf(f64::from(eighth) / 8.0)).ceil() as u64;
-        let Some((time, sequence)) = best_sequence(&sets, budget, goal, &mut work) else {
+        let Some((time, sequence)) = best_sequence(&sets, budget, goal, &mut work, watch) else {
             break;
         };
         let segments = sets.segments(&sequence);

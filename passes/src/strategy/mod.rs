@@ -169,6 +169,7 @@ impl FromStr for Strategy {
 }
 
 /// What a strategy is to solve. It only reads.
+#[derive(Clone)]
 pub struct Task<'t> {
     /// The graph, with concrete shapes.
     pub graph: &'t Graph,

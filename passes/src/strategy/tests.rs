@@ -8,6 +8,7 @@ use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_
 use crate::program::Solving;
 use crate::search::first_orders;
 use crate::testing::{UniformChain, brute_force, random_training_graph};
+use crate::watch::Watch;
 
 pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
     Options {
@@ -117,6 +118,34 @@ fn what_a_strategy_plans_for_random_graphs_is_verified_and_within_the_budget() {
     }
     // Some have little to win on graphs this small.
     assert!(recomputing * 2 > Strategy::ALL.len(), "{recomputing}");
+}
+
+#[test]
+fn what_is_stopped_at_once_has_a_plan_and_lower_sets_say_why_there_are_no_more() {
+    let chain = UniformChain::new(40);
+    with_task(&chain.graph, |task| {
+        let watch = Arc::new(Watch::default());
+        watch.stop();
+        let task = Task {
+            watch,
+            ..Task::clone(task)
+        };
+        for strategy in [
+            Strategy::ChenBudget,
+            Strategy::GreedyRemat,
+            Strategy::Knapsack,
+        ] {
+            let mut planner = planner(strategy, &task).unwrap();
+            assert!(planner.within(Bytes(1 << 40)).is_ok(), "{strategy}");
+        }
+        for strategy in [Strategy::LowerSetExactTime, Strategy::LowerSetApproxMemory] {
+            let mut planner = planner(strategy, &task).unwrap();
+            let plan = planner.within(Bytes(1 << 40)).unwrap();
+            assert_eq!(plan.sequence, task.order, "{strategy}");
+            let notes = planner.notes().concat();
+            assert!(notes.contains("the time limit"), "{notes}");
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Algorithm 1 of the paper, over any family of lower sets.
 
 use super::sets::Sets;
+use crate::watch::Watch;
 
 /// What is best among the sequences that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +22,14 @@ struct Entry {
 }
 
 /// The time of the best sequence within `budget`, as formula (1) counts it, and its sets without
-/// the empty one; `None` if none fits, or `work` (entries and pairs looked at) is used up.
+/// the empty one; `None` if none fits, `work` (entries and pairs looked at) is used up, or the watch
+/// says stop.
 pub(super) fn best_sequence(
     family: &Sets,
     budget: u64,
     goal: Goal,
     work: &mut u64,
+    watch: &Watch,
 ) -> Option<(u32, Vec<usize>)> {
     let sets = &family.sets;
     let mut table: Vec<Vec<Entry>> = vec![Vec::new(); sets.len()];
@@ -38,6 +41,9 @@ pub(super) fn best_sequence(
         from: (0, 0),
     });
     for lower in 0..sets.len() {
+        if watch.is_stopped() {
+            return None;
+        }
         prune(&mut table[lower], goal);
         let entries = std::mem::take(&mut table[lower]);
         let Some(least) = entries.iter().map(|entry| entry.kept).min() else {
@@ -107,12 +113,13 @@ fn prune(entries: &mut Vec<Entry>, goal: Goal) {
     });
 }
 
-/// The smallest B for which any sequence fits, by binary search to a thousandth.
-pub(super) fn smallest_budget(family: &Sets) -> u64 {
+/// The smallest B for which any sequence fits, by binary search to a thousandth; a larger one if the
+/// watch says stop.
+pub(super) fn smallest_budget(family: &Sets, watch: &Watch) -> u64 {
     let all = family.sets.last().map_or(0, |set| set.bytes);
     // With one segment, everything is in twice.
     let (mut low, mut high) = (0, 2 * all);
-    while high - low > high / 1000 {
+    while high - low > high / 1000 && !watch.is_stopped() {
         let middle = low + (high - low) / 2;
         match is_feasible(family, middle) {
             true => high = middle,

@@ -116,7 +116,7 @@ fn the_tables_find_what_trying_all_sequences_finds() {
         for (sets, family) in [(exact, every), (Sets::ancestors(&forward), ancestors)] {
             let sequences = plain.sequences(&family);
             let least = sequences.iter().map(|sequence| sequence.1).min().unwrap();
-            let found = smallest_budget(&sets);
+            let found = smallest_budget(&sets, &Watch::default());
             // The search ends within a thousandth, which is less than a byte here.
             assert_eq!(found, least, "seed {seed}");
             for budget in [least, least + 3, least * 3 / 2, least * 2] {
@@ -128,13 +128,25 @@ fn the_tables_find_what_trying_all_sequences_finds() {
                     (Goal::LeastTime, fitting().min()),
                     (Goal::MostTime, fitting().max()),
                 ] {
-                    let found = best_sequence(&sets, budget, goal, &mut u64::MAX.clone());
+                    let found = best_sequence(
+                        &sets,
+                        budget,
+                        goal,
+                        &mut u64::MAX.clone(),
+                        &Watch::default(),
+                    );
                     let found = found.map(|found| u64::from(found.0));
                     assert_eq!(found, time, "seed {seed}, {budget}, {goal:?}");
                 }
             }
             assert_eq!(
-                best_sequence(&sets, least - 1, Goal::LeastTime, &mut u64::MAX.clone()),
+                best_sequence(
+                    &sets,
+                    least - 1,
+                    Goal::LeastTime,
+                    &mut u64::MAX.clone(),
+                    &Watch::default()
+                ),
                 None
             );
         }
@@ -145,7 +157,7 @@ fn the_tables_find_what_trying_all_sequences_finds() {
 fn the_segments_of_a_sequence_keep_what_formula_one_counts_as_kept() {
     for seed in 0..60 {
         let forward = random_part(seed);
-        for modelled in modelled(&forward, Sequences::Exact, false).unwrap() {
+        for modelled in modelled(&forward, Sequences::Exact, false, &Watch::default()).unwrap() {
             let kept = modelled.segments.boundaries(&forward);
             let vertices = forward.vertices.iter().zip(kept);
             let again = vertices.filter(|pair| !pair.1).map(|pair| pair.0.time);
@@ -165,10 +177,10 @@ fn too_many_lower_sets_are_refused_by_number() {
     };
     let mut forward = ForwardPart::default();
     forward.vertices = vec![vertex; 14];
-    let reason = modelled(&forward, Sequences::Exact, false).unwrap_err();
+    let reason = modelled(&forward, Sequences::Exact, false, &Watch::default()).unwrap_err();
     assert!(
         reason.contains("14 variables") && reason.contains("more than 12000"),
         "{reason}"
     );
-    assert!(modelled(&forward, Sequences::Approximate, false).is_ok());
+    assert!(modelled(&forward, Sequences::Approximate, false, &Watch::default()).is_ok());
 }
