@@ -11,6 +11,7 @@ use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
+use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, measure, optimize, verify_written,
 };
@@ -399,6 +400,16 @@ pub(crate) fn warn(
             "the graph has a YieldOp, as ORTModule's graphs do: what PyTorch keeps between its two halves is not \
              counted{settings}"
         ));
+    }
+    let replaces =
+        |one: &&Approximation| options.allowed.contains(one.name) && !one.variants.is_empty();
+    if options.strategy != Strategy::Auto {
+        for one in APPROXIMATIONS.iter().filter(replaces) {
+            messages.warning(format_args!(
+                "--allow {} changes nothing with --strategy {}: only auto replaces such nodes",
+                one.name, options.strategy
+            ));
+        }
     }
     for doubt in profile
         .into_iter()

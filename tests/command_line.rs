@@ -932,8 +932,17 @@ fn what_is_not_bitwise_is_allowed_by_name_only() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("[possible values: batch-slices, invertible-layer-norm, reassociated-sums, half-precision, convolution-algorithms]"), "{text}");
-    let output = folder.output([&SMALL[..], &["--allow", "half-precision"]].concat());
+    let allowed = [&SMALL[..], &["--allow", "half-precision"]].concat();
+    let output = folder.output(allowed.clone());
     assert_eq!(output.status.code(), Some(0));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("changes nothing"));
+    // The published strategies plan the graph as it is.
+    let output = folder.output([&allowed[..], &["--strategy", "chen-sqrt"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("--allow half-precision changes nothing with --strategy chen-sqrt"),
+        "{said}"
+    );
 }
 
 #[test]

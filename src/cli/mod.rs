@@ -123,7 +123,7 @@ pub struct Rewrite {
     /// (gradients of convolutions in parts of the batch), invertible-layer-norm (gradients of layer
     /// normalizations from the output), reassociated-sums (gradients added up as they appear),
     /// half-precision (inputs of convolutions kept in 16 bits), convolution-algorithms (other ones for copies, in
-    /// runtimes that obey). The report says how far off a node can be.
+    /// runtimes that obey). The report says how far off a node can be. Only auto replaces nodes.
     #[arg(long, value_name = "NAME", value_parser = approximations())]
     pub allow: Vec<String>,
     /// What the step is run with.

@@ -115,7 +115,7 @@ impl RowObject {
 }
 
 impl Comparison {
-    /// Strategies by row, overheads by budget.
+    /// Strategies by row; overheads by budget, then peaks.
     pub fn table(&self) -> String {
         let mut text = self.heading();
         let _ = write!(text, "{:<26}{:>12}", "strategy", "smallest");
@@ -144,6 +144,17 @@ impl Comparison {
                 let _ = write!(text, "{shown:>12}");
             }
             let _ = writeln!(text, "{:>10.1}", tried.seconds);
+        }
+        let _ = writeln!(text, "\npeaks of the rewritten graphs");
+        for tried in self.tried.iter().filter(|tried| tried.refused.is_none()) {
+            let _ = write!(text, "{:<38}", tried.strategy);
+            for cell in &tried.cells {
+                let shown = cell
+                    .plan
+                    .map_or_else(|| "-".to_owned(), |plan| plan.peak.to_string());
+                let _ = write!(text, "{shown:>12}");
+            }
+            text.push('\n');
         }
         text
     }
@@ -280,6 +291,10 @@ mod tests {
         auto                          30.0 MiB      1.25 %     50.00 %       0.2
         chen-sqrt                     30.0 MiB     25.00 %           -       0.2
         lower-set-exact             refused: too many lower sets
+
+        peaks of the rewritten graphs
+        auto                                      91.0 MiB    20.0 MiB
+        chen-sqrt                                 91.0 MiB           -
         ");
     }
 
