@@ -108,6 +108,7 @@ fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
 }
 
 #[test]
+#[allow(clippy::print_stdout)]
 fn the_search_finds_the_optimum_of_small_random_graphs() {
     let mut tally = Tally::default();
     let sizes = (0..20).map(|seed| (seed, 8 + seed as usize));
