@@ -75,37 +75,95 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 /// By tensor: its shape as the runtime has it, `None` where it has none. Where the file declares
 /// none, the runtime infers one for the operators that it has a rule for.
 pub(crate) fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
-    let declared = graph.tensor_ids().map(|id| {
-        let tensor = graph.tensor(id);
-        let owned = tensor.kind != TensorKind::Value;
-        let concrete = tensor.shape.as_ref().filter(|_| owned);
-        let numbers = concrete.map(|sizes| sizes.iter().map(|&size| Dimension::Known(size)));
-        let numbers = numbers.map(Iterator::collect);
-        tensor.declared.clone().or(numbers)
-    });
-    let mut shapes: Vec<Option<Vec<Dimension>>> = declared.collect();
-    let constants = constants(graph);
+    let mut inference = Inference::of(graph);
     for &id in graph.order() {
-        let node = graph.node(id);
-        for (position, output) in node.outputs.iter().enumerate() {
-            let Some(output) = *output else { continue };
-            let declared = shapes[output.index()].take();
-            let rule = operators::runtime_shape(node, position);
-            let inferred = match (rule, &declared) {
-                (RuntimeShape::Of(input), _) => known(&shapes, node.input(input)).cloned(),
-                (RuntimeShape::Broadcast, _) => broadcast(&shapes, node),
-                (RuntimeShape::Expanded, _) => expanded(graph, &constants, &shapes, id, output),
-                (RuntimeShape::Other, None) => inferred(graph, &shapes, id, output),
-                (RuntimeShape::Other, Some(_)) if node.is("", "Reshape") => {
-                    reshaped(graph, &constants, &shapes, id, output)
-                }
-                (RuntimeShape::Other, Some(_)) => numbers(graph, &constants, &shapes, id, output),
-                (RuntimeShape::Unknown, _) => None,
-            };
-            shapes[output.index()] = merged(declared, inferred);
+        inference.node(graph, id);
+    }
+    inference.shapes
+}
+
+/// The runtime's inference of shapes, node by node.
+pub(crate) struct Inference {
+    /// By tensor: as declared, until its node has been looked at.
+    shapes: Vec<Option<Vec<Dimension>>>,
+    /// By tensor; see [`constants`].
+    constants: Vec<bool>,
+}
+
+impl Inference {
+    /// Before any node.
+    pub(crate) fn of(graph: &Graph) -> Inference {
+        Inference {
+            shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
+            constants: constants(graph),
         }
     }
-    shapes
+
+    /// The tensor's shape, once its node has been looked at.
+    pub(crate) fn shape(&self, tensor: TensorId) -> Option<&[Dimension]> {
+        self.shapes[tensor.index()].as_deref()
+    }
+
+    /// Takes tensors in that were added to the graph since, and new declarations of the node's results; then as
+    /// [`Inference::node`].
+    pub(crate) fn node_again(&mut self, graph: &Graph, id: NodeId) {
+        let added = graph.tensor_ids().skip(self.shapes.len());
+        self.shapes.extend(added.map(|id| declared(graph, id)));
+        self.constants.resize(self.shapes.len(), false);
+        for output in graph.node(id).writes() {
+            self.shapes[output.index()] = declared(graph, output);
+        }
+        self.node(graph, id);
+    }
+
+    /// What the runtime makes of a node's results, once its inputs have been looked at.
+    pub(crate) fn node(&mut self, graph: &Graph, id: NodeId) {
+        for (position, output) in graph.node(id).outputs.iter().enumerate() {
+            let Some(output) = *output else { continue };
+            let inferred = self.inferred(graph, id, position);
+            let declared = self.shapes[output.index()].take();
+            self.shapes[output.index()] = merged(declared, inferred);
+        }
+    }
+
+    /// What the runtime infers of the result at `position` from the node's inputs.
+    pub(crate) fn inferred(
+        &self,
+        graph: &Graph,
+        id: NodeId,
+        position: usize,
+    ) -> Option<Vec<Dimension>> {
+        let Inference { shapes, constants } = self;
+        let node = graph.node(id);
+        let output = node.output(position)?;
+        let is_declared = shapes[output.index()].is_some();
+        if node.is("", "Transpose") {
+            return permuted(known(shapes, node.input(0))?, node);
+        }
+        if let Some(reduced) = reduced(graph, constants, shapes, node) {
+            return Some(reduced);
+        }
+        match operators::runtime_shape(node, position) {
+            RuntimeShape::Of(input) => known(shapes, node.input(input)).cloned(),
+            RuntimeShape::Broadcast => broadcast(shapes, node),
+            RuntimeShape::Expanded => expanded(graph, constants, shapes, id, output),
+            RuntimeShape::Other if !is_declared => inferred(graph, shapes, id, output),
+            RuntimeShape::Other if node.is("", "Reshape") => {
+                reshaped(graph, constants, shapes, id, output)
+            }
+            RuntimeShape::Other => numbers(graph, constants, shapes, id, output),
+            RuntimeShape::Unknown => None,
+        }
+    }
+}
+
+/// What the file says; of what the caller owns, the sizes.
+fn declared(graph: &Graph, id: TensorId) -> Option<Vec<Dimension>> {
+    let tensor = graph.tensor(id);
+    let owned = tensor.kind != TensorKind::Value;
+    let concrete = tensor.shape.as_ref().filter(|_| owned);
+    let numbers = concrete.map(|sizes| sizes.iter().map(|&size| Dimension::Known(size)));
+    tensor.declared.clone().or(numbers.map(Iterator::collect))
 }
 
 fn known(shapes: &[Option<Vec<Dimension>>], input: Option<TensorId>) -> Option<&Vec<Dimension>> {
@@ -186,6 +244,52 @@ fn constants(graph: &Graph) -> Vec<bool> {
         }
     }
     constants
+}
+
+fn permuted(from: &[Dimension], node: &Node) -> Option<Vec<Dimension>> {
+    let dimension = |axis: usize| from.get(axis).cloned();
+    match node.ints("perm") {
+        Some(axes) => axes
+            .iter()
+            .map(|&axis| dimension(usize::try_from(axis).ok()?))
+            .collect(),
+        None => Some(from.iter().rev().cloned().collect()),
+    }
+}
+
+/// A reduction along constant axes: what is left, and ones.
+fn reduced(
+    graph: &Graph,
+    constants: &[bool],
+    shapes: &[Option<Vec<Dimension>>],
+    node: &Node,
+) -> Option<Vec<Dimension>> {
+    const REDUCTIONS: [&str; 4] = ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"];
+    if !node.domain.is_empty() || !REDUCTIONS.contains(&node.op_type.as_str()) {
+        return None;
+    }
+    let from = known(shapes, node.input(0))?;
+    let axes = match (node.ints("axes"), node.input(1)) {
+        (Some(axes), _) => axes,
+        (None, Some(axes)) if constants[axes.index()] => match &graph.tensor(axes).constant {
+            Some(Constant::Ints(axes)) if !axes.is_empty() => axes,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let keeps = node.int("keepdims").unwrap_or(1) != 0;
+    let is_reduced = |axis: usize| {
+        let [axis, rank] = [axis, from.len()].map(|n| n as i64);
+        axes.contains(&axis) || axes.contains(&(axis - rank))
+    };
+    let left = from
+        .iter()
+        .enumerate()
+        .filter_map(|(axis, dimension)| match is_reduced(axis) {
+            false => Some(dimension.clone()),
+            true => keeps.then_some(Dimension::Known(1)),
+        });
+    Some(left.collect())
 }
 
 /// An Expand whose shape is not constant: what the first input says in numbers.
@@ -373,6 +477,19 @@ mod tests {
         assert_eq!(bound(text, "b", &bindings), "1 3 8");
         assert_eq!(bound(text, "c", &bindings), "n 6");
         assert_eq!(bound(text, "d", &bindings), "m 2");
+    }
+
+    #[test]
+    fn permutations_and_reductions_take_their_dimensions_along_whatever_their_size() {
+        let text = "g (float[n,4] x) => () <float[n,m] a>
+            { a = Transpose <perm = [1, 0]> (x) b = Transpose(x)
+              axes = Constant <value_ints = [0]> () c = ReduceSum(x, axes)
+              last = Constant <value_ints = [-1]> () d = ReduceSum <keepdims = 0> (x, last) }";
+        let bindings = [("n".to_owned(), 4), ("m".to_owned(), 4)].into();
+        assert_eq!(bound(text, "a", &bindings), "4 m");
+        assert_eq!(bound(text, "b", &bindings), "4 n");
+        assert_eq!(bound(text, "c", &bindings), "1 4");
+        assert_eq!(bound(text, "d", &bindings), "n");
     }
 
     #[test]

@@ -297,6 +297,35 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
     }
 }
 
+/// An input, and which dimensions of the output at `position`, which has `rank` of them, the runtime knows from that
+/// input alone: each with the input's dimension that it is. Source: the standard's shape inference.
+pub fn dimensions_from(
+    node: &Node,
+    position: usize,
+    rank: usize,
+) -> Option<(usize, Vec<(usize, usize)>)> {
+    let first = position == 0;
+    let same = || (0..rank).map(|i| (i, i)).collect();
+    Some(match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "Transpose") => {
+            let axes = node.ints("perm")?.iter().map(|&axis| axis as usize);
+            (0, axes.enumerate().collect())
+        }
+        ("", "Gemm") => {
+            let transposed = node.int("transA").unwrap_or(0) != 0;
+            (0, vec![(0, usize::from(transposed))])
+        }
+        ("", "AveragePool" | "Conv" | "GlobalAveragePool" | "MaxPool") if first => {
+            (0, vec![(0, 0)])
+        }
+        ("", "BatchNormalization" | "LayerNormalization") if first => (0, same()),
+        _ => match runtime_shape(node, position) {
+            RuntimeShape::Of(input) => (input, same()),
+            _ => return None,
+        },
+    })
+}
+
 /// From which input on the values, not the shapes alone, decide the shape of what the node writes; `None` if it has no
 /// such input. Source: the standard's shape inference.
 pub fn shape_by_values_from(node: &Node) -> Option<usize> {

@@ -28,7 +28,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// `graph`, with names for its dimensions that keep the runtime's memory planner from undoing
-    /// what the plan saves, should the settings let it.
+    /// what the plan saves, should the settings let it. Sizes are hidden already, if at all.
     pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
         let provider = options.device.provider;
         if options.settings != RuntimeSettings::LEAN {

@@ -23,6 +23,7 @@ use crate::program::Limits;
 use crate::search::{Alternatives, Search, first_orders};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::{EnforceOrder, Thinning};
+use crate::transform::hide_sizes::HideSizes;
 use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
 use crate::transform::release_unread::ReleaseUnread;
 
@@ -31,6 +32,15 @@ const CORRECTIONS: usize = 4;
 
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
+
+/// Hiding sizes may take this part of a step.
+const HIDING: u64 = 200;
+
+/// Sizes are hidden from this part of the peak on, without what the caller owns, ...
+const HIDDEN_PARTS: u64 = 1_000;
+
+/// ... and from so many bytes.
+const HIDDEN_FROM: Bytes = Bytes(1 << 16);
 
 /// When a solver that raises the lower bound ends.
 const CERTIFYING: Limits = Limits {
@@ -189,11 +199,19 @@ impl<'o> Pipeline<'o> {
         let budget = self.budget(request, reached);
         let untouched = Candidate::new(self.original.clone(), self.options);
         let coloured = Candidate::coloured(self.original.clone(), self.options);
+        let hidden = || {
+            let mut hidden = self.original.clone();
+            self.hide(&mut hidden);
+            let hidden = Candidate::coloured(hidden, self.options);
+            Some(hidden).filter(|hidden| hidden.need() <= budget)
+        };
         let mut chosen = None;
         let candidate = if untouched.need() <= budget {
             untouched
         } else if coloured.need() <= budget {
             coloured
+        } else if let Some(hidden) = hidden() {
+            hidden
         } else {
             let own = self.within(planner, least, budget, u64::MAX);
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
@@ -497,8 +515,33 @@ impl<'o> Pipeline<'o> {
         };
         let Ok(_) = insert.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
+        self.hide(&mut graph);
         let costs = costs(&graph, &self.options.device, &self.options.overrides);
         (graph, costs)
+    }
+
+    /// Hides the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
+    fn hide(&self, graph: &mut Graph) {
+        if !self.options.settings.pattern {
+            return;
+        }
+        let most = time(self.original, &self.costs_of(self.original)) / HIDING;
+        let before = time(graph, &self.costs_of(graph));
+        let peak = self.before.peak - self.before.fixed;
+        let mut from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
+        while from < peak {
+            let mut hidden = graph.clone();
+            let Ok(_) = HideSizes { from }.run(&mut hidden);
+            if time(&hidden, &self.costs_of(&hidden)) - before <= most {
+                *graph = hidden;
+                return;
+            }
+            from = Bytes(from.0 * 2);
+        }
+    }
+
+    fn costs_of(&self, graph: &Graph) -> Vec<Cost> {
+        costs(graph, &self.options.device, &self.options.overrides)
     }
 
     fn summary(

@@ -3,6 +3,7 @@
 pub mod apply_variants;
 pub mod colour_shapes;
 pub mod enforce_order;
+pub mod hide_sizes;
 pub mod infer_shapes;
 pub mod insert_mirrors;
 mod parts;

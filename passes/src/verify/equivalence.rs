@@ -59,7 +59,7 @@ impl Correspondence {
 /// Proved: the rewritten graph is sound ([`structure()`]); graph inputs, outputs, initializers and
 /// operator sets are the original's; every original node is there once, with its operator,
 /// attributes, outputs, captures, and with inputs that hold the values that it read; every other
-/// node forwards its inputs (PassThrough), not to a YieldOp, or repeats a node that may be repeated, on the same
+/// node forwards its inputs (PassThrough, not to a YieldOp, or a Reshape to the same shape), or repeats a node that may be repeated, on the same
 /// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of
 /// which the user says that they may be repeated; it counts for operators that nothing is known
 /// about.
@@ -85,6 +85,7 @@ pub fn equivalence_allowing(
         rewritten,
         values,
         held: vec![None; rewritten.tensor_count()],
+        zeros: vec![false; rewritten.tensor_count()],
         roles: vec![Role::Barrier; rewritten.node_count()],
     };
     for id in rewritten.tensor_ids() {
@@ -128,6 +129,8 @@ struct Check<'a> {
     /// By tensor of the rewritten graph: the value of the original that it holds; `None` if it is
     /// none that anybody may read.
     held: Vec<Option<Value>>,
+    /// By tensor of the rewritten graph: is it new, and a list of zeros?
+    zeros: Vec<bool>,
     roles: Vec<Role>,
 }
 
@@ -263,6 +266,9 @@ impl Check<'_> {
         if node.is("", "Size") && node.attributes.is_empty() {
             return self.release(id);
         }
+        if let Some(role) = self.forgetting(id) {
+            return Ok(role);
+        }
         let name = label(self.rewritten, id);
         let mut inputs = Vec::new();
         for &read in &node.inputs {
@@ -314,6 +320,31 @@ impl Check<'_> {
         })
     }
 
+    /// A constant list of zeros, or a Reshape to one: zero stands for the dimension of the input.
+    fn forgetting(&mut self, id: NodeId) -> Option<Role> {
+        let node = self.rewritten.node(id);
+        let &[Some(output)] = node.outputs.as_slice() else {
+            return None;
+        };
+        match (node.inputs.as_slice(), node.attributes.as_slice()) {
+            ([], [_]) if node.is("", "Constant") => {
+                let values = node.ints("value_ints")?;
+                self.zeros[output.index()] = values.iter().all(|&value| value == 0);
+                self.zeros[output.index()].then_some(Role::Barrier)
+            }
+            (&[Some(data), Some(shape)], []) if node.is("", "Reshape") => {
+                let [from, to] = [data, shape].map(|id| self.rewritten.tensor(id).shape.as_ref());
+                let all = from.map(|from| vec![from.len() as u64]).as_ref() == to;
+                if !all || !self.zeros[shape.index()] {
+                    return None;
+                }
+                self.held[output.index()] = self.held[data.index()];
+                Some(Role::Barrier)
+            }
+            _ => None,
+        }
+    }
+
     fn barrier(&mut self, id: NodeId) -> Result<Role, Violation> {
         let node = self.rewritten.node(id);
         let whole = node.inputs.iter().chain(&node.outputs).all(Option::is_some);
@@ -334,6 +365,7 @@ impl Check<'_> {
         for (input, output) in node.inputs.iter().zip(&node.outputs) {
             if let (Some(input), Some(output)) = (input, output) {
                 self.held[output.index()] = self.held[input.index()];
+                self.zeros[output.index()] = self.zeros[input.index()];
             }
         }
         Ok(Role::Barrier)
