@@ -85,39 +85,68 @@ fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
     Ok(budgets.iter().map(next).collect())
 }
 
-/// Takes what fewer variants give where that is better: what saves at first can be in the way. Budgets that no plan
-/// can do better in, as a bound tells, are left out.
+/// Takes what fewer variants give where that is better: what saves at first can be in the way.
 fn or_fewer(
     row: &mut [Found],
     graph: &Graph,
     fewer: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<(), OptimizeError> {
-    let pipeline = plain(graph, fewer);
-    let may_win = |found: &Found, budget: BudgetRequest| match found {
-        _ if fewer.watch.is_stopped() => false,
-        Ok(_) if budget == BudgetRequest::Smallest => true,
-        Ok(found) => {
-            !fewer.variants.is_empty() || pipeline.least(&found.summary) < found.summary.time_added
+    if fewer.watch.is_stopped() {
+        return Ok(());
+    }
+    let mut cheaper = Vec::new();
+    let (mut anew, mut requests) = (Vec::new(), Vec::new());
+    for (found, &budget) in row.iter_mut().zip(budgets) {
+        match found {
+            Ok(_) if budget != BudgetRequest::Smallest && fewer.variants.is_empty() => {
+                cheaper.push((found, budget));
+            }
+            Ok(_) | Err(OptimizeError::Infeasible { .. }) => {
+                anew.push(found);
+                requests.push(budget);
+            }
+            Err(_) => {}
         }
-        Err(error) => matches!(error, OptimizeError::Infeasible { .. }),
-    };
-    let (open, requests): (Vec<&mut Found>, Vec<BudgetRequest>) = row
-        .iter_mut()
-        .zip(budgets.iter().copied())
-        .filter(|(found, budget)| may_win(found, *budget))
-        .unzip();
-    if open.is_empty() {
+    }
+    if !cheaper.is_empty() {
+        or_cheaper(cheaper, &plain(graph, fewer));
+    }
+    if anew.is_empty() {
         return Ok(());
     }
     let others = match fewer.variants.is_empty() {
-        true => pipeline.run(&requests)?,
+        true => plain(graph, fewer).run(&requests)?,
         false => varied(graph, fewer, &requests)?,
     };
-    for ((found, budget), other) in open.into_iter().zip(requests).zip(others) {
+    for ((found, budget), other) in anew.into_iter().zip(requests).zip(others) {
         better(found, other, budget);
     }
     Ok(())
+}
+
+/// Takes what the pipeline finds within the same budgets where it adds less. Where a bound tells that it cannot, it
+/// is not asked.
+fn or_cheaper(row: Vec<(&mut Found, BudgetRequest)>, pipeline: &Pipeline<'_>) {
+    let (mut open, mut known) = (Vec::new(), Vec::new());
+    for (found, budget) in row {
+        if let Ok(one) = &*found {
+            let least = pipeline.least(&one.summary);
+            if least < one.summary.time_added {
+                known.push(one.summary.clone());
+                open.push((found, budget, least));
+            }
+        }
+    }
+    for ((found, budget, least), other) in open.into_iter().zip(pipeline.cheaper(&known)) {
+        match (other, found) {
+            (Some(other), found) => better(found, other, budget),
+            (None, Ok(found)) => {
+                found.summary.lower_bound = found.summary.lower_bound.min(least);
+            }
+            (None, Err(_)) => {}
+        }
+    }
 }
 
 fn without_variants(options: &Options) -> Options {

@@ -16,7 +16,7 @@ use crate::analysis::sequences::sequences;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
-use crate::operators::variants::Variant;
+use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
@@ -136,7 +136,7 @@ impl<'o> Pipeline<'o> {
         let strategy = self.options.strategy;
         let mut planner = planner(strategy, &task).unwrap_or_else(|| {
             let own = Box::new(Searches::new(&task, &self.orders));
-            Box::new(Portfolio::new(&task, own))
+            Box::new(Portfolio::new(&task, own, &self.orders))
         });
         let is_written = budgets.contains(&BudgetRequest::Smallest);
         let (least, thinning) = match is_written {
@@ -162,6 +162,29 @@ impl<'o> Pipeline<'o> {
                 )
             })
             .collect())
+    }
+
+    /// Looks for plans that add less than those `known`, one for each of them, within the same budget. The published
+    /// strategies, which know no variants, are asked only where they were not asked for the same graph.
+    pub(super) fn cheaper(
+        &self,
+        known: &[Summary],
+    ) -> Vec<Option<Result<Optimized, OptimizeError>>> {
+        let task = self.task();
+        let own = Box::new(Searches::new(&task, &self.orders));
+        let mut planner = Portfolio::new(&task, own, &self.orders);
+        let mut rivals = Rivals::of(&task);
+        let mut cheaper = |known: &Summary| {
+            let (budget, below) = (known.budget - self.options.reserve, known.time_added);
+            let mut found = self.within(&mut planner, None, budget, below);
+            let mut chosen = None;
+            if has_sums(known) {
+                found = self.best_of(found, &mut rivals, budget, below, &mut chosen);
+            }
+            let smallest = known.smallest_peak - self.options.reserve;
+            found.map(|found| self.finish(found, budget, smallest, chosen, &planner))
+        };
+        known.iter().map(&mut cheaper).collect()
     }
 
     /// Nanoseconds that every plan adds, in the orders of first computations that are looked at, within the budget
@@ -213,11 +236,11 @@ impl<'o> Pipeline<'o> {
         } else if let Some(hidden) = hidden() {
             hidden
         } else {
-            let own = self.within(planner, least, budget, u64::MAX);
+            let own = self.within(planner, Some(least), budget, u64::MAX);
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
             let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
             let found = match rivals.as_deref_mut().filter(|_| !cheap) {
-                Some(rivals) => self.best_of(own, rivals, budget, &mut chosen),
+                Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
                 None => own,
             };
             match found {
@@ -225,12 +248,24 @@ impl<'o> Pipeline<'o> {
                 None => self.smallest_within(planner, rivals, least, budget)?,
             }
         };
+        self.finish(candidate, budget, reached, chosen, planner)
+    }
+
+    /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
+    fn finish(
+        &self,
+        candidate: Candidate,
+        budget: Bytes,
+        smallest: Bytes,
+        chosen: Option<Strategy>,
+        planner: &dyn Planner,
+    ) -> Result<Optimized, OptimizeError> {
         verify_rewritten(self.original, &candidate.graph, self.options, budget)?;
         let notes = match chosen {
             None => planner.notes(),
             Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
         };
-        let summary = self.summary(&candidate, budget, reached, notes);
+        let summary = self.summary(&candidate, budget, smallest, notes);
         Ok(Optimized {
             graph: candidate.graph,
             summary,
@@ -265,8 +300,9 @@ impl<'o> Pipeline<'o> {
             return best;
         };
         for rival in rivals.all() {
-            if rival.least.predicted_peak < best.need() {
-                let other = self.smallest(&rival.least, Thinning::Thorough);
+            let least = rival.planner.smallest().ok();
+            if let Some(least) = least.filter(|least| least.predicted_peak < best.need()) {
+                let other = self.smallest(&least, Thinning::Thorough);
                 if other.need() < best.need() {
                     best = other;
                 }
@@ -275,12 +311,13 @@ impl<'o> Pipeline<'o> {
         best
     }
 
-    /// `own`, or a cheaper candidate by a published strategy, which is then named.
+    /// `own`, or a cheaper candidate by a published strategy that adds less than `below`, which is then named.
     fn best_of(
         &self,
         own: Option<Candidate>,
         rivals: &mut Rivals<'_>,
         budget: Bytes,
+        below: u64,
         chosen: &mut Option<Strategy>,
     ) -> Option<Candidate> {
         let mut best = own;
@@ -288,9 +325,9 @@ impl<'o> Pipeline<'o> {
             return best;
         }
         for rival in rivals.all() {
-            let below = best.as_ref().map_or(u64::MAX, |best| self.added(best));
-            let other = self.within(rival.planner.as_mut(), &rival.least, budget, below);
-            let other = other.or_else(|| self.least_below(&rival.least, budget, below));
+            let below = best.as_ref().map_or(below, |best| self.added(best));
+            let other = self.within(rival.planner.as_mut(), None, budget, below);
+            let other = other.or_else(|| self.least_below(rival.planner.as_mut(), budget, below));
             if let Some(other) = other.filter(|other| self.added(other) < below) {
                 best = Some(other);
                 *chosen = Some(rival.strategy);
@@ -299,11 +336,19 @@ impl<'o> Pipeline<'o> {
         best
     }
 
-    /// The plan with every barrier that helps, if it may fit and its copies add less than `below`.
-    fn least_below(&self, least: &Plan, budget: Bytes, below: u64) -> Option<Candidate> {
-        let promising = least.added < below && least.predicted_peak < budget && !self.stopped();
-        let smallest = promising.then(|| self.smallest(least, Thinning::Quick))?;
-        self.smallest_or_better(&smallest, least, budget)
+    /// The smallest of the plans that add less than `below`, with every barrier that helps, if it may fit.
+    fn least_below(
+        &self,
+        planner: &mut dyn Planner,
+        budget: Bytes,
+        below: u64,
+    ) -> Option<Candidate> {
+        let Err(Unplanned::TooLarge(least)) = planner.cheaper(Bytes::ZERO, below) else {
+            return None;
+        };
+        let promising = least.predicted_peak < budget && !self.stopped();
+        let smallest = promising.then(|| self.smallest(&least, Thinning::Quick))?;
+        self.smallest_or_better(&smallest, &least, budget)
     }
 
     /// Nanoseconds that the candidate takes more than the unmodified graph.
@@ -398,21 +443,26 @@ impl<'o> Pipeline<'o> {
         candidate
     }
 
-    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak. None
+    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak, if that is known. None
     /// if it adds `below` nanoseconds or more.
     fn within(
         &self,
         planner: &mut dyn Planner,
-        least: &Plan,
+        least: Option<&Plan>,
         budget: Bytes,
         below: u64,
     ) -> Option<Candidate> {
         let mut target = (budget - self.spare()).min(self.room(planner, budget));
         for _ in 0..CORRECTIONS {
-            let plan = planner.within(target).ok();
-            // The smallest may fit, though it needs more than the target.
-            let least = || Some(least).filter(|least| least.predicted_peak < budget);
-            let plan = plan.or_else(|| least().cloned())?;
+            let plan = match planner.cheaper(target, below) {
+                Ok(plan) => plan,
+                // The smallest may fit, though it needs more than the target.
+                Err(Unplanned::TooLarge(smallest)) => {
+                    let smallest = least.cloned().unwrap_or(smallest);
+                    Some(smallest).filter(|smallest| smallest.predicted_peak < budget)?
+                }
+                Err(_) => return None,
+            };
             let (graph, costs) = self.apply(&plan);
             if self.time_added(&graph, &costs) >= below {
                 return None;
@@ -644,6 +694,13 @@ impl<'o> Pipeline<'o> {
     }
 }
 
+/// Were running sums put into the graph before the search?
+fn has_sums(known: &Summary) -> bool {
+    let mut names = known.variants.iter().map(|&(_, name)| name);
+    let sums = VARIANTS.iter().filter(|variant| variant.group == Group::Sums);
+    names.any(|name| sums.clone().any(|sum| sum.name == name))
+}
+
 /// Nanoseconds of all nodes.
 fn time(graph: &Graph, costs: &[Cost]) -> u64 {
     let times = graph.order().iter().map(|id| costs[id.index()].time.0);
@@ -670,6 +727,11 @@ impl Searches {
         }
     }
 
+    fn plan(&mut self, budget: Bytes) -> Option<Plan> {
+        let chosen = self.choose(budget)?;
+        self.searches[chosen].within(budget)
+    }
+
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
         if let Some((chosen, known)) = self.chosen
             && budget <= known
@@ -690,12 +752,17 @@ impl Searches {
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let chosen = self.choose(budget);
-        let plan = chosen.and_then(|i| self.searches[i].within(budget));
-        match plan {
-            Some(plan) => Ok(plan),
-            None => Err(Unplanned::TooLarge(self.smallest().unwrap_or_default())),
+        let plan = self.plan(budget);
+        plan.ok_or_else(|| Unplanned::TooLarge(self.smallest().unwrap_or_default()))
+    }
+
+    /// Looks for no smallest plan where another one is known already.
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        if below == u64::MAX {
+            return self.within(budget);
         }
+        let plan = self.plan(budget).filter(|plan| plan.added < below);
+        plan.ok_or(Unplanned::TooSlow)
     }
 
     fn sketch(&mut self, budget: Bytes) -> Option<Plan> {

@@ -3,7 +3,6 @@
 //! looks best in the planned order need not be: the runtime's settings add to some plans more than
 //! to others.
 
-use crate::plan::Plan;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
 /// Those that are quick.
@@ -29,8 +28,6 @@ const MOST_NODES: usize = 5_000;
 pub(super) struct Rival<'t> {
     pub(super) strategy: Strategy,
     pub(super) planner: Box<dyn Planner + 't>,
-    /// Its plan with the smallest peak.
-    pub(super) least: Plan,
 }
 
 /// All of them, made when the first is wanted.
@@ -55,13 +52,8 @@ impl<'t> Rivals<'t> {
                 if task.watch.is_stopped() {
                     return None;
                 }
-                let mut planner = planner(strategy, task)?;
-                let least = planner.smallest().ok()?;
-                Some(Rival {
-                    strategy,
-                    planner,
-                    least,
-                })
+                let planner = planner(strategy, task)?;
+                Some(Rival { strategy, planner })
             };
             STRATEGIES.into_iter().filter_map(at_work).collect()
         })

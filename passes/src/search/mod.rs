@@ -132,6 +132,9 @@ const MOST_ROUNDS: u64 = 5;
 /// A gap this narrow is not worth another round.
 const GAP: f64 = 0.0075;
 
+/// A gap this narrow is not worth any.
+const CLOSED: f64 = 0.001;
+
 /// So many of the best they go on from.
 const BEST: usize = 2;
 
@@ -270,6 +273,13 @@ impl Search {
 
     fn find_starts(&mut self, budget: Bytes) -> Starts {
         let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return Starts {
+                budget,
+                found: Vec::new(),
+                improved: false,
+            };
+        }
         let near = self.starts.take().filter(|known| {
             known.improved && budget <= known.budget && target >= self.target(known.budget) * NEAR
         });
@@ -343,7 +353,8 @@ impl Search {
             false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
         for round in 0..most {
-            if round >= rounds && self.gap(budget, found.first()?) <= GAP {
+            let worth = if round < rounds { CLOSED } else { GAP };
+            if self.gap(budget, found.first()?) <= worth {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();

@@ -14,72 +14,98 @@ pub struct Judged {
 }
 
 /// The plans of a strategy. The plan without copies is always among them.
-pub struct Family {
-    /// Or why the strategy has none.
-    plans: Result<Vec<Judged>, String>,
+pub struct Family<'t> {
+    task: &'t Task<'t>,
+    /// Or why the strategy has none. What adds least comes first.
+    plans: Result<Vec<Member>, String>,
     notes: Vec<String>,
 }
 
-impl Family {
-    /// Judges the plans, equal ones once; no more than two when the watch says stop.
-    pub fn of(task: &Task<'_>, plans: Vec<Plan>) -> Family {
-        Family {
-            plans: Ok(Family::judge(task, plans)),
-            notes: Vec::new(),
-        }
+struct Member {
+    plan: Plan,
+    /// Nanoseconds that its copies add, as far as is known without a simulation.
+    added: u64,
+    /// Only plans that matter are simulated.
+    judged: Option<Judged>,
+}
+
+impl<'t> Family<'t> {
+    /// These plans, equal ones once.
+    pub fn of(task: &'t Task<'t>, plans: Vec<Plan>) -> Family<'t> {
+        Family::noted(task, Ok((plans, Vec::new())))
     }
 
-    /// Judges the plans, which come with notes; or keeps why the strategy has none.
-    pub fn noted(task: &Task<'_>, plans: Result<(Vec<Plan>, Vec<String>), String>) -> Family {
-        match plans {
-            Ok((plans, notes)) => Family {
-                notes,
-                ..Family::of(task, plans)
-            },
-            Err(reason) => Family {
-                plans: Err(reason),
-                notes: Vec::new(),
-            },
-        }
+    /// The plans, which come with notes; or why the strategy has none.
+    pub fn noted(
+        task: &'t Task<'t>,
+        plans: Result<(Vec<Plan>, Vec<String>), String>,
+    ) -> Family<'t> {
+        let (plans, notes) = match plans {
+            Ok((plans, notes)) => (Ok(Family::members(task, plans)), notes),
+            Err(reason) => (Err(reason), Vec::new()),
+        };
+        Family { task, plans, notes }
     }
 
-    fn judge(task: &Task<'_>, mut plans: Vec<Plan>) -> Vec<Judged> {
+    fn members(task: &Task<'_>, mut plans: Vec<Plan>) -> Vec<Member> {
         plans.push(task.without_copies());
-        let mut seen: Vec<Plan> = Vec::new();
+        let mut members: Vec<Member> = Vec::new();
         for plan in plans {
             let plan = plan.without_unread_copies(task.graph, task.recomputation);
-            if !seen.contains(&plan) {
-                seen.push(plan);
+            if members.iter().all(|known| known.plan != plan) {
+                members.push(Member {
+                    added: task.copies_time(&plan),
+                    plan,
+                    judged: None,
+                });
             }
         }
-        let last = seen.len() - 1;
-        let plans = seen.into_iter().enumerate();
-        // The last is the plan without copies.
-        let in_time = plans.filter(|&(i, _)| i == 0 || i == last || !task.watch.is_stopped());
-        in_time.map(|(_, plan)| task.judge(plan)).collect()
+        members.sort_by_key(|member| member.added);
+        members
     }
 }
 
-impl Planner for Family {
+impl Planner for Family<'_> {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let plans = match &self.plans {
-            Ok(plans) => plans.iter(),
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let plans = match &mut self.plans {
+            Ok(plans) => plans,
             Err(reason) => return Err(Unplanned::Refused(reason.clone())),
         };
-        let fits = |judged: &&Judged| judged.plan.predicted_peak <= budget;
-        let cheapest = plans
-            .clone()
-            .filter(fits)
-            .min_by_key(|judged| (judged.added, judged.plan.predicted_peak));
-        if let Some(judged) = cheapest {
-            return Ok(judged.plan.clone());
+        let mut cheapest: Option<&Judged> = None;
+        let mut smallest: Option<&Judged> = None;
+        for member in plans {
+            let dearer = cheapest.is_some_and(|known| known.added < member.added);
+            // One plan is judged however little time there is.
+            let late = member.judged.is_none() && self.task.watch.is_stopped();
+            if dearer || member.added >= below || (late && smallest.is_some()) {
+                break;
+            }
+            let judged = member
+                .judged
+                .get_or_insert_with(|| self.task.judge(member.plan.clone()));
+            let peak = |of: &Judged| of.plan.predicted_peak;
+            if peak(judged) <= budget
+                && cheapest.is_none_or(|known| {
+                    (judged.added, peak(judged)) < (known.added, peak(known))
+                })
+            {
+                cheapest = Some(judged);
+            }
+            if smallest.is_none_or(|known| {
+                (peak(judged), judged.added) < (peak(known), known.added)
+            }) {
+                smallest = Some(judged);
+            }
         }
-        let smallest = plans.min_by_key(|judged| (judged.plan.predicted_peak, judged.added));
-        Err(Unplanned::TooLarge(
-            smallest
-                .map(|judged| judged.plan.clone())
-                .unwrap_or_default(),
-        ))
+        match (cheapest, smallest) {
+            (Some(found), _) if found.added < below => Ok(found.plan.clone()),
+            (None, Some(found)) => Err(Unplanned::TooLarge(found.plan.clone())),
+            _ => Err(Unplanned::TooSlow),
+        }
     }
 
     fn notes(&self) -> Vec<String> {

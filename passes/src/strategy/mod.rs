@@ -211,6 +211,8 @@ pub struct Joint {
 pub enum Unplanned {
     /// Nothing that it finds fits; this needs least.
     TooLarge(Plan),
+    /// Whatever might fit adds too much.
+    TooSlow,
     /// It does not deal with such graphs, as the text says.
     Refused(String),
 }
@@ -221,6 +223,14 @@ pub trait Planner {
     /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;
 
+    /// The same, of plans that add less than `below` nanoseconds; what adds more need not be looked at.
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        match self.within(budget) {
+            Ok(plan) if plan.added >= below => Err(Unplanned::TooSlow),
+            found => found,
+        }
+    }
+
     /// Some plan within `budget`, made far more quickly; `None` if that is not possible.
     fn sketch(&mut self, _budget: Bytes) -> Option<Plan> {
         None
@@ -230,6 +240,8 @@ pub trait Planner {
     fn smallest(&mut self) -> Result<Plan, String> {
         match self.within(Bytes::ZERO) {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => Ok(plan),
+            // Nothing is too slow where any plan will do.
+            Err(Unplanned::TooSlow) => Ok(Plan::default()),
             Err(Unplanned::Refused(reason)) => Err(reason),
         }
     }
@@ -297,6 +309,16 @@ impl Task<'_> {
             sequence: self.order.to_vec(),
             ..Plan::default()
         }
+    }
+
+    /// Nanoseconds that the plan's copies add, without a simulation.
+    pub fn copies_time(&self, plan: &Plan) -> u64 {
+        let copies = plan.sequence.iter().zip(plan.copies());
+        let times = copies.filter(|copy| copy.1).map(|(&id, _)| {
+            let cost = self.recomputation.copy_cost(id);
+            cost.unwrap_or(self.costs[id.index()]).time.0
+        });
+        times.fold(0, u64::saturating_add)
     }
 
     /// Simulates the plan as it would be written, in its own order, and sets its predicted peak.

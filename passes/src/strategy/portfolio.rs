@@ -15,11 +15,15 @@ use crate::search::Search;
 pub struct Portfolio<'t> {
     task: &'t Task<'t>,
     own: Box<dyn Planner + 't>,
+    /// The orders of first computations that it looks at.
+    orders: &'t [Vec<NodeId>],
     others: Option<Others>,
 }
 
 struct Others {
     plans: Vec<Judged>,
+    /// That of the plan with the smallest peak.
+    order: Vec<NodeId>,
     search: Search,
 }
 
@@ -30,11 +34,16 @@ const MOST_NODES: usize = 5_000;
 const CHEAP: u64 = 20;
 
 impl<'t> Portfolio<'t> {
-    /// Begins with `own`.
-    pub fn new(task: &'t Task<'t>, own: Box<dyn Planner + 't>) -> Portfolio<'t> {
+    /// Begins with `own`, which looks at these orders of first computations.
+    pub fn new(
+        task: &'t Task<'t>,
+        own: Box<dyn Planner + 't>,
+        orders: &'t [Vec<NodeId>],
+    ) -> Portfolio<'t> {
         Portfolio {
             task,
             own,
+            orders,
             others: None,
         }
     }
@@ -76,35 +85,53 @@ impl Others {
         plans
             .iter()
             .for_each(|judged| search.start_from(&judged.plan));
-        Some(Others { plans, search })
+        Some(Others {
+            plans,
+            order,
+            search,
+        })
     }
 }
 
 impl Planner for Portfolio<'_> {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let own = self.own.within(budget);
-        if let Ok(plan) = &own {
-            let times = self.task.costs.iter().map(|cost| cost.time.0);
-            let step = times.fold(0, u64::saturating_add);
-            if plan.added <= step / CHEAP {
-                return own;
-            }
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let own = self.own.cheaper(budget, below);
+        let times = self.task.costs.iter().map(|cost| cost.time.0);
+        let cheap = times.fold(0, u64::saturating_add) / CHEAP;
+        if below <= cheap || own.as_ref().is_ok_and(|plan| plan.added <= cheap) {
+            return own;
         }
+        let orders = self.orders;
         let Some(others) = self.others() else {
             return own;
         };
-        let mut plans: Vec<Plan> = others.plans.iter().map(|j| j.plan.clone()).collect();
-        plans.extend(others.search.within(budget));
+        let plans = others.plans.iter().map(|judged| judged.plan.clone());
+        let mut plans: Vec<Plan> = plans.filter(|plan| plan.added < below).collect();
+        let fits = |plan: &&Plan| plan.predicted_peak <= budget;
+        let fruitless = |own: &Plan| {
+            let mut fitting = plans.iter().filter(fits);
+            orders.contains(&others.order) && fitting.all(|plan| plan.added >= own.added)
+        };
+        // In an order that was searched, the same is found again but from better starts.
+        if !own.as_ref().is_ok_and(fruitless) {
+            let found = others.search.within(budget);
+            plans.extend(found.filter(|plan| plan.added < below));
+        }
         match own {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => plans.push(plan),
+            Err(Unplanned::TooSlow) => {}
             Err(refused) => return Err(refused),
         }
-        let fitting = plans.iter().filter(|plan| plan.predicted_peak <= budget);
-        let cheapest = fitting.min_by_key(|plan| (plan.added, plan.predicted_peak));
-        if let Some(plan) = cheapest {
-            return Ok(plan.clone());
+        let fitting = plans.iter().filter(fits);
+        match fitting.min_by_key(|plan| (plan.added, plan.predicted_peak)) {
+            Some(plan) => Ok(plan.clone()),
+            None if plans.is_empty() => Err(Unplanned::TooSlow),
+            None => Err(Unplanned::TooLarge(Self::least(plans))),
         }
-        Err(Unplanned::TooLarge(Self::least(plans)))
     }
 
     fn sketch(&mut self, budget: Bytes) -> Option<Plan> {
@@ -145,7 +172,7 @@ mod tests {
             let without = smallest(&mut *alone());
             let segments = Family::of(task, chen::recursive(task));
             let reached = smallest(&mut { segments });
-            let mut portfolio = Portfolio::new(task, alone());
+            let mut portfolio = Portfolio::new(task, alone(), &[]);
             assert!(reached < without);
             assert!(smallest(&mut portfolio) <= reached);
             // Where nothing has to be computed again, the own plan stands.
