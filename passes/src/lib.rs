@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod graph;
 pub mod operators;
 pub mod optimize;
+mod parallel;
 pub mod pass;
 pub mod plan;
 pub mod program;

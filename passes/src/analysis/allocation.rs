@@ -314,7 +314,7 @@ mod tests {
     fn profile(text: &str, settings: RuntimeSettings) -> Vec<u64> {
         let graph = Graph::parse(text).unwrap();
         let costs = vec![Cost::default(); graph.node_count()];
-        let all = Liveness::simulate_all(&graph, Provider::Cpu, &costs, settings);
+        let all = Executions::of(&graph, Provider::Cpu, &costs).simulate(settings);
         all[0].1.profile.iter().map(|bytes| bytes.0).collect()
     }
 

@@ -5,11 +5,8 @@
 //! beginning to the end.
 
 use super::allocation::{self, Allocation};
-use super::arena::{self, Growth};
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
-use super::settings::RuntimeSettings;
-use super::shapes::Shapes;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
@@ -33,31 +30,10 @@ pub struct Liveness {
     pub pattern: Option<Bytes>,
     /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
     pub pattern_tables: Bytes,
-    /// What the runtime's arena takes from the system for the step, what the caller owns included.
-    pub reserved: Reserved,
     /// The nodes as they run.
     pub order: Vec<NodeId>,
     /// What is live at the peak besides what the caller owns, largest first.
     pub holders: Vec<Holder>,
-}
-
-/// What the arena reserves, by how it grows (`arena_extend_strategy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
-    /// kNextPowerOfTwo, the default.
-    pub powers_of_two: Bytes,
-    /// kSameAsRequested.
-    pub as_requested: Bytes,
-}
-
-impl Reserved {
-    /// The larger of each.
-    pub fn max(self, other: Reserved) -> Reserved {
-        Reserved {
-            powers_of_two: self.powers_of_two.max(other.powers_of_two),
-            as_requested: self.as_requested.max(other.as_requested),
-        }
-    }
 }
 
 /// Something that occupies memory.
@@ -94,53 +70,6 @@ impl Liveness {
         Liveness::lean(graph, &skeleton, &order)
     }
 
-    /// Simulates `graph` as ONNX Runtime runs it with `settings`, in both execution orders, as it
-    /// is and, where that differs, as the runtime optimizes it. Each with the name of its order; the
-    /// first is DEFAULT, unoptimized.
-    pub fn simulate_all(
-        graph: &Graph,
-        provider: Provider,
-        costs: &[Cost],
-        settings: RuntimeSettings,
-    ) -> Vec<(ExecutionOrder, Liveness)> {
-        let skeleton = Skeleton::of(graph, provider, costs);
-        let shapes = Shapes::of(graph);
-        let simulate = |run: &Skeleton, kept: Option<&[u32]>, order: ExecutionOrder| {
-            let mut executed = execution_order(run, order);
-            let allocation = allocation::allocate(run, &shapes, &executed, settings);
-            let needs = profile(run, &executed, &allocation);
-            let reserved = [Growth::PowersOfTwo, Growth::AsRequested]
-                .map(|growth| arena::reserved(run, &executed, &allocation, growth));
-            let tensors = tensors(run, &executed);
-            if let Some(kept) = kept {
-                for node in &mut executed {
-                    *node = kept[*node as usize];
-                }
-            }
-            let known = Known {
-                allocation: &allocation,
-                needs,
-                tensors,
-            };
-            let mut liveness = Liveness::describe(graph, &skeleton, &executed, known);
-            let [powers_of_two, as_requested] = reserved.map(|bytes| liveness.fixed + Bytes(bytes));
-            liveness.reserved = Reserved {
-                powers_of_two,
-                as_requested,
-            };
-            (order, liveness)
-        };
-        let orders = ExecutionOrder::of(&skeleton).iter();
-        let mut all: Vec<_> = orders
-            .map(|&order| simulate(&skeleton, None, order))
-            .collect();
-        for (optimized, kept) in skeleton.optimized() {
-            let orders = ExecutionOrder::of(&optimized).iter();
-            all.extend(orders.map(|&order| simulate(&optimized, Some(&kept), order)));
-        }
-        all
-    }
-
     /// Simulates `graph` in its file order, whether or not the runtime would run that.
     pub fn in_file_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Liveness {
         let skeleton = Skeleton::of(graph, provider, costs);
@@ -159,7 +88,12 @@ impl Liveness {
     }
 
     /// `order` has positions in the graph's order.
-    fn describe(graph: &Graph, skeleton: &Skeleton, order: &[u32], known: Known<'_>) -> Liveness {
+    pub(super) fn describe(
+        graph: &Graph,
+        skeleton: &Skeleton,
+        order: &[u32],
+        known: Known<'_>,
+    ) -> Liveness {
         let fixed = fixed_bytes(graph);
         let Known {
             allocation,
@@ -191,7 +125,6 @@ impl Liveness {
             tensors,
             pattern: allocation.pattern.map(Bytes),
             pattern_tables: Bytes(allocation.tables),
-            reserved: Reserved::default(),
             order,
             holders,
         }
@@ -216,12 +149,12 @@ impl Liveness {
 pub const TENSOR: Bytes = Bytes(330);
 
 /// What was worked out of one run.
-struct Known<'a> {
-    allocation: &'a Allocation,
+pub(super) struct Known<'a> {
+    pub(super) allocation: &'a Allocation,
     /// By step, without what the caller owns.
-    needs: Vec<u64>,
+    pub(super) needs: Vec<u64>,
     /// By step.
-    tensors: Vec<u64>,
+    pub(super) tensors: Vec<u64>,
 }
 
 /// What the caller owns: graph inputs and initializers.
@@ -239,7 +172,7 @@ pub(crate) fn profile_of(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
     profile(skeleton, order, &allocation::lean(skeleton, order))
 }
 
-fn profile(skeleton: &Skeleton, order: &[u32], allocation: &Allocation) -> Vec<u64> {
+pub(super) fn profile(skeleton: &Skeleton, order: &[u32], allocation: &Allocation) -> Vec<u64> {
     let mut change = vec![0i128; order.len() + 1];
     for buffer in &allocation.buffers {
         let size = i128::from(skeleton.size[buffer.owner as usize]);

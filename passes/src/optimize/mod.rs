@@ -17,7 +17,8 @@ use need::{describe, need, simulated};
 
 use crate::analysis::algorithms::{Choice, Timed};
 use crate::analysis::cost::{Device, Overrides, costs};
-use crate::analysis::liveness::{Reserved, fixed_bytes};
+use crate::analysis::executions::Reserved;
+use crate::analysis::liveness::fixed_bytes;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;

@@ -3,7 +3,8 @@
 use super::form::Choices;
 use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs};
-use crate::analysis::liveness::{Holder, Liveness, Reserved};
+use crate::analysis::executions::{Executions, Reserved};
+use crate::analysis::liveness::{Holder, Liveness};
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
@@ -20,8 +21,6 @@ pub(super) struct Candidate {
     /// The variants that the search put into it.
     pub(super) variants: Choices,
     worst: Liveness,
-    /// The largest of every way of running it.
-    reserved: Reserved,
     /// The largest need of tensors and their objects, were the settings lean.
     lean: Bytes,
 }
@@ -39,21 +38,17 @@ impl Candidate {
 
     pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
-        let all = simulated(&graph, &costs, options);
-        let reserved = all.iter().map(|(_, liveness)| liveness.reserved);
-        let reserved = reserved.fold(Reserved::default(), Reserved::max);
+        let executions = Executions::of(&graph, options.device.provider, &costs);
+        let all = executions.simulate(options.settings);
         // The first of equals, so that the plain DEFAULT order is described where it can be.
         let all = all.into_iter().map(|(_, liveness)| liveness).rev();
         let worst = all
             .max_by_key(|liveness| need(&graph, liveness))
             .unwrap_or_else(|| Liveness::in_file_order(&graph, options.device.provider, &costs));
-        let lean = Options {
-            settings: RuntimeSettings::LEAN,
-            ..options.clone()
-        };
         let lean = match options.settings {
             RuntimeSettings::LEAN => worst.peak_with_objects(),
-            _ => simulated(&graph, &costs, &lean)
+            _ => executions
+                .simulate(RuntimeSettings::LEAN)
                 .iter()
                 .map(|(_, liveness)| liveness.peak_with_objects())
                 .max()
@@ -64,7 +59,6 @@ impl Candidate {
             costs,
             variants: Choices::new(),
             worst,
-            reserved,
             lean,
         }
     }
@@ -80,9 +74,11 @@ impl Candidate {
         self.need() - self.lean
     }
 
-    /// What the arena reserves, should there be one.
-    pub(super) fn reserved(&self) -> Reserved {
-        self.reserved
+    /// What the arena reserves, should there be one: the largest of every way of running it.
+    pub(super) fn reserved(&self, options: &Options) -> Reserved {
+        let executions = Executions::of(&self.graph, options.device.provider, &self.costs);
+        let all = executions.reserved(options.settings).into_iter();
+        all.fold(Reserved::default(), Reserved::max)
     }
 
     /// That need in detail.
@@ -98,7 +94,7 @@ pub(super) fn simulated(
     options: &Options,
 ) -> Vec<(ExecutionOrder, Liveness)> {
     let (provider, settings) = (options.device.provider, options.settings);
-    Liveness::simulate_all(graph, provider, costs, settings)
+    Executions::of(graph, provider, costs).simulate(settings)
 }
 
 /// The first of [`simulated`].
@@ -107,6 +103,17 @@ pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options)
     all.map(|(_, liveness)| liveness)
         .next()
         .unwrap_or_else(|| Liveness::in_file_order(graph, options.device.provider, costs))
+}
+
+/// What the arena reserves for `graph` in DEFAULT order, unoptimized.
+pub(super) fn reserved_in_default_order(
+    graph: &Graph,
+    costs: &[Cost],
+    options: &Options,
+) -> Reserved {
+    let executions = Executions::of(graph, options.device.provider, costs);
+    let all = executions.reserved(options.settings);
+    all.first().copied().unwrap_or_default()
 }
 
 /// The need of one order in detail.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::form::{Choices, Form, apply};
-use super::need::{Candidate, describe, frame, in_default_order, need};
+use super::need::{Candidate, describe, frame, in_default_order, need, reserved_in_default_order};
 use super::rivals::Rivals;
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
@@ -633,8 +633,8 @@ impl<'o> Pipeline<'o> {
                 .fold(0, u64::saturating_add),
             reordered_peak: search.without_copies().predicted_peak + frame(&form.graph) + reserve,
             lower_bound: self.lower_bound(&search, room, time_added, longer),
-            reserved_before: self.before.reserved,
-            reserved_after: candidate.reserved(),
+            reserved_before: reserved_in_default_order(self.original, &costs, self.options),
+            reserved_after: candidate.reserved(self.options),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
             nodes_before: self.original.order().len(),
@@ -697,7 +697,9 @@ impl<'o> Pipeline<'o> {
 /// Were running sums put into the graph before the search?
 fn has_sums(known: &Summary) -> bool {
     let mut names = known.variants.iter().map(|&(_, name)| name);
-    let sums = VARIANTS.iter().filter(|variant| variant.group == Group::Sums);
+    let sums = VARIANTS
+        .iter()
+        .filter(|variant| variant.group == Group::Sums);
     names.any(|name| sums.clone().any(|sum| sum.name == name))
 }
 

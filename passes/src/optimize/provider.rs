@@ -5,7 +5,7 @@
 
 use super::better::{Found, better};
 use super::convolutions::name_algorithms;
-use super::need::{describe, simulated};
+use super::need::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
 use crate::analysis::algorithms::{Choice, timed};
 use crate::analysis::cost::costs;
@@ -130,8 +130,8 @@ impl<'g> Reference<'g> {
         let costs = costs(self.graph, device, overrides);
         if let Some((_, run)) = simulated(self.graph, &costs, &self.options).first() {
             summary.before = describe(self.graph, run, self.options.reserve);
-            summary.reserved_before = run.reserved;
         }
+        summary.reserved_before = reserved_in_default_order(self.graph, &costs, &self.options);
         found
     }
 }

@@ -89,15 +89,14 @@ impl Planner for Family<'_> {
                 .get_or_insert_with(|| self.task.judge(member.plan.clone()));
             let peak = |of: &Judged| of.plan.predicted_peak;
             if peak(judged) <= budget
-                && cheapest.is_none_or(|known| {
-                    (judged.added, peak(judged)) < (known.added, peak(known))
-                })
+                && cheapest
+                    .is_none_or(|known| (judged.added, peak(judged)) < (known.added, peak(known)))
             {
                 cheapest = Some(judged);
             }
-            if smallest.is_none_or(|known| {
-                (peak(judged), judged.added) < (peak(known), known.added)
-            }) {
+            if smallest
+                .is_none_or(|known| (peak(judged), judged.added) < (peak(known), known.added))
+            {
                 smallest = Some(judged);
             }
         }

@@ -165,7 +165,7 @@ mod tests {
 
     fn profile(graph: &Graph, settings: RuntimeSettings) -> Vec<Bytes> {
         let costs = vec![Cost::default(); graph.node_count()];
-        let mut all = Liveness::simulate_all(graph, Provider::Cpu, &costs, settings);
+        let mut all = Executions::of(graph, Provider::Cpu, &costs).simulate(settings);
         all.swap_remove(0).1.profile
     }
 

@@ -313,7 +313,7 @@ mod tests {
         let pattern = |graph: &Graph| {
             let costs = vec![Cost::default(); graph.node_count()];
             let settings = RuntimeSettings::DEFAULT;
-            let mut all = Liveness::simulate_all(graph, provider, &costs, settings);
+            let mut all = Executions::of(graph, provider, &costs).simulate(settings);
             all.swap_remove(0).1.pattern
         };
         assert!(pattern(&graph) >= Some(Bytes(2 * 4096)));

@@ -14,20 +14,21 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     }
     let next = AtomicUsize::new(0);
     let (send, receive) = mpsc::channel();
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            let (send, next, work) = (send.clone(), &next, &work);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(index) else { break };
-                    // The receiver outlives the scope.
-                    let _ = send.send((index, work(item)));
-                }
-            });
+    let take = |send: mpsc::Sender<(usize, R)>| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { break };
+            // The receiver outlives all senders.
+            let _ = send.send((index, work(item)));
         }
+    };
+    thread::scope(|scope| {
+        for _ in 1..workers {
+            let (send, take) = (send.clone(), &take);
+            scope.spawn(move || take(send));
+        }
+        take(send);
     });
-    drop(send);
     let mut done: Vec<(usize, R)> = receive.into_iter().collect();
     done.sort_by_key(|&(index, _)| index);
     done.into_iter().map(|(_, result)| result).collect()

@@ -1,0 +1,128 @@
+//! Every way in which ONNX Runtime may run a graph.
+
+use super::allocation::{self, Allocation};
+use super::arena::{self, Growth};
+use super::cost::Cost;
+use super::liveness::{Known, Liveness, fixed_bytes, profile, tensors};
+use super::order::{ExecutionOrder, execution_order};
+use super::settings::RuntimeSettings;
+use super::shapes::Shapes;
+use super::skeleton::Skeleton;
+use crate::bytes::Bytes;
+use crate::graph::Graph;
+use crate::operators::Provider;
+use crate::parallel;
+
+/// What the arena reserves, by how it grows (`arena_extend_strategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// kNextPowerOfTwo, the default.
+    pub powers_of_two: Bytes,
+    /// kSameAsRequested.
+    pub as_requested: Bytes,
+}
+
+impl Reserved {
+    /// The larger of each.
+    pub fn max(self, other: Reserved) -> Reserved {
+        Reserved {
+            powers_of_two: self.powers_of_two.max(other.powers_of_two),
+            as_requested: self.as_requested.max(other.as_requested),
+        }
+    }
+}
+
+/// A graph in all its execution orders, as it is and, where that differs, as the runtime optimizes it.
+pub struct Executions<'g> {
+    graph: &'g Graph,
+    skeleton: Skeleton,
+    shapes: Shapes,
+    /// With the positions of their nodes in the graph.
+    optimized: Vec<(Skeleton, Vec<u32>)>,
+    ways: Vec<Way>,
+}
+
+struct Way {
+    order: ExecutionOrder,
+    /// Which of the optimized forms; `None` for the graph as it is.
+    form: Option<usize>,
+    /// Positions in that form.
+    executed: Vec<u32>,
+}
+
+impl<'g> Executions<'g> {
+    /// Tensors of unknown size count nothing: infer shapes first. `costs` are by node id.
+    pub fn of(graph: &'g Graph, provider: Provider, costs: &[Cost]) -> Executions<'g> {
+        let skeleton = Skeleton::of(graph, provider, costs);
+        let optimized = skeleton.optimized();
+        let all = (0..optimized.len()).map(Some);
+        let forms = std::iter::once(None).chain(all);
+        let ways: Vec<_> = forms
+            .flat_map(|form| {
+                let run = form.map_or(&skeleton, |form| &optimized[form].0);
+                let orders = ExecutionOrder::of(run).iter();
+                orders.map(move |&order| (order, form, run))
+            })
+            .collect();
+        let ways = parallel::map(&ways, |&(order, form, run)| Way {
+            order,
+            form,
+            executed: execution_order(run, order),
+        });
+        Executions {
+            graph,
+            shapes: Shapes::of(graph),
+            skeleton,
+            optimized,
+            ways,
+        }
+    }
+
+    /// What each way needs with `settings`, with the name of its order; the first is DEFAULT, unoptimized.
+    pub fn simulate(&self, settings: RuntimeSettings) -> Vec<(ExecutionOrder, Liveness)> {
+        parallel::map(&self.ways, |way| {
+            (way.order, self.simulate_one(way, settings))
+        })
+    }
+
+    /// What the arena reserves with `settings`, by way, what the caller owns included.
+    pub fn reserved(&self, settings: RuntimeSettings) -> Vec<Reserved> {
+        let fixed = fixed_bytes(self.graph);
+        parallel::map(&self.ways, |way| {
+            let run = self.form(way);
+            let allocation = self.allocate(way, settings);
+            let reserved =
+                |growth| fixed + Bytes(arena::reserved(run, &way.executed, &allocation, growth));
+            Reserved {
+                powers_of_two: reserved(Growth::PowersOfTwo),
+                as_requested: reserved(Growth::AsRequested),
+            }
+        })
+    }
+
+    fn simulate_one(&self, way: &Way, settings: RuntimeSettings) -> Liveness {
+        let (run, allocation) = (self.form(way), self.allocate(way, settings));
+        let known = Known {
+            allocation: &allocation,
+            needs: profile(run, &way.executed, &allocation),
+            tensors: tensors(run, &way.executed),
+        };
+        let mut executed = way.executed.clone();
+        if let Some(form) = way.form {
+            let positions = &self.optimized[form].1;
+            for node in &mut executed {
+                *node = positions[*node as usize];
+            }
+        }
+        Liveness::describe(self.graph, &self.skeleton, &executed, known)
+    }
+
+    fn form(&self, way: &Way) -> &Skeleton {
+        way.form
+            .map_or(&self.skeleton, |form| &self.optimized[form].0)
+    }
+
+    fn allocate(&self, way: &Way, settings: RuntimeSettings) -> Allocation {
+        allocation::allocate(self.form(way), &self.shapes, &way.executed, settings)
+    }
+}
