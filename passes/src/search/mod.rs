@@ -267,7 +267,11 @@ impl Search {
 
     /// A plan within `budget` made with as little work as can be.
     pub fn sketch(&self, budget: Bytes) -> Option<Plan> {
-        let found = self.start(&Start::Greedy(Exponent::One), self.target(budget))?;
+        let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return None;
+        }
+        let found = self.start(&Start::Greedy(Exponent::One), target)?;
         Some(self.plan(&found.decisions))
     }
 

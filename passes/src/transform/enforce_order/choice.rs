@@ -10,6 +10,7 @@ use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
+use crate::parallel;
 
 use super::blame::Blame;
 use super::placement::{Barrier, Chosen, Placement};
@@ -40,7 +41,7 @@ pub(super) struct Choice<'p> {
     /// Visits of nodes so far.
     work: Cell<usize>,
     /// In which form and order the budget was exceeded last.
-    last: Cell<Option<(usize, ExecutionOrder)>>,
+    last: Cell<Option<Way>>,
 }
 
 /// One way in which the runtime executes the graph with barriers.
@@ -110,92 +111,61 @@ impl<'p> Choice<'p> {
         self.first_misfit(barriers).is_none()
     }
 
+    /// The first way of running the graph with barriers that exceeds the budget. What did last is looked at first, as
+    /// it often does again.
     fn first_misfit(&self, barriers: &[Barrier]) -> Option<Run> {
-        self.find(barriers, |run| {
-            Some(run).filter(|run| !self.is_kept_by(run))
-        })
-    }
-
-    fn runs(&self, barriers: &[Barrier]) -> Vec<Run> {
-        let mut runs = Vec::new();
-        self.find(barriers, |run| {
-            runs.push(run);
-            None
-        });
-        runs
-    }
-
-    fn is_kept_by(&self, run: &Run) -> bool {
-        run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
-    }
-
-    /// What `found` makes of the first run that it takes: of both orders of the graph with barriers, as it
-    /// is and as the runtime optimizes it. What was taken last comes first, as it often is again.
-    fn find(&self, barriers: &[Barrier], mut found: impl FnMut(Run) -> Option<Run>) -> Option<Run> {
-        let (skeleton, position) = self.placement.with_barriers(barriers);
-        let optimized = OnceCell::new();
-        let optimize = || -> Vec<(Skeleton, Vec<u32>)> {
-            let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
-            let forms = skeleton.optimized().into_iter();
-            forms.map(|(form, kept)| (form, in_file(kept))).collect()
-        };
-        let form = |number: usize| match number.checked_sub(1) {
-            None => Some((&skeleton, &position)),
-            Some(number) => {
-                let (form, position) = optimized.get_or_init(optimize).get(number)?;
-                Some((form, position))
-            }
-        };
-        let orders = ExecutionOrder::of(&skeleton).iter().copied();
-        let forms = (0..).take_while(|&number| form(number).is_some());
-        let ways = forms.flat_map(|number| orders.clone().map(move |order| (number, order)));
+        let built = Built::of(self.placement, barriers);
         let last = self.last.get();
-        let ways = last
-            .into_iter()
-            .chain(ways.filter(|&way| last != Some(way)));
-        for (number, order) in ways {
-            let Some((skeleton, position)) = form(number) else {
-                continue;
-            };
-            if let Some(run) = found(self.run(skeleton, position, order)) {
-                self.last.set(Some((number, order)));
+        let misfit = |ways: Vec<Way>| {
+            let runs = self.run_all(&built, &ways).into_iter().zip(ways);
+            let (run, way) = runs.into_iter().find(|(run, _)| !self.is_kept_by(run))?;
+            self.last.set(Some(way));
+            Some(run)
+        };
+        if let Some(run) = last.and_then(|last| misfit(built.this(last))) {
+            return Some(run);
+        }
+        for ways in [built.plain(), built.optimized()] {
+            let ways = ways.into_iter().filter(|&way| last != Some(way));
+            if let Some(run) = misfit(ways.collect()) {
                 return Some(run);
             }
         }
         None
     }
 
-    fn run(&self, skeleton: &Skeleton, position: &[u32], order: ExecutionOrder) -> Run {
-        self.work
-            .set(self.work.get().saturating_add(skeleton.len()));
-        let order = execution_order(skeleton, order);
-        let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-        let elements = liveness::profile_of(skeleton, &order);
-        let tensors = liveness::tensors(skeleton, &order);
-        let needs = elements.into_iter().zip(tensors);
-        Run {
-            profile: needs
-                .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
-                .collect(),
-            broken: self.broken_sequence(&wanted),
-            wanted,
-        }
+    /// Every way of running the graph with barriers.
+    fn runs(&self, barriers: &[Barrier]) -> Vec<Run> {
+        let built = Built::of(self.placement, barriers);
+        let mut ways = built.plain();
+        ways.extend(built.optimized());
+        self.run_all(&built, &ways)
     }
 
-    fn broken_sequence(&self, wanted: &[u32]) -> Option<u32> {
-        if self.sequences.is_empty() {
-            return None;
-        }
-        // A barrier has its reader's position, and runs before it.
-        let mut time = vec![0; self.placement.len()];
-        for (step, &position) in wanted.iter().enumerate() {
-            time[position as usize] = step;
-        }
-        let broken = |&&(first, second): &&(u32, u32)| time[first as usize] > time[second as usize];
-        self.sequences
-            .iter()
-            .find(broken)
-            .map(|&(_, second)| second)
+    fn is_kept_by(&self, run: &Run) -> bool {
+        run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
+    }
+
+    fn run_all(&self, built: &Built, ways: &[Way]) -> Vec<Run> {
+        let visits = ways.iter().map(|&way| built.form(way).0.len());
+        self.work
+            .set(visits.fold(self.work.get(), usize::saturating_add));
+        let forms: Vec<_> = ways.iter().map(|&way| (built.form(way), way.1)).collect();
+        let (object, sequences, len) = (self.object, &self.sequences, self.placement.len());
+        parallel::map(&forms, |&((skeleton, position), order)| {
+            let order = execution_order(skeleton, order);
+            let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+            let elements = liveness::profile_of(skeleton, &order);
+            let tensors = liveness::tensors(skeleton, &order);
+            let needs = elements.into_iter().zip(tensors);
+            Run {
+                profile: needs
+                    .map(|(bytes, count)| bytes.saturating_add(object.saturating_mul(count)))
+                    .collect(),
+                broken: broken_sequence(sequences, &wanted, len),
+                wanted,
+            }
+        })
     }
 
     /// Adds barriers where the simulated orders exceed the budget; few at first. False if all that
@@ -314,6 +284,77 @@ impl<'p> Choice<'p> {
             Trial::Misses(places)
         });
         reduced(&kept)
+    }
+}
+
+/// The second node of the first pair that runs in the wrong sequence; `wanted` are positions below `len`, by step.
+fn broken_sequence(sequences: &[(u32, u32)], wanted: &[u32], len: usize) -> Option<u32> {
+    if sequences.is_empty() {
+        return None;
+    }
+    // A barrier has its reader's position, and runs before it.
+    let mut time = vec![0; len];
+    for (step, &position) in wanted.iter().enumerate() {
+        time[position as usize] = step;
+    }
+    let broken = |&&(first, second): &&(u32, u32)| time[first as usize] > time[second as usize];
+    sequences.iter().find(broken).map(|&(_, second)| second)
+}
+
+/// A form of the graph (0 as it is, then as the runtime optimizes it), and the order it runs in.
+type Way = (usize, ExecutionOrder);
+
+/// The graph with barriers in it, in all its forms.
+struct Built {
+    /// With the positions of its nodes in the file.
+    plain: (Skeleton, Vec<u32>),
+    optimized: OnceCell<Vec<(Skeleton, Vec<u32>)>>,
+}
+
+impl Built {
+    fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
+        Built {
+            plain: placement.with_barriers(barriers),
+            optimized: OnceCell::new(),
+        }
+    }
+
+    fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
+        let (skeleton, position) = &self.plain;
+        let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
+        let optimize = || {
+            let forms = skeleton.optimized().into_iter();
+            forms.map(|(form, kept)| (form, in_file(kept))).collect()
+        };
+        self.optimized.get_or_init(optimize)
+    }
+
+    fn form(&self, way: Way) -> &(Skeleton, Vec<u32>) {
+        match way.0.checked_sub(1) {
+            None => &self.plain,
+            Some(number) => &self.forms()[number],
+        }
+    }
+
+    fn orders(&self) -> impl Iterator<Item = ExecutionOrder> {
+        ExecutionOrder::of(&self.plain.0).iter().copied()
+    }
+
+    /// This way, if there is such a form.
+    fn this(&self, way: Way) -> Vec<Way> {
+        let exists = way.0 == 0 || way.0 <= self.forms().len();
+        exists.then_some(way).into_iter().collect()
+    }
+
+    fn plain(&self) -> Vec<Way> {
+        self.orders().map(|order| (0, order)).collect()
+    }
+
+    fn optimized(&self) -> Vec<Way> {
+        let forms = 1..=self.forms().len();
+        forms
+            .flat_map(|form| self.orders().map(move |order| (form, order)))
+            .collect()
     }
 }
 
