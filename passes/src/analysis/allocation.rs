@@ -300,7 +300,7 @@ impl<'s> Planner<'s> {
 #[cfg(test)]
 mod tests {
     use crate::analysis::cost::Cost;
-    use crate::analysis::liveness::Liveness;
+    use crate::analysis::executions::Executions;
     use crate::analysis::settings::RuntimeSettings;
     use crate::graph::Graph;
     use crate::operators::Provider;

@@ -176,7 +176,7 @@ impl<'o> Pipeline<'o> {
         let mut rivals = Rivals::of(&task);
         let mut cheaper = |known: &Summary| {
             let (budget, below) = (known.budget - self.options.reserve, known.time_added);
-            let mut found = self.within(&mut planner, None, budget, below);
+            let mut found = self.within_or_least(&mut planner, budget, below);
             let mut chosen = None;
             if has_sums(known) {
                 found = self.best_of(found, &mut rivals, budget, below, &mut chosen);
@@ -236,7 +236,7 @@ impl<'o> Pipeline<'o> {
         } else if let Some(hidden) = hidden() {
             hidden
         } else {
-            let own = self.within(planner, Some(least), budget, u64::MAX);
+            let own = self.within(planner, Some(least), budget, u64::MAX).ok();
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
             let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
             let found = match rivals.as_deref_mut().filter(|_| !cheap) {
@@ -326,8 +326,7 @@ impl<'o> Pipeline<'o> {
         }
         for rival in rivals.all() {
             let below = best.as_ref().map_or(below, |best| self.added(best));
-            let other = self.within(rival.planner.as_mut(), None, budget, below);
-            let other = other.or_else(|| self.least_below(rival.planner.as_mut(), budget, below));
+            let other = self.within_or_least(rival.planner.as_mut(), budget, below);
             if let Some(other) = other.filter(|other| self.added(other) < below) {
                 best = Some(other);
                 *chosen = Some(rival.strategy);
@@ -336,13 +335,18 @@ impl<'o> Pipeline<'o> {
         best
     }
 
-    /// The smallest of the plans that add less than `below`, with every barrier that helps, if it may fit.
-    fn least_below(
+    /// The cheapest plan that fits, or else the smallest that adds less than `below`, with every barrier that helps.
+    fn within_or_least(
         &self,
         planner: &mut dyn Planner,
         budget: Bytes,
         below: u64,
     ) -> Option<Candidate> {
+        match self.within(planner, None, budget, below) {
+            Ok(found) => return Some(found),
+            Err(Missed::TooSlow) => return None,
+            Err(Missed::TooLarge) => {}
+        }
         let Err(Unplanned::TooLarge(least)) = planner.cheaper(Bytes::ZERO, below) else {
             return None;
         };
@@ -443,15 +447,15 @@ impl<'o> Pipeline<'o> {
         candidate
     }
 
-    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak, if that is known. None
-    /// if it adds `below` nanoseconds or more.
+    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak, if that is known. It
+    /// has to add less than `below` nanoseconds.
     fn within(
         &self,
         planner: &mut dyn Planner,
         least: Option<&Plan>,
         budget: Bytes,
         below: u64,
-    ) -> Option<Candidate> {
+    ) -> Result<Candidate, Missed> {
         let mut target = (budget - self.spare()).min(self.room(planner, budget));
         for _ in 0..CORRECTIONS {
             let plan = match planner.cheaper(target, below) {
@@ -459,21 +463,25 @@ impl<'o> Pipeline<'o> {
                 // The smallest may fit, though it needs more than the target.
                 Err(Unplanned::TooLarge(smallest)) => {
                     let smallest = least.cloned().unwrap_or(smallest);
-                    Some(smallest).filter(|smallest| smallest.predicted_peak < budget)?
+                    if smallest.predicted_peak >= budget {
+                        return Err(Missed::TooLarge);
+                    }
+                    smallest
                 }
-                Err(_) => return None,
+                Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
+                Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
             };
             let (graph, costs) = self.apply(&plan);
             if self.time_added(&graph, &costs) >= below {
-                return None;
+                return Err(Missed::TooSlow);
             }
             match self.enforced(graph, &costs, &plan, budget) {
-                Ok(candidate) => return Some(candidate),
+                Ok(candidate) => return Ok(candidate),
                 // Less than the same plan needs, or it is found again.
                 Err(excess) => target = target.min(plan.predicted_peak) - excess - Bytes(1),
             }
         }
-        None
+        Err(Missed::TooLarge)
     }
 
     /// What is left of the budget beside what the runtime's settings add to a plan, as a quick one tells: the
@@ -694,6 +702,15 @@ impl<'o> Pipeline<'o> {
     }
 }
 
+/// Why a planner has nothing to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missed {
+    /// Nothing that it has fits.
+    TooLarge,
+    /// What may fit adds too much.
+    TooSlow,
+}
+
 /// Were running sums put into the graph before the search?
 fn has_sums(known: &Summary) -> bool {
     let mut names = known.variants.iter().map(|&(_, name)| name);
@@ -729,11 +746,6 @@ impl Searches {
         }
     }
 
-    fn plan(&mut self, budget: Bytes) -> Option<Plan> {
-        let chosen = self.choose(budget)?;
-        self.searches[chosen].within(budget)
-    }
-
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
         if let Some((chosen, known)) = self.chosen
             && budget <= known
@@ -754,17 +766,9 @@ impl Searches {
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let plan = self.plan(budget);
+        let chosen = self.choose(budget);
+        let plan = chosen.and_then(|i| self.searches[i].within(budget));
         plan.ok_or_else(|| Unplanned::TooLarge(self.smallest().unwrap_or_default()))
-    }
-
-    /// Looks for no smallest plan where another one is known already.
-    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
-        if below == u64::MAX {
-            return self.within(budget);
-        }
-        let plan = self.plan(budget).filter(|plan| plan.added < below);
-        plan.ok_or(Unplanned::TooSlow)
     }
 
     fn sketch(&mut self, budget: Bytes) -> Option<Plan> {

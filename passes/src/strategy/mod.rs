@@ -226,7 +226,9 @@ pub trait Planner {
     /// The same, of plans that add less than `below` nanoseconds; what adds more need not be looked at.
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
         match self.within(budget) {
-            Ok(plan) if plan.added >= below => Err(Unplanned::TooSlow),
+            Ok(plan) | Err(Unplanned::TooLarge(plan)) if plan.added >= below => {
+                Err(Unplanned::TooSlow)
+            }
             found => found,
         }
     }
