@@ -142,7 +142,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::analysis::liveness::Liveness;
+    use crate::analysis::executions::Executions;
     use crate::analysis::settings::RuntimeSettings;
     use crate::transform::infer_shapes::InferShapes;
 

@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::analysis::cost::Cost;
-    use crate::analysis::liveness::Liveness;
+    use crate::analysis::executions::Executions;
     use crate::analysis::settings::RuntimeSettings;
     use crate::graph::text::diff;
     use crate::operators::Provider;

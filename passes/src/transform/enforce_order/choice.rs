@@ -4,7 +4,7 @@
 //! Every simulation is counted by the nodes that it visits. Once the allowance is used up, what
 //! is known to fit remains: barriers that may not be needed, but never a peak above the budget.
 
-use std::cell::{Cell, OnceCell};
+use std::sync::OnceLock;
 
 use crate::analysis::liveness;
 use crate::analysis::order::{ExecutionOrder, execution_order};
@@ -38,11 +38,10 @@ pub(super) struct Choice<'p> {
     object: u64,
     allowance: usize,
     thinning: usize,
-    /// Visits of nodes so far.
-    work: Cell<usize>,
-    /// In which form and order the budget was exceeded last.
-    last: Cell<Option<Way>>,
 }
+
+/// Work in visits of nodes; the hint is in which way the budget was exceeded last.
+type Effort = super::thinning::Effort<Way>;
 
 /// One way in which the runtime executes the graph with barriers.
 pub(super) struct Run {
@@ -76,58 +75,55 @@ impl<'p> Choice<'p> {
                 Thinning::Quick => THINNING.min(QUICK * placement.len()),
                 Thinning::Thorough => THINNING,
             },
-            work: Cell::new(0),
-            last: Cell::new(None),
         }
     }
 
     /// The barriers that are needed; or the peak, if they do not help.
     pub(super) fn choose(&self) -> Result<Vec<Barrier>, u64> {
+        self.choose_by(&mut Effort::default())
+    }
+
+    fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, u64> {
         let mut chosen = vec![false; self.placement.len()];
         loop {
-            let runs = self.runs(&self.placement.barriers(&chosen));
+            let runs = self.runs(&self.placement.barriers(&chosen), effort);
             if runs.iter().all(|run| self.is_kept_by(run)) {
-                return Ok(self.fewer(&chosen));
+                return Ok(self.fewer(&chosen, effort));
             }
-            if self.work.get() > self.allowance || !self.add(&runs, &mut chosen) {
+            if effort.work > self.allowance || !self.add(&runs, &mut chosen, effort) {
                 break;
             }
         }
         let all = vec![true; self.placement.len()];
-        if self.fits(&self.placement.barriers(&all)) {
-            return Ok(self.fewer(&all));
+        if self
+            .first_misfit(&self.placement.barriers(&all), effort)
+            .is_none()
+        {
+            return Ok(self.fewer(&all, effort));
         }
         Err(self.peak(&all))
     }
 
     /// The largest need of all orders.
     pub(super) fn peak(&self, chosen: &Chosen) -> u64 {
-        let runs = self.runs(&self.placement.barriers(chosen));
+        let runs = self.runs(&self.placement.barriers(chosen), &mut Effort::default());
         let needs = runs.iter().flat_map(|run| run.profile.iter().copied());
         needs.max().unwrap_or(0)
     }
 
-    fn fits(&self, barriers: &[Barrier]) -> bool {
-        self.first_misfit(barriers).is_none()
-    }
-
     /// The first way of running the graph with barriers that exceeds the budget. What did last is looked at first, as
     /// it often does again.
-    fn first_misfit(&self, barriers: &[Barrier]) -> Option<Run> {
+    fn first_misfit(&self, barriers: &[Barrier], effort: &mut Effort) -> Option<Run> {
         let built = Built::of(self.placement, barriers);
-        let last = self.last.get();
-        let misfit = |ways: Vec<Way>| {
-            let runs = self.run_all(&built, &ways).into_iter().zip(ways);
-            let (run, way) = runs.into_iter().find(|(run, _)| !self.is_kept_by(run))?;
-            self.last.set(Some(way));
-            Some(run)
-        };
-        if let Some(run) = last.and_then(|last| misfit(built.this(last))) {
-            return Some(run);
-        }
-        for ways in [built.plain(), built.optimized()] {
-            let ways = ways.into_iter().filter(|&way| last != Some(way));
-            if let Some(run) = misfit(ways.collect()) {
+        let last = effort.hint.filter(|&way| built.has(way));
+        let ways = built.plain().into_iter();
+        let ways = ways.chain(std::iter::once_with(|| built.optimized()).flatten());
+        let ways = ways.filter(|&way| last != Some(way));
+        for way in last.into_iter().chain(ways) {
+            effort.work = effort.work.saturating_add(built.form(way).0.len());
+            let run = self.run(&built, way);
+            if !self.is_kept_by(&run) {
+                effort.hint = Some(way);
                 return Some(run);
             }
         }
@@ -135,44 +131,56 @@ impl<'p> Choice<'p> {
     }
 
     /// Every way of running the graph with barriers.
-    fn runs(&self, barriers: &[Barrier]) -> Vec<Run> {
+    fn runs(&self, barriers: &[Barrier], effort: &mut Effort) -> Vec<Run> {
         let built = Built::of(self.placement, barriers);
         let mut ways = built.plain();
         ways.extend(built.optimized());
-        self.run_all(&built, &ways)
+        let visits = ways.iter().map(|&way| built.form(way).0.len());
+        effort.work = visits.fold(effort.work, usize::saturating_add);
+        parallel::map(&ways, |&way| self.run(&built, way))
     }
 
     fn is_kept_by(&self, run: &Run) -> bool {
         run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
     }
 
-    fn run_all(&self, built: &Built, ways: &[Way]) -> Vec<Run> {
-        let visits = ways.iter().map(|&way| built.form(way).0.len());
-        self.work
-            .set(visits.fold(self.work.get(), usize::saturating_add));
-        let forms: Vec<_> = ways.iter().map(|&way| (built.form(way), way.1)).collect();
-        let (object, sequences, len) = (self.object, &self.sequences, self.placement.len());
-        parallel::map(&forms, |&((skeleton, position), order)| {
-            let order = execution_order(skeleton, order);
-            let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-            let elements = liveness::profile_of(skeleton, &order);
-            let tensors = liveness::tensors(skeleton, &order);
-            let needs = elements.into_iter().zip(tensors);
-            Run {
-                profile: needs
-                    .map(|(bytes, count)| bytes.saturating_add(object.saturating_mul(count)))
-                    .collect(),
-                broken: broken_sequence(sequences, &wanted, len),
-                wanted,
-            }
-        })
+    fn run(&self, built: &Built, way: Way) -> Run {
+        let (skeleton, position) = built.form(way);
+        let order = execution_order(skeleton, way.1);
+        let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+        let elements = liveness::profile_of(skeleton, &order);
+        let tensors = liveness::tensors(skeleton, &order);
+        let needs = elements.into_iter().zip(tensors);
+        Run {
+            profile: needs
+                .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
+                .collect(),
+            broken: self.broken_sequence(&wanted),
+            wanted,
+        }
+    }
+
+    fn broken_sequence(&self, wanted: &[u32]) -> Option<u32> {
+        if self.sequences.is_empty() {
+            return None;
+        }
+        // A barrier has its reader's position, and runs before it.
+        let mut time = vec![0; self.placement.len()];
+        for (step, &position) in wanted.iter().enumerate() {
+            time[position as usize] = step;
+        }
+        let broken = |&&(first, second): &&(u32, u32)| time[first as usize] > time[second as usize];
+        self.sequences
+            .iter()
+            .find(broken)
+            .map(|&(_, second)| second)
     }
 
     /// Adds barriers where the simulated orders exceed the budget; few at first. False if all that
     /// could help exist.
-    fn add(&self, runs: &[Run], chosen: &mut Chosen) -> bool {
+    fn add(&self, runs: &[Run], chosen: &mut Chosen, effort: &Effort) -> bool {
         let mut few = Vec::new();
-        if self.work.get() <= self.allowance / 2 {
+        if effort.work <= self.allowance / 2 {
             for run in runs {
                 few.extend(self.blame(run).few(|position| !chosen[position as usize]));
             }
@@ -199,23 +207,19 @@ impl<'p> Choice<'p> {
     }
 
     /// Fewer barriers than those chosen, and each waiting for less.
-    fn fewer(&self, chosen: &Chosen) -> Vec<Barrier> {
-        let limit = || {
-            let allowance = self.thinning.min(self.allowance);
-            self.work.get().saturating_add(allowance)
-        };
+    fn fewer(&self, chosen: &Chosen, effort: &mut Effort) -> Vec<Barrier> {
         let all = self.placement.barriers(chosen);
-        let mut chosen = vec![false; chosen.len()];
         let positions: Vec<u32> = all.iter().map(|barrier| barrier.before).collect();
-        let at_end = limit();
-        let kept = thin_out(positions.len(), usize::MAX, |kept| {
-            if self.work.get() > at_end {
-                return Trial::Spent;
-            }
+        let marked = |kept: &[bool]| {
+            let mut chosen = vec![false; chosen.len()];
             for (&position, &kept) in positions.iter().zip(kept) {
                 chosen[position as usize] = kept;
             }
-            let Some(run) = self.first_misfit(&self.placement.barriers(&chosen)) else {
+            self.placement.barriers(&chosen)
+        };
+        self.grant(effort);
+        let kept = thin_out(positions.len(), usize::MAX, effort, |kept, effort| {
+            let Some(run) = self.first_misfit(&marked(kept), effort) else {
                 return Trial::Fits;
             };
             let places = |found: Vec<u32>| {
@@ -234,15 +238,19 @@ impl<'p> Choice<'p> {
                 few
             })
         });
-        for (&position, kept) in positions.iter().zip(kept) {
-            chosen[position as usize] = kept;
-        }
-        self.waiting_for_less(self.placement.barriers(&chosen), limit())
+        self.grant(effort);
+        self.waiting_for_less(marked(&kept), effort)
+    }
+
+    /// Lets thinning out begin.
+    fn grant(&self, effort: &mut Effort) {
+        let allowance = self.thinning.min(self.allowance);
+        effort.limit = effort.work.saturating_add(allowance);
     }
 
     /// The barriers with fewer of the nodes that each waits for; the last one stays, which often
     /// brings the others along.
-    fn waiting_for_less(&self, barriers: Vec<Barrier>, at_end: usize) -> Vec<Barrier> {
+    fn waiting_for_less(&self, barriers: Vec<Barrier>, effort: &mut Effort) -> Vec<Barrier> {
         // All but the last of each barrier, by barrier.
         let waits = |barrier: &'_ Barrier| barrier.waits[..barrier.waits.len() - 1].to_vec();
         let others: Vec<u32> = barriers.iter().flat_map(waits).collect();
@@ -256,11 +264,8 @@ impl<'p> Choice<'p> {
             }
             reduced
         };
-        let kept = thin_out(others.len(), GROUPS, |kept| {
-            if self.work.get() > at_end {
-                return Trial::Spent;
-            }
-            let Some(run) = self.first_misfit(&reduced(kept)) else {
+        let kept = thin_out(others.len(), GROUPS, effort, |kept, effort| {
+            let Some(run) = self.first_misfit(&reduced(kept), effort) else {
                 return Trial::Fits;
             };
             let blame = self.blame(&run);
@@ -287,20 +292,6 @@ impl<'p> Choice<'p> {
     }
 }
 
-/// The second node of the first pair that runs in the wrong sequence; `wanted` are positions below `len`, by step.
-fn broken_sequence(sequences: &[(u32, u32)], wanted: &[u32], len: usize) -> Option<u32> {
-    if sequences.is_empty() {
-        return None;
-    }
-    // A barrier has its reader's position, and runs before it.
-    let mut time = vec![0; len];
-    for (step, &position) in wanted.iter().enumerate() {
-        time[position as usize] = step;
-    }
-    let broken = |&&(first, second): &&(u32, u32)| time[first as usize] > time[second as usize];
-    sequences.iter().find(broken).map(|&(_, second)| second)
-}
-
 /// A form of the graph (0 as it is, then as the runtime optimizes it), and the order it runs in.
 type Way = (usize, ExecutionOrder);
 
@@ -308,14 +299,14 @@ type Way = (usize, ExecutionOrder);
 struct Built {
     /// With the positions of its nodes in the file.
     plain: (Skeleton, Vec<u32>),
-    optimized: OnceCell<Vec<(Skeleton, Vec<u32>)>>,
+    optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
 }
 
 impl Built {
     fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
         Built {
             plain: placement.with_barriers(barriers),
-            optimized: OnceCell::new(),
+            optimized: OnceLock::new(),
         }
     }
 
@@ -340,10 +331,8 @@ impl Built {
         ExecutionOrder::of(&self.plain.0).iter().copied()
     }
 
-    /// This way, if there is such a form.
-    fn this(&self, way: Way) -> Vec<Way> {
-        let exists = way.0 == 0 || way.0 <= self.forms().len();
-        exists.then_some(way).into_iter().collect()
+    fn has(&self, way: Way) -> bool {
+        way.0 == 0 || way.0 <= self.forms().len()
     }
 
     fn plain(&self) -> Vec<Way> {

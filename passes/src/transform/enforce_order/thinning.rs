@@ -1,23 +1,70 @@
-//! Takes out of a set whatever is not needed, many at a time.
+//! Takes out of a set whatever is not needed, many at a time, and two groups at once.
+
+use crate::parallel;
 
 /// What comes of keeping only some.
 pub(super) enum Trial {
     Fits,
     /// It does not fit; these places, which were taken out, may be why.
     Misses(Vec<usize>),
-    /// There is no more time to try.
-    Spent,
+}
+
+/// What trials may cost and have cost, and what one hands on to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort<H> {
+    /// In whatever unit trials count.
+    pub(super) work: usize,
+    /// With more than this there are no more trials.
+    pub(super) limit: usize,
+    /// Where a trial should look first.
+    pub(super) hint: Option<H>,
+}
+
+impl<H> Default for Effort<H> {
+    fn default() -> Effort<H> {
+        Effort {
+            work: 0,
+            limit: 0,
+            hint: None,
+        }
+    }
+}
+
+impl<H: Copy> Effort<H> {
+    fn is_spent(&self) -> bool {
+        self.work > self.limit
+    }
+
+    /// Half of what is left.
+    fn half(self) -> Effort<H> {
+        let left = self.limit.saturating_sub(self.work);
+        Effort {
+            limit: self.work.saturating_add(left / 2),
+            ..self
+        }
+    }
+
+    /// What others did beside each other, who all began with this.
+    fn join(&mut self, others: impl Iterator<Item = Effort<H>>) {
+        let begun = self.work;
+        for other in others {
+            self.work = self.work.saturating_add(other.work - begun);
+            self.hint = other.hint.or(self.hint);
+        }
+    }
 }
 
 /// Which of `count` have to be kept, all of which fit together. In rounds of more and smaller groups, up to `most`
 /// in a round or down to single ones: a group is taken out, and who is to blame put back, until it fits.
 ///
 /// The groups take turns, so that neighbours, which often stand in for each other, are in different ones. Most of
-/// what is not needed goes in the first rounds, which take a few trials each.
-pub(super) fn thin_out(
+/// what is not needed goes in the first rounds, which take a few trials each. Two groups are looked at
+/// beside each other, each as if the other stayed, and then together: of most, nothing can be left out.
+pub(super) fn thin_out<H: Copy + Send + Sync>(
     count: usize,
     most: usize,
-    mut trial: impl FnMut(&[bool]) -> Trial,
+    effort: &mut Effort<H>,
+    trial: impl Fn(&[bool], &mut Effort<H>) -> Trial + Sync,
 ) -> Vec<bool> {
     let mut kept = vec![true; count];
     let mut groups = 1;
@@ -26,30 +73,28 @@ pub(super) fn thin_out(
         if left.is_empty() {
             return kept;
         }
-        for turn in 0..groups.min(left.len()) {
-            let group: Vec<usize> = left.iter().copied().skip(turn).step_by(groups).collect();
-            group.iter().for_each(|&place| kept[place] = false);
-            // Only of the group: what is more than a set that fits need not fit.
-            let mut out = group.len();
-            while out > 0 {
-                let blamed = match trial(&kept) {
-                    Trial::Fits => break,
-                    Trial::Misses(blamed) => blamed,
-                    Trial::Spent => {
-                        group.iter().for_each(|&place| kept[place] = true);
-                        return kept;
-                    }
+        let group = |turn| left.iter().copied().skip(turn).step_by(groups).collect();
+        let turns: Vec<Vec<usize>> = (0..groups.min(left.len())).map(group).collect();
+        for pair in turns.chunks(2) {
+            let alone = parallel::map(pair, |group| {
+                let mut effort = if pair.len() > 1 {
+                    effort.half()
+                } else {
+                    *effort
                 };
-                let blamed = blamed
-                    .iter()
-                    .filter(|&place| group.binary_search(place).is_ok());
-                blamed.for_each(|&place| kept[place] = true);
-                let left_out = group.iter().filter(|&&place| !kept[place]).count();
-                if left_out == out {
-                    group.iter().for_each(|&place| kept[place] = true);
-                    break;
+                let out = taken_out(group.clone(), &kept, &mut effort, &trial);
+                (out, effort)
+            });
+            effort.join(alone.iter().map(|(_, effort)| *effort));
+            for (mut out, _) in alone {
+                // What the other group lost may be what this one's loss relied on.
+                if !out.is_empty() && pair.iter().flatten().any(|&place| !kept[place]) {
+                    out = taken_out(out, &kept, effort, &trial);
                 }
-                out = left_out;
+                out.iter().for_each(|&place| kept[place] = false);
+            }
+            if effort.is_spent() {
+                return kept;
             }
         }
         if groups >= left.len().min(most) {
@@ -59,15 +104,52 @@ pub(super) fn thin_out(
     }
 }
 
+/// Which of a group can be taken out of the `kept` together.
+fn taken_out<H: Copy>(
+    group: Vec<usize>,
+    kept: &[bool],
+    effort: &mut Effort<H>,
+    trial: impl Fn(&[bool], &mut Effort<H>) -> Trial,
+) -> Vec<usize> {
+    let mut kept = kept.to_vec();
+    let mut out = group;
+    out.iter().for_each(|&place| kept[place] = false);
+    while !out.is_empty() && !effort.is_spent() {
+        let blamed = match trial(&kept, effort) {
+            Trial::Fits => return out,
+            Trial::Misses(blamed) => blamed,
+        };
+        // Only of the group: what is more than a set that fits need not fit.
+        let blamed = blamed.into_iter();
+        blamed
+            .filter(|place| out.binary_search(place).is_ok())
+            .for_each(|place| kept[place] = true);
+        let before = out.len();
+        out.retain(|&place| !kept[place]);
+        if out.len() == before {
+            break;
+        }
+    }
+    Vec::new()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    const ALL: Effort<()> = Effort {
+        work: 0,
+        limit: usize::MAX,
+        hint: None,
+    };
 
     /// What is kept of `count` if each of `needed` has to be, and how many trials that takes.
     fn kept(count: usize, needed: &[usize], blames: bool) -> (Vec<usize>, usize) {
-        let mut trials = 0;
-        let kept = thin_out(count, usize::MAX, |kept| {
-            trials += 1;
+        let trials = AtomicUsize::new(0);
+        let kept = thin_out(count, usize::MAX, &mut { ALL }, |kept, _| {
+            trials.fetch_add(1, Ordering::Relaxed);
             let missing: Vec<usize> = needed.iter().copied().filter(|&n| !kept[n]).collect();
             match missing.as_slice() {
                 [] => Trial::Fits,
@@ -75,7 +157,8 @@ mod tests {
                 _ => Trial::Misses(Vec::new()),
             }
         });
-        ((0..count).filter(|&place| kept[place]).collect(), trials)
+        let kept = (0..count).filter(|&place| kept[place]);
+        (kept.collect(), trials.into_inner())
     }
 
     #[test]
@@ -99,15 +182,45 @@ mod tests {
 
     #[test]
     fn what_is_one_of_two_stays_once() {
-        let kept = thin_out(2, usize::MAX, |kept| match kept {
+        let kept = thin_out(2, usize::MAX, &mut { ALL }, |kept, _| match kept {
             [false, false] => Trial::Misses(vec![0, 1]),
             _ => Trial::Fits,
         });
-        assert_eq!(kept, [false, true]);
+        assert_eq!(kept.iter().filter(|&&kept| kept).count(), 1);
     }
 
     #[test]
-    fn without_time_all_stay() {
-        assert_eq!(thin_out(5, usize::MAX, |_| Trial::Spent), [true; 5]);
+    fn what_fits_alone_is_tried_together() {
+        // Two of each four have to stay, whichever they are.
+        let kept = thin_out(64, usize::MAX, &mut { ALL }, |kept, _| {
+            let fits = |four: &[bool]| four.iter().filter(|&&kept| kept).count() >= 2;
+            match kept.chunks(4).all(fits) {
+                true => Trial::Fits,
+                false => Trial::Misses(Vec::new()),
+            }
+        });
+        let stay = |four: &[bool]| four.iter().filter(|&&kept| kept).count();
+        assert!(kept.chunks(4).all(|four| stay(four) == 2), "{kept:?}");
+    }
+
+    #[test]
+    fn work_ends_at_the_limit_and_what_is_known_to_fit_stays() {
+        let fruitless = |_: &[bool], effort: &mut Effort<()>| {
+            effort.work += 1;
+            Trial::Misses(Vec::new())
+        };
+        let mut effort = Effort { limit: 20, ..ALL };
+        assert_eq!(
+            thin_out(500, usize::MAX, &mut effort, fruitless),
+            [true; 500]
+        );
+        assert!((20..=22).contains(&effort.work), "{effort:?}");
+        let mut spent = Effort {
+            work: 1,
+            limit: 0,
+            ..ALL
+        };
+        assert_eq!(thin_out(5, usize::MAX, &mut spent, fruitless), [true; 5]);
+        assert_eq!(spent.work, 1);
     }
 }

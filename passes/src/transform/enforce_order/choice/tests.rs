@@ -64,6 +64,11 @@ fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p
     Choice::new(placement, graph, &pass, budget)
 }
 
+fn fits(choice: &Choice<'_>, barriers: &[Barrier]) -> bool {
+    let mut effort = Effort::default();
+    choice.first_misfit(barriers, &mut effort).is_none()
+}
+
 #[test]
 fn hardly_a_barrier_and_few_waits_are_left_that_are_not_needed() {
     let (mut waits, mut unneeded, mut left) = ([0; 2], 0, 0);
@@ -80,7 +85,7 @@ fn hardly_a_barrier_and_few_waits_are_left_that_are_not_needed() {
             for (other, &position) in positions.iter().enumerate() {
                 without[position as usize] = other != place;
             }
-            unneeded += usize::from(made.fits(&placement.barriers(&without)));
+            unneeded += usize::from(fits(&made, &placement.barriers(&without)));
         }
         left += positions.len();
         let mut whole = vec![false; placement.len()];
@@ -103,7 +108,8 @@ fn all_barriers_together_enforce_the_files_order() {
         let graph = mirrored(seed, 20 + seed as usize * 2);
         let placement = placed(&graph);
         let made = choice(&placement, &graph, 0);
-        for run in made.runs(&placement.barriers(&vec![true; placement.len()])) {
+        let all = placement.barriers(&vec![true; placement.len()]);
+        for run in made.runs(&all, &mut Effort::default()) {
             // The runtime puts every Shape and Size directly behind its producer.
             let moves = |position: &u32| {
                 let node = graph.node(graph.order()[*position as usize]);
@@ -130,13 +136,14 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
         for (allowance, total) in [0, 1_000, WORK].into_iter().zip(&mut total) {
             let mut made = choice(&placement, &graph, budget);
             made.allowance = allowance;
-            let chosen = made.choose().expect("all barriers fit");
+            let mut effort = Effort::default();
+            let chosen = made.choose_by(&mut effort).expect("all barriers fit");
             // Adding and thinning out, of barriers and of waits, end with the simulation that uses up
             // their allowance; one more each for no barrier and for all. Each visits, in two orders, at most every node
             // with a barrier: 4 · nodes.
             let most = 3 * allowance + 6 * 4 * placement.len();
-            assert!(made.work.get() <= most, "seed {seed}: {}", made.work.get());
-            assert!(made.fits(&chosen), "seed {seed}");
+            assert!(effort.work <= most, "seed {seed}: {}", effort.work);
+            assert!(fits(&made, &chosen), "seed {seed}");
             *total += chosen.len();
         }
     }
@@ -164,9 +171,10 @@ fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
         for (i, thinning) in [QUICK * placement.len(), THINNING].into_iter().enumerate() {
             let mut made = choice(&placement, &graph, budget);
             made.thinning = thinning;
-            let chosen = made.choose().expect("all barriers fit");
-            assert!(made.fits(&chosen), "seed {seed}");
-            work[i] += made.work.get();
+            let mut effort = Effort::default();
+            let chosen = made.choose_by(&mut effort).expect("all barriers fit");
+            assert!(fits(&made, &chosen), "seed {seed}");
+            work[i] += effort.work;
             left[i] += chosen.len();
         }
         left[2] += placement.barriers(&all).len();
