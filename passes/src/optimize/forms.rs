@@ -66,8 +66,13 @@ fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
     let (sums, others): (Choices, Choices) = offers(graph, options)
         .into_iter()
         .partition(|(_, variant)| variant.group == Group::Sums);
-    let pays = |budget| sums_pay(graph, &sums, options, budget);
-    let (with, without): (Vec<_>, Vec<_>) = budgets.iter().partition(|&&b| pays(b));
+    let pay = sums_pay(graph, &sums, options, budgets);
+    let of = |pays: bool| {
+        let budgets = budgets.iter().zip(&pay);
+        let budgets = budgets.filter(move |(_, pay)| **pay == pays);
+        budgets.map(|(budget, _)| *budget).collect::<Vec<_>>()
+    };
+    let (with, without) = (of(true), of(false));
     let mut forms = [(with, sums.clone()), (without, Choices::new())]
         .into_iter()
         .map(|(budgets, sums)| match budgets.is_empty() {
@@ -78,11 +83,11 @@ fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
             }
         })
         .collect::<Result<Vec<_>, OptimizeError>>()?;
-    let next = |&budget: &BudgetRequest| {
-        let form = usize::from(!pays(budget));
+    let next = |&pays: &bool| {
+        let form = usize::from(!pays);
         forms[form].next().expect("one result for one budget")
     };
-    Ok(budgets.iter().map(next).collect())
+    Ok(pay.iter().map(next).collect())
 }
 
 /// Takes what fewer variants give where that is better: what saves at first can be in the way.
@@ -182,12 +187,31 @@ fn one(pipeline: Pipeline<'_>, budget: BudgetRequest) -> Result<Optimized, Optim
     row.pop().expect("one result for one budget")
 }
 
-/// Do running sums lower what the best order alone needs, where that is too much?
-fn sums_pay(graph: &Graph, sums: &Choices, options: &Options, budget: BudgetRequest) -> bool {
-    if sums.is_empty() || fits_by_order(graph, options, budget) {
-        return false;
+/// By budget: do running sums lower what the best order alone needs, where that is too much?
+fn sums_pay(
+    graph: &Graph,
+    sums: &Choices,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Vec<bool> {
+    if sums.is_empty() {
+        return vec![false; budgets.len()];
     }
-    free_peak(&apply(graph, sums), options, true) < free_peak(graph, options, true)
+    let fixed = crate::analysis::liveness::fixed_bytes(graph);
+    let before = free_peak(graph, options, false);
+    let least = free_peak(graph, options, true);
+    let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
+    let fits = |budget: &BudgetRequest| match *budget {
+        BudgetRequest::Bytes(bytes) => least + fixed + options.reserve <= bytes,
+        BudgetRequest::PartOfPeak(of) => least + fixed <= part(before + fixed, of),
+        BudgetRequest::FixedPlusPart(of) => least <= part(before, of),
+        BudgetRequest::Smallest => false,
+    };
+    let lower = free_peak(&apply(graph, sums), options, true) < least;
+    budgets
+        .iter()
+        .map(|budget| lower && !fits(budget))
+        .collect()
 }
 
 /// Every node and variant with enough at stake.
@@ -215,20 +239,6 @@ fn offers(graph: &Graph, options: &Options) -> Choices {
 /// step.
 fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
     !(options.settings.pattern && variant.fixes_sizes())
-}
-
-/// Does the graph fit in the best order of first computations?
-fn fits_by_order(graph: &Graph, options: &Options, budget: BudgetRequest) -> bool {
-    let fixed = crate::analysis::liveness::fixed_bytes(graph);
-    let least = free_peak(graph, options, true);
-    let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
-    let before = free_peak(graph, options, false);
-    match budget {
-        BudgetRequest::Bytes(bytes) => least + fixed + options.reserve <= bytes,
-        BudgetRequest::PartOfPeak(of) => least + fixed <= part(before + fixed, of),
-        BudgetRequest::FixedPlusPart(of) => least <= part(before, of),
-        BudgetRequest::Smallest => false,
-    }
 }
 
 /// The peak without what the caller owns: as the runtime runs the graph, or in the best order of

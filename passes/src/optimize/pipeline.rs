@@ -524,7 +524,7 @@ impl<'o> Pipeline<'o> {
         let mut room = budget - frame(&graph);
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None);
-        for _ in 0..=CORRECTIONS {
+        for look in 0..=CORRECTIONS {
             let candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
                 Err(excess) => return fits.ok_or(excess),
@@ -534,6 +534,8 @@ impl<'o> Pipeline<'o> {
             match (candidate.need() <= budget, thinning) {
                 (true, Thinning::Thorough) => return Ok(candidate),
                 (true, Thinning::Quick) => (fits, thinning) = (Some(candidate), Thinning::Thorough),
+                // The first look tells what the settings add.
+                (false, Thinning::Quick) if look == 0 => room = less,
                 // Where every byte counts, needless barriers do.
                 (false, _) => (room, thinning) = (less, Thinning::Thorough),
             }
