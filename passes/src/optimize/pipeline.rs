@@ -530,10 +530,14 @@ impl<'o> Pipeline<'o> {
                 Err(excess) => return fits.ok_or(excess),
             };
             // The barriers' own tensors take some room as well, and the settings may.
-            let less = (room - Bytes(1)).min(budget - candidate.extra());
+            let left = budget - candidate.extra();
+            let less = (room - Bytes(1)).min(left);
             match (candidate.need() <= budget, thinning) {
                 (true, Thinning::Thorough) => return Ok(candidate),
-                (true, Thinning::Quick) => (fits, thinning) = (Some(candidate), Thinning::Thorough),
+                (true, Thinning::Quick) => {
+                    (fits, thinning) = (Some(candidate), Thinning::Thorough);
+                    room = room.min(left);
+                }
                 // The first look tells what the settings add.
                 (false, Thinning::Quick) if look == 0 => room = less,
                 // Where every byte counts, needless barriers do.
