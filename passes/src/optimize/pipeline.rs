@@ -786,4 +786,9 @@ impl Planner for Searches {
         let first = self.searches.first_mut();
         Ok(first.map(Search::smallest).unwrap_or_default())
     }
+
+    fn smallest_in_passing(&mut self) -> Result<Plan, String> {
+        let first = self.searches.first_mut();
+        Ok(first.map(Search::small).unwrap_or_default())
+    }
 }

@@ -60,6 +60,8 @@ pub struct Search {
     /// Schedules for very little memory, by how they were made; none before they are needed.
     frugal: Vec<Vec<Found>>,
     smallest: Option<Found>,
+    /// The same with little work.
+    small: Option<Found>,
     starts: Option<Starts>,
 }
 
@@ -156,6 +158,9 @@ const DESCENTS: [Descent; 3] = [
     (Exponent::Two, 1.0, 1),
 ];
 
+/// A look at how little memory is possible takes one of so many parts of a descent's work.
+const SMALL: u64 = 8;
+
 /// A chain is reversed with up to so many checkpoints; with more the other starts do as well.
 const MOST_CHECKPOINTS: usize = 32;
 
@@ -198,6 +203,7 @@ impl Search {
             given: Vec::new(),
             frugal: Vec::new(),
             smallest: None,
+            small: None,
             starts: None,
         }
     }
@@ -242,6 +248,7 @@ impl Search {
         let is_known = |given: &Found| given.decisions == found.decisions;
         if !self.given.iter().any(is_known) {
             self.smallest.take_if(|smallest| found.peak < smallest.peak);
+            self.small.take_if(|small| found.peak < small.peak);
             // What has been improved has had its start.
             self.starts.take_if(|starts| !starts.improved);
             self.given.push(found);
@@ -252,6 +259,19 @@ impl Search {
     pub fn smallest(&mut self) -> Plan {
         let found = self.find_smallest().decisions.clone();
         self.plan(&found)
+    }
+
+    /// A plan with a small peak, found with a part of the work.
+    pub fn small(&mut self) -> Plan {
+        if self.smallest.is_some() {
+            return self.smallest();
+        }
+        if self.small.is_none() {
+            self.find_frugal();
+            self.small = Some(self.look_for_smallest(&DESCENTS[..1], SMALL));
+        }
+        let found = self.small.as_ref().map(|small| small.decisions.clone());
+        self.plan(&found.unwrap_or_default())
     }
 
     /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
@@ -313,9 +333,8 @@ impl Search {
             let cheapest = given.min_by_key(|given| given.cost);
             starts.extend(cheapest.map(|given| Start::From(given.decisions.clone())));
         }
-        if let Some(smallest) = &self.smallest
-            && smallest.peak <= target
-        {
+        let smallest = self.smallest.as_ref().or(self.small.as_ref());
+        if let Some(smallest) = smallest.filter(|smallest| smallest.peak <= target) {
             starts.push(Start::From(smallest.decisions.clone()));
         }
         let mut found = self.found(&starts, target);
@@ -513,19 +532,24 @@ impl Search {
 
     fn find_smallest(&mut self) -> &Found {
         if self.smallest.is_none() {
-            if self.frugal.is_empty() && !self.problem.is_large() {
-                self.frugal = self.look_for_frugal();
-            }
-            self.smallest = Some(self.look_for_smallest());
+            self.find_frugal();
+            let descents = match self.problem.is_large() {
+                true => &DESCENTS[..1],
+                false => &DESCENTS[..],
+            };
+            self.smallest = Some(self.look_for_smallest(descents, 1));
         }
         self.smallest.as_ref().expect("just set")
     }
 
-    fn look_for_smallest(&self) -> Found {
-        let descents = match self.problem.is_large() {
-            true => &DESCENTS[..1],
-            false => &DESCENTS[..],
-        };
+    fn find_frugal(&mut self) {
+        if self.frugal.is_empty() && !self.problem.is_large() {
+            self.frugal = self.look_for_frugal();
+        }
+    }
+
+    /// Each descent takes one of so many `parts` of its work.
+    fn look_for_smallest(&self, descents: &[Descent], parts: u64) -> Found {
         let least = |of: &'_ [Found]| -> Option<Found> {
             let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
             least.cloned()
@@ -537,7 +561,12 @@ impl Search {
         let from_nothing = descents.iter().map(|&descent| (descent, Found::default()));
         let descents: Vec<(Descent, Found)> = from_nothing.chain(from_given).collect();
         let found = parallel::map(&descents, |((exponent, stride, work), from)| {
-            self.descend(&from.decisions, *exponent, *stride, self.limit() * work)
+            self.descend(
+                &from.decisions,
+                *exponent,
+                *stride,
+                self.limit() * work / parts,
+            )
         });
         let least = found.into_iter().min_by(|a, b| {
             let by_peak = a.peak.total_cmp(&b.peak);
