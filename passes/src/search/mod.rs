@@ -135,7 +135,7 @@ const MOST_ROUNDS: u64 = 5;
 const GAP: f64 = 0.0075;
 
 /// A gap this narrow is not worth any.
-const CLOSED: f64 = 0.001;
+const CLOSED: f64 = 0.0005;
 
 /// So many of the best they go on from.
 const BEST: usize = 2;
