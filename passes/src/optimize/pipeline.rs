@@ -33,6 +33,9 @@ const CORRECTIONS: usize = 4;
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
+/// Up to this part of a budget need not be used.
+const SLIGHT: u64 = 400;
+
 /// Hiding sizes may take this part of a step.
 const HIDING: u64 = 200;
 
@@ -498,8 +501,9 @@ impl<'o> Pipeline<'o> {
         match enforce.run(&mut graph) {
             Ok(_) => {
                 let sketched = self.candidate(graph, &plan);
-                let misses = sketched.need() > budget;
-                budget - Bytes(sketched.extra().0 * u64::from(misses))
+                let extra = sketched.extra();
+                let matters = sketched.need() > budget || extra <= Bytes(budget.0 / SLIGHT);
+                budget - Bytes(extra.0 * u64::from(matters))
             }
             Err(_) => budget,
         }
@@ -759,12 +763,24 @@ impl Searches {
         {
             return Some(chosen);
         }
-        let searches = self.searches.iter_mut();
-        let estimates = searches.map(|search| search.estimate(budget));
-        let costs = estimates
-            .enumerate()
-            .filter_map(|(i, cost)| Some((cost?, i)));
-        let chosen = costs.min().map(|(_, i)| i)?;
+        let cheapest = |estimates: Vec<Option<u64>>| {
+            let costs = estimates.into_iter().enumerate();
+            let costs = costs.filter_map(|(i, cost)| Some((cost?, i)));
+            costs.min().map(|(_, i)| i)
+        };
+        let rough = match self.searches.as_slice() {
+            [_] => Some(0),
+            all => cheapest(
+                all.iter()
+                    .map(|search| search.rough_estimate(budget))
+                    .collect(),
+            ),
+        };
+        let all = self.searches.iter_mut();
+        let chosen = match rough {
+            Some(rough) => rough,
+            None => cheapest(all.map(|search| search.estimate(budget)).collect())?,
+        };
         self.chosen = Some((chosen, budget));
         Some(chosen)
     }

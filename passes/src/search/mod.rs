@@ -35,7 +35,7 @@ pub use alternatives::Alternatives;
 pub use first_order::first_orders;
 
 use greedy::{Reached, greedy};
-use problem::{Problem, Step};
+use problem::{Form, Problem, Step};
 use profile::Exponent;
 use prune::prune;
 use state::{Copy, Decisions, State};
@@ -161,6 +161,9 @@ const DESCENTS: [Descent; 3] = [
 /// A look at how little memory is possible takes one of so many parts of a descent's work.
 const SMALL: u64 = 8;
 
+/// For a rough estimate it begins with so few prices.
+const ROUGH: usize = 2;
+
 /// A chain is reversed with up to so many checkpoints; with more the other starts do as well.
 const MOST_CHECKPOINTS: usize = 32;
 
@@ -285,6 +288,21 @@ impl Search {
         Some(self.added(cost))
     }
 
+    /// What a part of the starts adds at least: for a comparison with other searches.
+    pub fn rough_estimate(&self, budget: Bytes) -> Option<u64> {
+        let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return None;
+        }
+        let mut starts = vec![Start::Greedy(Exponent::One)];
+        if !self.problem.is_large() {
+            let prices = bulk::prices(&self.problem).into_iter();
+            starts.extend(prices.take(ROUGH).map(Start::Plenty));
+        }
+        let found = self.found(&starts, target);
+        Some(self.added(found.first()?.cost))
+    }
+
     /// A plan within `budget` made with as little work as can be.
     pub fn sketch(&self, budget: Bytes) -> Option<Plan> {
         let target = self.target(budget);
@@ -375,9 +393,10 @@ impl Search {
             true => (self.effort.evaluations / AGAIN, 1, 1),
             false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
+        let mut bounds = Vec::new();
         for round in 0..most {
             let worth = if round < rounds { CLOSED } else { GAP };
-            if self.gap(budget, found.first()?) <= worth {
+            if self.gap(budget, found.first()?, &mut bounds) <= worth {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -406,11 +425,19 @@ impl Search {
         Some(plan)
     }
 
-    /// By how much a step with that schedule may be too long, as a part.
-    fn gap(&self, budget: Bytes, found: &Found) -> f64 {
+    /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
+    /// looked up.
+    fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> f64 {
         let once = self.problem.time();
         let added = self.added(found.cost);
-        let bound = self.bound_of(&found.decisions, budget, added);
+        let forms = &found.decisions.forms;
+        let known = bounds.iter().find(|(of, _)| of == forms);
+        let bound = known.map(|&(_, bound)| bound.min(added));
+        let bound = bound.unwrap_or_else(|| {
+            let bound = self.bound_of(&found.decisions, budget, added);
+            bounds.push((forms.clone(), bound));
+            bound
+        });
         self.problem.watch.show(Best {
             added,
             least: bound,
@@ -512,7 +539,12 @@ impl Search {
         match start {
             Start::Greedy(_) => {}
             Start::Frozen(_) => state.freeze(true),
-            Start::Plenty(price) => bulk::evict_below(&mut state, *price),
+            Start::Plenty(price) => {
+                bulk::evict_below(&mut state, *price);
+                if state.all_copies().is_empty() {
+                    return None;
+                }
+            }
             Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
         }
         let limit = self.limit();
