@@ -20,7 +20,7 @@ use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
-use crate::search::{Alternatives, Search, first_orders};
+use crate::search::{Alternatives, Missed, Search, first_orders};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::{EnforceOrder, Thinning};
 use crate::transform::hide_sizes::HideSizes;
@@ -712,15 +712,6 @@ impl<'o> Pipeline<'o> {
     }
 }
 
-/// Why a planner has nothing to offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missed {
-    /// Nothing that it has fits.
-    TooLarge,
-    /// What may fit adds too much.
-    TooSlow,
-}
-
 /// Were running sums put into the graph before the search?
 fn has_sums(known: &Summary) -> bool {
     let mut names = known.variants.iter().map(|&(_, name)| name);
@@ -788,9 +779,18 @@ impl Searches {
 
 impl Planner for Searches {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let chosen = self.choose(budget);
-        let plan = chosen.and_then(|i| self.searches[i].within(budget));
-        plan.ok_or_else(|| Unplanned::TooLarge(self.smallest().unwrap_or_default()))
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let found = match self.choose(budget) {
+            Some(chosen) => self.searches[chosen].cheaper(budget, below),
+            None => Err(Missed::TooLarge),
+        };
+        found.map_err(|missed| match missed {
+            Missed::TooLarge => Unplanned::TooLarge(self.smallest().unwrap_or_default()),
+            Missed::TooSlow => Unplanned::TooSlow,
+        })
     }
 
     fn sketch(&mut self, budget: Bytes) -> Option<Plan> {

@@ -82,6 +82,15 @@ pub struct Solved {
     pub bound: f64,
 }
 
+/// Why nothing is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// Nothing fits.
+    TooLarge,
+    /// What may fit adds too much.
+    TooSlow,
+}
+
 /// A schedule by what it decides.
 #[derive(Clone, Debug, Default)]
 struct Found {
@@ -136,6 +145,12 @@ const GAP: f64 = 0.0075;
 
 /// A gap this narrow is not worth any.
 const CLOSED: f64 = 0.0005;
+
+/// A search that has to add less than something is given up when its best start adds so many times as much, ...
+const FAR: f64 = 1.2;
+
+/// ... or what comes of it.
+const STILL_FAR: f64 = 1.05;
 
 /// So many of the best they go on from.
 const BEST: usize = 2;
@@ -385,6 +400,21 @@ impl Search {
     /// The cheapest plan found whose every step stays within `budget`, what the caller owns
     /// included; `None` if none is found.
     pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
+        self.cheaper(budget, u64::MAX).ok()
+    }
+
+    /// The same, if it adds less than `below` nanoseconds; given up when that is far off.
+    pub fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Missed> {
+        let within = self.improve_within(budget, below);
+        let found = within.ok_or(Missed::TooLarge)?;
+        match self.added(found.cost) < below {
+            true => Ok(self.plan(&found.decisions)),
+            false => Err(Missed::TooSlow),
+        }
+    }
+
+    /// The best schedule found, not improved further when it is far from adding less than `below`.
+    fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<Found> {
         let target = self.target(budget);
         self.estimate(budget)?;
         let starts = self.starts.as_ref()?;
@@ -393,10 +423,13 @@ impl Search {
             true => (self.effort.evaluations / AGAIN, 1, 1),
             false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
-        let mut bounds = Vec::new();
+        let (mut bounds, mut given_up) = (Vec::new(), false);
         for round in 0..most {
             let worth = if round < rounds { CLOSED } else { GAP };
-            if self.gap(budget, found.first()?, &mut bounds) <= worth {
+            let best = found.first()?;
+            let far = below as f64 * if round == 0 { FAR } else { STILL_FAR };
+            given_up = self.added(best.cost) as f64 > far;
+            if given_up || self.gap(budget, best, &mut bounds) <= worth {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -416,13 +449,13 @@ impl Search {
             found.dedup_by(|a, b| a.decisions == b.decisions);
             found.truncate(BEST);
         }
-        let plan = self.plan(&found.first()?.decisions);
+        let best = found.first()?.clone();
         self.starts = Some(Starts {
             budget,
             found,
-            improved: true,
+            improved: !given_up,
         });
-        Some(plan)
+        Some(best)
     }
 
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
