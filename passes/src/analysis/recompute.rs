@@ -57,6 +57,11 @@ impl Recomputation {
         self.copies.insert(node, cost);
     }
 
+    /// Does any copy do something else than its original?
+    pub fn has_other_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
     /// What a copy of the node costs, where that is not what the original does.
     pub fn copy_cost(&self, id: NodeId) -> Option<Cost> {
         self.copies.get(&id).copied()

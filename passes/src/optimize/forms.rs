@@ -44,16 +44,20 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
         }
         _ if !replaces => plain(graph, options).run(budgets),
         Strategy::Auto => {
-            let mut row = varied(graph, options, budgets)?;
+            let (mut row, replaces): (Vec<_>, Vec<_>) =
+                varied(graph, options, budgets)?.into_iter().unzip();
             if !options.allowed.is_empty() {
                 let bitwise = Options {
                     allowed: BTreeSet::new(),
                     ..options.clone()
                 };
-                or_fewer(&mut row, graph, &bitwise, budgets)?;
+                or_fewer(row.iter_mut().zip(budgets), graph, &bitwise)?;
             }
             if !options.variants.is_empty() {
-                or_fewer(&mut row, graph, &without_variants(options), budgets)?;
+                // What takes no variants is the same without them.
+                let open = row.iter_mut().zip(budgets).zip(replaces);
+                let open = open.filter(|(_, replaces)| *replaces).map(|(open, _)| open);
+                or_fewer(open, graph, &without_variants(options))?;
             }
             Ok(row)
         }
@@ -61,8 +65,12 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
     }
 }
 
-/// One result for each budget, with the variants that pay.
-fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
+/// One result for each budget, with the variants that pay; does it replace anything?
+fn varied(
+    graph: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<Vec<(Found, bool)>, OptimizeError> {
     let (sums, others): (Choices, Choices) = offers(graph, options)
         .into_iter()
         .partition(|(_, variant)| variant.group == Group::Sums);
@@ -79,7 +87,12 @@ fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
             true => Ok(Vec::new().into_iter()),
             false => {
                 let pipeline = Pipeline::new(graph, sums, &others, options);
-                Ok(pipeline.run(&budgets)?.into_iter())
+                let row = pipeline.run(&budgets)?.into_iter();
+                let marked = row.map(|found| {
+                    let replaces = pipeline.replaces(&found);
+                    (found, replaces)
+                });
+                Ok(marked.collect::<Vec<_>>().into_iter())
             }
         })
         .collect::<Result<Vec<_>, OptimizeError>>()?;
@@ -91,18 +104,17 @@ fn varied(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
 }
 
 /// Takes what fewer variants give where that is better: what saves at first can be in the way.
-fn or_fewer(
-    row: &mut [Found],
+fn or_fewer<'r>(
+    row: impl Iterator<Item = (&'r mut Found, &'r BudgetRequest)>,
     graph: &Graph,
     fewer: &Options,
-    budgets: &[BudgetRequest],
 ) -> Result<(), OptimizeError> {
     if fewer.watch.is_stopped() {
         return Ok(());
     }
     let mut cheaper = Vec::new();
     let (mut anew, mut requests) = (Vec::new(), Vec::new());
-    for (found, &budget) in row.iter_mut().zip(budgets) {
+    for (found, &budget) in row {
         match found {
             Ok(_) if budget != BudgetRequest::Smallest && fewer.variants.is_empty() => {
                 cheaper.push((found, budget));
@@ -122,7 +134,10 @@ fn or_fewer(
     }
     let others = match fewer.variants.is_empty() {
         true => plain(graph, fewer).run(&requests)?,
-        false => varied(graph, fewer, &requests)?,
+        false => {
+            let row = varied(graph, fewer, &requests)?.into_iter();
+            row.map(|(found, _)| found).collect()
+        }
     };
     for ((found, budget), other) in anew.into_iter().zip(requests).zip(others) {
         better(found, other, budget);
@@ -283,7 +298,8 @@ mod tests {
         let fewer = without_variants(&options(Strategy::Auto, budget));
         let taken = |row: Found| {
             let mut row = [row];
-            or_fewer(&mut row, &graph, &fewer, &[budget]).expect("a row");
+            let open = row.iter_mut().zip([&budget]);
+            or_fewer(open, &graph, &fewer).expect("a row");
             let [found] = row;
             found.expect("a plan").summary.time_added
         };

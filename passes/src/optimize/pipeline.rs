@@ -167,6 +167,15 @@ impl<'o> Pipeline<'o> {
             .collect())
     }
 
+    /// May a plan for the graph without variants be another than `found`?
+    pub(super) fn replaces(&self, found: &Result<Optimized, OptimizeError>) -> bool {
+        let variants = match found {
+            Ok(found) => !found.summary.variants.is_empty(),
+            Err(_) => self.joint.is_some() || !self.decided.is_empty(),
+        };
+        variants || self.base.recomputation.has_other_copies()
+    }
+
     /// Looks for plans that add less than those `known`, one for each of them, within the same budget. The published
     /// strategies, which know no variants, are asked only where they were not asked for the same graph.
     pub(super) fn cheaper(
@@ -223,21 +232,9 @@ impl<'o> Pipeline<'o> {
         // A hair's breadth more lets the search look for a cheaper plan with the same peak.
         let reached = reached + Bytes(reached.0 / 500);
         let budget = self.budget(request, reached);
-        let untouched = Candidate::new(self.original.clone(), self.options);
-        let coloured = Candidate::coloured(self.original.clone(), self.options);
-        let hidden = || {
-            let mut hidden = self.original.clone();
-            self.hide(&mut hidden);
-            let hidden = Candidate::coloured(hidden, self.options);
-            Some(hidden).filter(|hidden| hidden.need() <= budget)
-        };
         let mut chosen = None;
-        let candidate = if untouched.need() <= budget {
-            untouched
-        } else if coloured.need() <= budget {
-            coloured
-        } else if let Some(hidden) = hidden() {
-            hidden
+        let candidate = if let Some(same) = self.without_copies(budget) {
+            same
         } else {
             let own = self.within(planner, Some(least), budget, u64::MAX).ok();
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
@@ -252,6 +249,22 @@ impl<'o> Pipeline<'o> {
             }
         };
         self.finish(candidate, budget, reached, chosen, planner)
+    }
+
+    /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory.
+    fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
+        let fits = |candidate: &Candidate| candidate.need() <= budget;
+        let untouched = Candidate::new(self.original.clone(), self.options);
+        if fits(&untouched) || self.options.settings == RuntimeSettings::LEAN {
+            return Some(untouched).filter(fits);
+        }
+        let coloured = Candidate::coloured(self.original.clone(), self.options);
+        if fits(&coloured) {
+            return Some(coloured);
+        }
+        let mut hidden = self.original.clone();
+        self.hide(&mut hidden);
+        Some(Candidate::coloured(hidden, self.options)).filter(fits)
     }
 
     /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
