@@ -33,6 +33,9 @@ const CORRECTIONS: usize = 4;
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
+/// Another attempt leaves this part of the budget free.
+const SPARE: u64 = 20_000;
+
 /// Up to this part of a budget need not be used.
 const SLIGHT: u64 = 400;
 
@@ -493,8 +496,12 @@ impl<'o> Pipeline<'o> {
             }
             match self.enforced(graph, &costs, &plan, budget) {
                 Ok(candidate) => return Ok(candidate),
-                // Less than the same plan needs, or it is found again.
-                Err(excess) => target = target.min(plan.predicted_peak) - excess - Bytes(1),
+                // Less than the same plan needs, or it is found again; and a little less than that, as its barriers
+                // are others.
+                Err(excess) => {
+                    let more = Bytes(excess.0 / 8 + budget.0 / SPARE + 1);
+                    target = target.min(plan.predicted_peak) - excess - more;
+                }
             }
         }
         Err(Missed::TooLarge)
