@@ -116,7 +116,7 @@ fn what_a_splice_would_lose_is_refused() {
     };
     let refusals = [
         refusal(|graph| graph.inputs.clear()),
-        refusal(|graph| graph.outputs.reverse()),
+        refusal(|graph| graph.outputs = graph.outputs.iter().rev().copied().collect()),
         refusal(|graph| *graph.opsets.get_mut("").unwrap() = 20),
         refusal(|graph| {
             graph.add_tensor(Tensor::new("new", TensorKind::Initializer));

@@ -5,6 +5,7 @@
 //! sense, is its position in [`Graph::order`].
 
 mod element;
+mod outputs;
 pub mod text;
 mod topology;
 mod uses;
@@ -12,6 +13,7 @@ mod uses;
 use std::collections::{BTreeMap, HashMap};
 
 pub use element::ElementType;
+pub use outputs::Outputs;
 pub use topology::{Cycle, topological};
 pub use uses::Uses;
 
@@ -279,7 +281,7 @@ pub struct Graph {
     /// Graph inputs, in order.
     pub inputs: Vec<TensorId>,
     /// Graph outputs, in order.
-    pub outputs: Vec<TensorId>,
+    pub outputs: Outputs,
     /// Operator set versions by domain (`ai.onnx` is the empty string).
     pub opsets: BTreeMap<String, i64>,
     by_name: HashMap<String, TensorId>,

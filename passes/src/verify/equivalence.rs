@@ -80,7 +80,14 @@ pub fn equivalence_allowing(
     interface(original, rewritten)?;
     let originals = match_originals(original, rewritten)?;
     let values = Values::number(original, &order, permitted, allowed);
+    let mut read = vec![false; rewritten.tensor_count()];
+    for &id in rewritten.order() {
+        for tensor in rewritten.node(id).reads() {
+            read[tensor.index()] = true;
+        }
+    }
     let mut check = Check {
+        read,
         original,
         rewritten,
         values,
@@ -129,6 +136,8 @@ struct Check<'a> {
     /// By tensor of the rewritten graph: the value of the original that it holds; `None` if it is
     /// none that anybody may read.
     held: Vec<Option<Value>>,
+    /// By tensor of the rewritten graph: does any node read it?
+    read: Vec<bool>,
     /// By tensor of the rewritten graph: is it new, and a list of zeros?
     zeros: Vec<bool>,
     roles: Vec<Role>,
@@ -377,10 +386,7 @@ impl Check<'_> {
         let harmless = node.captures.is_empty()
             && node.inputs.len() == 1
             && node.writes().all(|tensor| {
-                let read =
-                    |&other: &NodeId| self.rewritten.node(other).reads().any(|t| t == tensor);
-                !self.rewritten.outputs.contains(&tensor)
-                    && !self.rewritten.order().iter().any(read)
+                !self.rewritten.outputs.contains(&tensor) && !self.read[tensor.index()]
             });
         match harmless {
             true => Ok(Role::Release),
