@@ -5,7 +5,7 @@
 
 use super::moves::{Excess, Use};
 use super::problem::{Problem, Step};
-use super::state::{Copy, MOST_COPIES, State};
+use super::state::{Copy, State, most_copies};
 
 /// Nanoseconds per byte that a copy of `node` costs; infinite if there can be none.
 fn price(problem: &Problem, node: Step) -> f64 {
@@ -59,7 +59,7 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
 }
 
 /// Computes every node up to `limit` nanoseconds per byte again before each use behind an excess;
-/// nothing if that takes more than [`MOST_COPIES`].
+/// nothing if that takes more than [`most_copies`].
 pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
     let problem = state.problem;
     let excess = Excess::of(state);
@@ -92,7 +92,7 @@ pub(crate) fn evict_below(state: &mut State<'_>, limit: f64) {
         for use_ in Use::sorted(uses) {
             let before = use_.group;
             if before > node && excess.behind(previous, before) > 0 {
-                if toggles.len() == MOST_COPIES {
+                if toggles.len() == most_copies(problem) {
                     return;
                 }
                 copies[node as usize].push(before);

@@ -179,7 +179,8 @@ const SMALL: u64 = 8;
 /// For a rough estimate it begins with so few prices.
 const ROUGH: usize = 2;
 
-/// A chain is reversed with up to so many checkpoints; with more the other starts do as well.
+/// A chain is reversed with up to so many checkpoints; with more the other starts do as well. In a large graph, which
+/// has fewer of those, it is reversed with twice as many and so on instead.
 const MOST_CHECKPOINTS: usize = 32;
 
 /// A descent ends when it is stuck at strides of this size.
@@ -608,7 +609,7 @@ impl Search {
     }
 
     fn find_frugal(&mut self) {
-        if self.frugal.is_empty() && !self.problem.is_large() {
+        if self.frugal.is_empty() {
             self.frugal = self.look_for_frugal();
         }
     }
@@ -654,10 +655,21 @@ impl Search {
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map_or(0, |turn| turn.0);
         let chain = reversal::Chain::of(&self.problem, turn as Step);
-        let cheap = parallel::map(&bulk::prices(&self.problem), |&price| {
+        let prices = match self.problem.is_large() {
+            true => Vec::new(),
+            false => bulk::prices(&self.problem),
+        };
+        let cheap = parallel::map(&prices, |&price| {
             evaluate(&|state| bulk::evict_below(state, price))
         });
-        let checkpoints: Vec<usize> = (1..=MOST_CHECKPOINTS).collect();
+        let few = 1..=MOST_CHECKPOINTS;
+        let twice = |&checkpoints: &usize| Some(2 * checkpoints);
+        let many = std::iter::successors(Some(2 * MOST_CHECKPOINTS), twice);
+        let many = many.take_while(|&checkpoints| checkpoints < chain.len());
+        let checkpoints: Vec<usize> = match self.problem.is_large() {
+            true => many.collect(),
+            false => few.collect(),
+        };
         let reversed = parallel::map(&checkpoints, |&checkpoints| {
             let copies = chain.copies(checkpoints)?;
             Some(evaluate(&|state| {

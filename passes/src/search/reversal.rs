@@ -4,7 +4,7 @@
 //! reads from outside.
 
 use super::problem::{Problem, Step};
-use super::state::{Copy, MOST_COPIES};
+use super::state::{Copy, most_copies};
 use crate::binomial::advance;
 
 /// The forward part of a problem as a chain.
@@ -12,6 +12,8 @@ pub(crate) struct Chain {
     nodes: Vec<Step>,
     /// By node of the chain: where an original behind the turn first reads of it.
     needed: Vec<Option<Step>>,
+    /// More copies are too many.
+    most: usize,
 }
 
 impl Chain {
@@ -35,8 +37,14 @@ impl Chain {
         };
         Chain {
             needed: nodes.iter().map(needed).collect(),
+            most: most_copies(problem),
             nodes,
         }
+    }
+
+    /// How many nodes it has.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
     }
 
     /// The copies with which Revolve reverses the chain with so many checkpoints, what is there at
@@ -49,7 +57,7 @@ impl Chain {
         };
         reversal.reverse(0, self.nodes.len(), checkpoints as u64);
         let mut copies = reversal.copies;
-        if copies.len() > MOST_COPIES {
+        if copies.len() > self.most {
             return None;
         }
         copies.retain(|copy| copy.node < copy.before);
@@ -71,28 +79,32 @@ struct Reversal<'c> {
 impl Reversal<'_> {
     /// Reverses the steps in `from..until`, the last first, from state `from`.
     fn reverse(&mut self, from: usize, until: usize, checkpoints: u64) {
-        if self.copies.len() > MOST_COPIES {
-            return;
-        }
-        if until <= from + 1 {
-            self.turned = true;
-        } else if checkpoints <= 1 {
-            for state in (from + 1..until).rev() {
-                self.advance(from, state, state + 1);
-                self.turned = true;
+        // What is still to be reversed, the next last.
+        let mut parts = vec![(from, until, checkpoints)];
+        while let Some((from, until, checkpoints)) = parts.pop() {
+            if self.copies.len() > self.chain.most {
+                return;
             }
-        } else {
-            let middle = from + advance((until - from) as u64, checkpoints) as usize;
-            self.advance(from, middle, until);
-            self.reverse(middle, until, checkpoints - 1);
-            self.reverse(from, middle, checkpoints);
+            if until <= from + 1 {
+                self.turned = true;
+            } else if checkpoints <= 1 {
+                for state in (from + 1..until).rev() {
+                    self.advance(from, state, state + 1);
+                    self.turned = true;
+                }
+            } else {
+                let middle = from + advance((until - from) as u64, checkpoints) as usize;
+                self.advance(from, middle, until);
+                parts.push((from, middle, checkpoints));
+                parts.push((middle, until, checkpoints - 1));
+            }
         }
     }
 
     /// Runs from state `from` to state `to` before what is reversed next: the last of the steps
     /// before `until` that needs anything.
     fn advance(&mut self, from: usize, to: usize, until: usize) {
-        if !self.turned || self.copies.len() > MOST_COPIES {
+        if !self.turned || self.copies.len() > self.chain.most {
             return;
         }
         let results = self.chain.needed[from..until - 1].iter().rev();

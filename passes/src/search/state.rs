@@ -22,7 +22,9 @@ const GROUPS_PER_EVALUATION: usize = 8192;
 
 /// No start begins with more copies: where everything runs again, a chain of n nodes takes n² of
 /// them.
-pub(crate) const MOST_COPIES: usize = 10_000;
+pub(crate) fn most_copies(problem: &Problem) -> usize {
+    problem.steps.len().max(10_000)
+}
 
 /// A node computed again (or no longer) directly before a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
