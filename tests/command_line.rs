@@ -178,7 +178,7 @@ fn json_has_the_promised_keys() {
       "recomputation_overhead": 0.03179189364306112,
       "lower_bound_overhead": 0.007751193875836913,
       "recomputed_nodes": 1,
-      "evaluations": 10055864,
+      "evaluations": 10032067,
       "barriers": 1,
       "variants": 0,
       "nodes_before": 33,
