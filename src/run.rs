@@ -167,12 +167,13 @@ pub fn rewrite(
     }
     let session = Session::of(&options, &optimized.summary);
 
+    let mut pending = None;
     if let Some(output) = output {
         messages.progress(format_args!("writing {}", output.display()));
-        let pending = export_with(&model, &optimized.graph, output, &session.metadata())?;
+        let file = export_with(&model, &optimized.graph, output, &session.metadata())?;
         let budget = optimized.summary.budget;
-        verify_pending(&pending, &original, &options, profile.as_ref(), budget)?;
-        pending.commit()?;
+        verify_pending(&file, &original, &options, profile.as_ref(), budget)?;
+        pending = Some(file);
     }
     let outcome = Outcome {
         arguments,
@@ -188,6 +189,10 @@ pub fn rewrite(
     }
     if let Some(file) = report_file {
         file.write(&outcome.full_json())?;
+    }
+    // At last, so that where anything fails there is no file.
+    if let Some(pending) = pending {
+        pending.commit()?;
     }
     Ok(match arguments.json {
         true => outcome.json(),

@@ -296,6 +296,21 @@ fn reports_go_to_pipes_too() {
 }
 
 #[test]
+fn without_its_report_no_file_is_written() {
+    let folder = Folder::new();
+    for option in ["--report", "--session-options"] {
+        let output = folder.output(SMALL.into_iter().chain([option, "/dev/full"]));
+        assert_eq!(output.status.code(), Some(1), "{option}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("/dev/full: cannot write the report"),
+            "{said}"
+        );
+        assert_eq!(folder.files(), ["in.onnx"]);
+    }
+}
+
+#[test]
 fn the_session_that_the_budget_holds_for_is_in_a_file_and_in_the_model() {
     let folder = Folder::new();
     let arguments = ["--json", "--session-options", "session.json"];
