@@ -27,7 +27,9 @@ use crate::cli::{
 };
 use crate::conv_table;
 use crate::cudnn::GpuError;
-use crate::onnx::{ExportError, ImportError, Model, Pending, check_destination, export_with};
+use crate::onnx::{
+    ExportError, Fault, ImportError, Model, Pending, check_destination, export_with,
+};
 use crate::report::{self, Outcome, ReportFile, Session};
 
 /// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
@@ -384,15 +386,21 @@ pub(crate) fn warn(
     profile: Option<&Profile>,
     messages: &Messages,
 ) {
-    for file in model
-        .external_data()
-        .iter()
-        .filter(|file| file.is_missing())
-    {
-        messages.warning(format_args!(
-            "the model keeps {:?} in {:?}, which is missing: it cannot run without",
-            file.tensor, file.location
-        ));
+    for file in model.external_data() {
+        let (tensor, location) = (&file.tensor, &file.location);
+        match file.fault() {
+            None => {}
+            Some(Fault::Missing) => messages.warning(format_args!(
+                "the model keeps {tensor:?} in {location:?}, which is missing: it cannot run without"
+            )),
+            Some(Fault::NotAFile) => messages.warning(format_args!(
+                "the model keeps {tensor:?} in {location:?}, which is not a file: it cannot run so"
+            )),
+            Some(Fault::Ends(end)) => messages.warning(format_args!(
+                "the model keeps {:?} in {location:?} up to byte {}, but that ends at byte {end}: it cannot run so",
+                file.last, file.bytes
+            )),
+        }
     }
     if has_yield(graph) {
         let settings = match options.settings {

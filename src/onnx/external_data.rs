@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -32,15 +32,45 @@ pub struct ExternalFile {
     pub location: String,
     /// The first tensor that lies in it.
     pub tensor: String,
+    /// How many bytes it has to have, as far as the model says, ...
+    pub bytes: u64,
+    /// ... and the tensor that lies there last.
+    pub last: String,
     /// Where it should be, if the model came from a file.
     pub path: Option<PathBuf>,
 }
 
+/// Why nobody can read a tensor from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no such file.
+    Missing,
+    /// It is a folder, say.
+    NotAFile,
+    /// It has fewer bytes than it has to have.
+    Ends(u64),
+}
+
 impl ExternalFile {
-    /// Is it known to be absent? Reading the graph does not need it; running it does.
-    pub fn is_missing(&self) -> bool {
-        self.path.as_ref().is_some_and(|path| !path.exists())
+    /// What is known to be wrong with it. Reading the graph does not need it; running it does.
+    pub fn fault(&self) -> Option<Fault> {
+        let path = self.path.as_ref()?;
+        let Ok(found) = fs::metadata(path) else {
+            return Some(Fault::Missing);
+        };
+        if !found.is_file() {
+            return Some(Fault::NotAFile);
+        }
+        (found.len() < self.bytes).then_some(Fault::Ends(found.len()))
     }
+}
+
+/// What the model says of the contents of one tensor.
+#[derive(Debug, Default)]
+struct Place {
+    location: String,
+    /// Where they end.
+    end: u64,
 }
 
 /// Data files that would not be found beside the output.
@@ -95,10 +125,9 @@ impl Model {
         let mut found = BTreeMap::new();
         search(Kind::Model, self.message(), 0, &mut found);
         let folder = self.source.as_ref().map(|source| folder_of(&source.path));
-        let file = |(location, tensor): (String, String)| ExternalFile {
-            path: folder.as_ref().map(|folder| folder.join(&location)),
-            location,
-            tensor,
+        let file = |(location, mut file): (String, ExternalFile)| {
+            file.path = folder.as_ref().map(|folder| folder.join(location));
+            file
         };
         found.into_iter().map(file).collect()
     }
@@ -210,14 +239,30 @@ const PATHS: [(Kind, u32, Kind); 19] = [
     (Kind::Sparse, sparse_tensor::INDICES, Kind::Tensor),
 ];
 
-/// Adds the locations, and the first tensor in each, that `message` holds.
-fn search(kind: Kind, message: Message<'_>, depth: usize, found: &mut BTreeMap<String, String>) {
+/// Adds the files that `message` names, by location.
+fn search(
+    kind: Kind,
+    message: Message<'_>,
+    depth: usize,
+    found: &mut BTreeMap<String, ExternalFile>,
+) {
     if depth == DEEPEST {
         return;
     }
     if kind == Kind::Tensor {
-        if let Ok((name, Some(location))) = name_and_location(message) {
-            found.entry(location).or_insert(name);
+        if let Ok((name, Some(place))) = name_and_place(message) {
+            let file = found
+                .entry(place.location.clone())
+                .or_insert_with(|| ExternalFile {
+                    location: place.location,
+                    tensor: name.clone(),
+                    bytes: 0,
+                    last: name.clone(),
+                    path: None,
+                });
+            if place.end > file.bytes {
+                (file.bytes, file.last) = (place.end, name);
+            }
         }
         return;
     }
@@ -232,9 +277,9 @@ fn search(kind: Kind, message: Message<'_>, depth: usize, found: &mut BTreeMap<S
 }
 
 /// A tensor's name, and where its contents lie if not in the model.
-fn name_and_location(message: Message<'_>) -> Result<(String, Option<String>), WireError> {
+fn name_and_place(message: Message<'_>) -> Result<(String, Option<Place>), WireError> {
     let mut name = String::new();
-    let mut location = None;
+    let (mut location, mut start, mut length) = (None, 0_u64, 0);
     for field in message.fields() {
         let field = field?;
         match field.number {
@@ -249,12 +294,19 @@ fn name_and_location(message: Message<'_>) -> Result<(String, Option<String>), W
                         _ => {}
                     }
                 }
-                if let (b"location", Some(value)) = (key, value) {
-                    location = Some(text(value)?);
+                let Some(value) = value else { continue };
+                // What is no number is for the runtime to refuse.
+                let number = || Ok(text(value)?.parse().unwrap_or(0));
+                match key {
+                    b"location" => location = Some(text(value)?),
+                    b"offset" => start = number()?,
+                    b"length" => length = number()?,
+                    _ => {}
                 }
             }
             _ => {}
         }
     }
-    Ok((name, location))
+    let end = start.saturating_add(length);
+    Ok((name, location.map(|location| Place { location, end })))
 }

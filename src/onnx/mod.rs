@@ -20,7 +20,7 @@ mod tensor;
 mod wire;
 
 pub use export::{ExportError, check_destination, export, export_with};
-pub use external_data::{ExternalFile, Unresolved};
+pub use external_data::{ExternalFile, Fault, Unresolved};
 pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;
 pub use node::NodeProblem;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ckpt_opt::onnx::{ExportError, Model, export};
+use ckpt_opt::onnx::{ExportError, Fault, Model, export};
 
 use crate::build::{field, model, relu};
 use crate::testdata;
@@ -155,8 +155,20 @@ fn a_data_file_is_never_overwritten() {
 fn missing_data_is_known_and_does_not_matter_here() {
     let (_folder, inside, _) = folder();
     let model = Model::open(&inside.join("external.onnx")).unwrap();
-    assert!(!model.external_data()[0].is_missing());
-    fs::remove_file(inside.join("external.bin")).unwrap();
-    assert!(model.external_data()[0].is_missing());
+    let fault = || model.external_data()[0].fault();
+    let data = inside.join("external.bin");
+    assert_eq!(fault(), None);
+    let bytes = model.external_data()[0].bytes;
+    assert!(bytes > 0 && bytes <= fs::metadata(&data).unwrap().len());
+    fs::File::options()
+        .write(true)
+        .open(&data)
+        .and_then(|file| file.set_len(bytes - 1))
+        .unwrap();
+    assert_eq!(fault(), Some(Fault::Ends(bytes - 1)));
+    fs::remove_file(&data).unwrap();
+    assert_eq!(fault(), Some(Fault::Missing));
+    fs::create_dir(&data).unwrap();
+    assert_eq!(fault(), Some(Fault::NotAFile));
     write(&inside.join("external.onnx"), &inside.join("out.onnx")).unwrap();
 }
