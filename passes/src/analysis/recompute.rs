@@ -57,9 +57,14 @@ impl Recomputation {
         self.copies.insert(node, cost);
     }
 
-    /// Does any copy do something else than its original?
-    pub fn has_other_copies(&self) -> bool {
-        !self.copies.is_empty()
+    /// Copies of `node` cost this, as its rule makes them.
+    pub fn set_copy_cost(&mut self, node: NodeId, cost: Cost) {
+        self.copies.insert(node, cost);
+    }
+
+    /// Are copies of any batch normalization made from its statistics?
+    pub fn copies_from_statistics(&self) -> bool {
+        self.rules.contains(&Recompute::BatchNormFromStatistics)
     }
 
     /// What a copy of the node costs, where that is not what the original does.

@@ -7,7 +7,29 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::operators::variants::{Group, copy_parts};
 use crate::operators::{Provider, Recompute};
-use crate::transform::insert_mirrors::mirror_of_parts;
+use crate::transform::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
+
+/// Says what copies of Dropouts cost, which make no random numbers.
+pub(super) fn cost_copies_of_dropouts(
+    recomputation: &mut Recomputation,
+    graph: &Graph,
+    options: &Options,
+) {
+    let from_mask = |id: &&NodeId| recomputation.rule(**id) == Recompute::DropoutFromMask;
+    let dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
+    if dropouts.is_empty() {
+        return;
+    }
+    let mut with = graph.clone();
+    let made: Vec<NodeId> = dropouts
+        .iter()
+        .map(|&id| mirror_of_dropout(&mut with, id))
+        .collect();
+    let costs = costs(&with, &options.device, &options.overrides);
+    for (id, made) in dropouts.into_iter().zip(made) {
+        recomputation.set_copy_cost(id, costs[made.index()]);
+    }
+}
 
 /// Lets copies be made from what their originals left where the model says that this is faster;
 /// `before` are the costs by node.
@@ -53,5 +75,46 @@ pub(super) fn use_cheaper_copies(
         if cost.time < before[id.index()].time && cost.workspace <= before[id.index()].workspace {
             recomputation.copy_from_statistics(id, cost);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optimize::BudgetRequest;
+    use crate::optimize::form::Form;
+    use crate::pass::Pass;
+    use crate::plan::Plan;
+    use crate::strategy::Strategy;
+    use crate::strategy::tests::options;
+    use crate::transform::insert_mirrors::InsertMirrors;
+
+    #[test]
+    fn a_copy_of_a_dropout_costs_what_its_mirror_does() {
+        let graph = Graph::parse(
+            "g (float[4096] x, float[4096] dy) => (float[4096] dx, float[4096] z)
+             <float r = {0.5}, bool t = {1}, float[4096] y, bool[4096] m, float[4096] h>
+             { y, m = Dropout(x, r, t) h = Exp(y) z = Mul(h, y)
+               dx = com.microsoft.DropoutGrad(dy, m, r, t) }",
+        )
+        .unwrap();
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let form = Form::new(graph, &options);
+        let ids = form.graph.order().to_vec();
+        let told = form.recomputation.copy_cost(ids[0]).expect("a cost");
+        assert!(told.time < form.costs[ids[0].index()].time);
+        let plan = Plan {
+            sequence: vec![ids[0], ids[1], ids[0], ids[2], ids[3]],
+            ..Plan::default()
+        };
+        let mut mirrored = form.graph.clone();
+        let recomputation = &form.recomputation;
+        let Ok(_) = (InsertMirrors {
+            plan: &plan,
+            recomputation,
+        })
+        .run(&mut mirrored);
+        let all = costs(&mirrored, &options.device, &options.overrides);
+        assert_eq!(all[mirrored.order()[2].index()], told);
     }
 }

@@ -1,7 +1,7 @@
 //! A graph with variants in it, and what a planner has to know of it.
 
 use super::Options;
-use super::copies::use_cheaper_copies;
+use super::copies::{cost_copies_of_dropouts, use_cheaper_copies};
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::recompute::Recomputation;
 use crate::graph::{Graph, NodeId};
@@ -23,6 +23,7 @@ impl Form {
     pub(super) fn new(graph: Graph, options: &Options) -> Form {
         let costs = costs(&graph, &options.device, &options.overrides);
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
+        cost_copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
         Form {
             graph,

@@ -206,6 +206,22 @@ pub(crate) fn mirror_of_parts(
     added
 }
 
+/// Adds a node that does what copies of the Dropout called `id` do.
+pub(crate) fn mirror_of_dropout(graph: &mut Graph, id: NodeId) -> NodeId {
+    let original = graph.node(id);
+    let mut node = dropout_from_mask(original);
+    node.name = mirror_name(&readable_name(graph, original), 1);
+    node.set_attribute(MARKER, AttributeValue::Int(1));
+    if let Some(written) = original.output(0) {
+        let of = graph.tensor(written).clone();
+        let name = graph.free_tensor_name(&mirror_name(&of.name, 1));
+        let kind = TensorKind::Value;
+        let new = graph.add_tensor(Tensor { name, kind, ..of });
+        node.outputs = vec![Some(new)];
+    }
+    graph.add_node(node)
+}
+
 /// The name of copy `number` of the node or tensor called `original`.
 pub fn mirror_name(original: &str, number: u32) -> String {
     format!("{original}/recompute_{number}")
