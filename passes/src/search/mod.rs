@@ -158,8 +158,11 @@ const BEST: usize = 2;
 /// What has been improved for a budget near by is searched again for this part of the effort.
 const AGAIN: u64 = 4;
 
-/// A greedy search may evaluate so much for each step.
+/// A greedy search for a small peak may evaluate so much for each step, ...
 const WORK_PER_STEP: u64 = 500;
+
+/// ... one for a budget so much: what takes more ends in no good schedule.
+const START_PER_STEP: u64 = 250;
 
 /// An exponent, a stride, and work; see [`DESCENTS`].
 type Descent = (Exponent, f64, u64);
@@ -348,17 +351,14 @@ impl Search {
                 .into_iter()
                 .map(|f| Start::From(f.decisions))
                 .collect(),
+            None if self.problem.is_large() => vec![Start::Greedy(Exponent::One)],
             None => {
                 let exponents = [Exponent::One, Exponent::Half, Exponent::Two];
                 let greedy = exponents.map(Start::Greedy).into_iter();
-                if self.problem.is_large() {
-                    greedy.take(2).collect()
-                } else {
-                    let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
-                    let frozen = exponents.map(Start::Frozen).into_iter();
-                    let frozen = frozen.filter(|_| !self.problem.sites.is_empty());
-                    greedy.chain(plenty).chain(frozen).collect()
-                }
+                let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
+                let frozen = exponents.map(Start::Frozen).into_iter();
+                let frozen = frozen.filter(|_| !self.problem.sites.is_empty());
+                greedy.chain(plenty).chain(frozen).collect()
             }
         };
         if !improved {
@@ -371,7 +371,15 @@ impl Search {
         if let Some(smallest) = smallest.filter(|smallest| smallest.peak <= target) {
             starts.push(Start::From(smallest.decisions.clone()));
         }
-        let mut found = self.found(&starts, target);
+        // In a large graph the others take much longer than the first, and rarely find anything cheaper.
+        let first = match self.problem.is_large() && !improved {
+            true => 1,
+            false => starts.len(),
+        };
+        let mut found = self.found(&starts[..first], target);
+        if found.is_empty() {
+            found = self.found(&starts[first..], target);
+        }
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
@@ -581,7 +589,7 @@ impl Search {
             }
             Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
         }
-        let limit = self.limit();
+        let limit = self.limit(START_PER_STEP);
         if greedy(&mut state, &mut None, limit) != Reached::Budget {
             return None;
         }
@@ -590,10 +598,10 @@ impl Search {
         Some(Found::of(&state))
     }
 
-    /// The work of one descent to a budget: more for a large graph, which takes more moves.
-    fn limit(&self) -> u64 {
+    /// The work of one descent: more for a large graph, which takes more moves.
+    fn limit(&self, per_step: u64) -> u64 {
         let steps = self.problem.steps.len() as u64;
-        self.effort.evaluations.max(steps * WORK_PER_STEP)
+        self.effort.evaluations.max(steps * per_step)
     }
 
     fn find_smallest(&mut self) -> &Found {
@@ -631,7 +639,7 @@ impl Search {
                 &from.decisions,
                 *exponent,
                 *stride,
-                self.limit() * work / parts,
+                self.limit(WORK_PER_STEP) * work / parts,
             )
         });
         let least = found.into_iter().min_by(|a, b| {

@@ -114,3 +114,26 @@ impl Reversal<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_chains_are_reversed_with_many_checkpoints() {
+        const LENGTH: usize = 200_000;
+        let chain = Chain {
+            nodes: (0..LENGTH as Step).collect(),
+            // Every result is read once, in the opposite order.
+            needed: (0..LENGTH)
+                .map(|node| Some((2 * LENGTH - node) as Step))
+                .collect(),
+            most: LENGTH,
+        };
+        let copies = chain.copies(LENGTH / 2).expect("few enough");
+        // With half of the results kept, no node runs more than once again.
+        assert!(!copies.is_empty() && copies.len() <= LENGTH);
+        assert!(copies.windows(2).all(|pair| pair[0].node < pair[1].node));
+        assert_eq!(chain.copies(2), None);
+    }
+}

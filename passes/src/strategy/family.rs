@@ -111,3 +111,37 @@ impl Planner for Family<'_> {
         self.notes.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::chen;
+    use crate::strategy::tests::with_task;
+    use crate::testing::random_training_graph;
+
+    #[test]
+    fn what_is_not_simulated_would_not_be_chosen() {
+        for seed in 0..12 {
+            with_task(&random_training_graph(seed, 40), |task| {
+                let plans = chen::recursive(task);
+                let mut all = plans.clone();
+                all.push(task.without_copies());
+                let all = all.iter().map(|plan| {
+                    task.judge(plan.without_unread_copies(task.graph, task.recomputation))
+                });
+                let all: Vec<Judged> = all.collect();
+                let mut budgets: Vec<Bytes> = all.iter().map(|j| j.plan.predicted_peak).collect();
+                budgets.push(Bytes::ZERO);
+                let most = all.iter().map(|judged| judged.added).max().unwrap_or(0);
+                for budget in budgets {
+                    for below in [u64::MAX, most / 2, most / 8, 1] {
+                        let fits = |j: &&Judged| j.plan.predicted_peak <= budget && j.added < below;
+                        let best = all.iter().filter(fits).map(|j| j.added).min();
+                        let found = Family::of(task, plans.clone()).cheaper(budget, below);
+                        assert_eq!(found.ok().map(|plan| plan.added), best, "seed {seed}");
+                    }
+                }
+            });
+        }
+    }
+}

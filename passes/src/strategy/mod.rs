@@ -242,8 +242,7 @@ pub trait Planner {
     fn smallest(&mut self) -> Result<Plan, String> {
         match self.within(Bytes::ZERO) {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => Ok(plan),
-            // Nothing is too slow where any plan will do.
-            Err(Unplanned::TooSlow) => Ok(Plan::default()),
+            Err(Unplanned::TooSlow) => Err("all of its plans take for ever".to_owned()),
             Err(Unplanned::Refused(reason)) => Err(reason),
         }
     }
@@ -290,6 +289,12 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
 impl Task<'_> {
     /// This program's own search, with these first computations.
     pub(crate) fn search(&self, order: &[NodeId]) -> Search {
+        self.relaxed_search(order).counting_objects(TENSOR)
+    }
+
+    /// The same for tensors that take nothing but their elements. What it says of the least added time holds
+    /// however the runtime allocates the rest.
+    pub(crate) fn relaxed_search(&self, order: &[NodeId]) -> Search {
         let (provider, effort) = (self.device.provider, self.effort);
         let search = match self.joint {
             Some(joint) => {
@@ -302,7 +307,7 @@ impl Task<'_> {
                 Search::new(self.graph, order, provider, self.costs, rules, effort)
             }
         };
-        search.counting_objects(TENSOR).watched(self.watch.clone())
+        search.watched(self.watch.clone())
     }
 
     /// The plan in which nothing runs twice.

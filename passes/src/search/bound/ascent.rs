@@ -21,7 +21,7 @@ pub(crate) struct Cover<'a> {
 }
 
 /// Climbs the dual to the best lower bound in nanoseconds that it finds; `known` is an upper bound,
-/// which sets the pace.
+/// which sets the pace at first.
 pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> f64 {
     let Cover { deficit, gaps, .. } = cover;
     let scale = deficit.iter().copied().fold(1.0, f64::max);
@@ -84,13 +84,19 @@ pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> f64 {
         if square == 0.0 {
             break;
         }
-        let length = pace * (known - bound).max(0.0) / square;
+        let length = pace * (level(best, known, pace) - bound).max(0.0) / square;
         for step in 0..steps {
             price[step] = (price[step] + length * away[step]).max(0.0);
         }
         split.lean(&chosen, 0.1 * pace);
     }
     best
+}
+
+/// What the climb aims at: at most `known`, which may be far above the optimum and then makes steps too long; not far
+/// above the best bound so far, and nearer the slower the pace.
+fn level(best: f64, known: f64, pace: f64) -> f64 {
+    known.min(2.0 * best + 0.5 * pace * known)
 }
 
 /// Who pays for a run that serves several gaps at once.
