@@ -127,7 +127,7 @@ fn the_result_compares_before_and_after() {
 
     budget                  181 KiB (fixed+95%)
     smallest peak found     162 KiB
-    lower bound             no plan that keeps the order adds less than 0.77 %
+    lower bound             no plan that keeps the order adds less than 0.56 %
     session options         enable_mem_reuse and enable_mem_pattern off, no arena
     planned in              TIME
 
@@ -176,7 +176,7 @@ fn json_has_the_promised_keys() {
       "reserved_after_as_requested_bytes": 255913,
       "overhead": 0.05098989705070673,
       "recomputation_overhead": 0.03179189364306112,
-      "lower_bound_overhead": 0.007751193875836913,
+      "lower_bound_overhead": 0.005605816995032517,
       "recomputed_nodes": 1,
       "evaluations": 10032067,
       "barriers": 1,
