@@ -361,25 +361,27 @@ impl Search {
                 greedy.chain(plenty).chain(frozen).collect()
             }
         };
+        let mut known: Vec<&Found> = Vec::new();
         if !improved {
             let given = self.given.iter().chain(self.frugal.iter().flatten());
             let given = given.filter(|given| given.peak <= target);
-            let cheapest = given.min_by_key(|given| given.cost);
-            starts.extend(cheapest.map(|given| Start::From(given.decisions.clone())));
+            known.extend(given.min_by_key(|given| given.cost));
         }
         let smallest = self.smallest.as_ref().or(self.small.as_ref());
-        if let Some(smallest) = smallest.filter(|smallest| smallest.peak <= target) {
-            starts.push(Start::From(smallest.decisions.clone()));
+        known.extend(smallest.filter(|smallest| smallest.peak <= target));
+        let mut found = Vec::new();
+        if self.problem.is_large() && !improved {
+            // What is known takes much longer to prune than the greedy search takes in all, and what is dearer as it
+            // is hardly ever ends cheaper.
+            found = self.found(&starts, target);
+            starts.clear();
+            let best = found.first().map_or(u64::MAX, |best| best.cost);
+            known.retain(|known| known.cost < best);
         }
-        // In a large graph the others take much longer than the first, and rarely find anything cheaper.
-        let first = match self.problem.is_large() && !improved {
-            true => 1,
-            false => starts.len(),
-        };
-        let mut found = self.found(&starts[..first], target);
-        if found.is_empty() {
-            found = self.found(&starts[first..], target);
-        }
+        let known = known.into_iter().map(|known| known.decisions.clone());
+        starts.extend(known.map(Start::From));
+        found.extend(self.found(&starts, target));
+        found.sort_by_key(|found| found.cost);
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
