@@ -10,10 +10,10 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-const WIDTH: f64 = 900.0;
+const WIDTH: f64 = 980.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 220.0;
+const RIGHT: f64 = 300.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 60.0;
 const TICKS: u32 = 5;

@@ -207,7 +207,7 @@ impl Comparison {
         })
     }
 
-    /// Overhead over budget as an SVG image, a curve for each strategy.
+    /// Overhead over budget as an SVG image, a curve for each strategy; the legend names the smallest peaks.
     pub fn plot(&self) -> String {
         let curve = |tried: &Tried| {
             let point = |cell: &Cell| {
@@ -217,7 +217,10 @@ impl Comparison {
             let mut points: Vec<(f64, f64)> = tried.cells.iter().filter_map(point).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             Curve {
-                name: tried.strategy.to_owned(),
+                name: match tried.refused {
+                    Some(_) => format!("{} refused", tried.strategy),
+                    None => format!("{}, from {}", tried.strategy, tried.smallest),
+                },
                 points,
             }
         };
@@ -322,5 +325,7 @@ mod tests {
         assert!(image.starts_with("<svg ") && image.ends_with("</svg>\n"));
         // auto has two points, chen-sqrt one.
         assert_eq!(image.matches("<circle").count(), 3);
+        assert!(image.contains(">auto, from 30.0 MiB<"), "{image}");
+        assert!(image.contains(">lower-set-exact refused<"), "{image}");
     }
 }

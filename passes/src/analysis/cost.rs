@@ -156,7 +156,7 @@ fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
 
 fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
     let family = operators::family(graph, node);
-    let work = operators::work(graph, node);
+    let work = operators::work(graph, node, device.provider);
     let (arithmetic, memory) = efficiency(device.provider, family);
     let arithmetic = work.operations / (rate(graph, node, device) * arithmetic);
     let memory = work.bytes / (device.bytes_per_second * memory);

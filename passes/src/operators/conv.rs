@@ -373,7 +373,7 @@ mod tests {
     fn a_multiply_add_is_two_operations() {
         // 2 * (2 * 4 * 6 * 6 outputs) * (3 * 3 * 3 weights) = 15,552
         let (graph, node) = conv(&[2, 3, 8, 8], &[4, 3, 3, 3]).inferred();
-        assert_eq!(work(&graph, &node).operations, 15_552.0);
+        assert_eq!(work(&graph, &node, Provider::Cpu).operations, 15_552.0);
     }
 
     #[test]

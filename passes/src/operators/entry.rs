@@ -10,6 +10,7 @@ pub(super) const ATEN: &str = "org.pytorch.aten";
 
 pub(super) type ShapeRule = fn(&View) -> Result<Outputs, Fault>;
 pub(super) type OperationsRule = fn(&View) -> Option<f64>;
+pub(super) type TrafficRule = fn(&View, Provider) -> Option<f64>;
 pub(super) type WorkspaceRule = fn(&View, Provider) -> Option<Bytes>;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ pub(super) struct Operator {
     pub(super) family: Family,
     pub(super) shape: ShapeRule,
     pub(super) operations: OperationsRule,
-    pub(super) traffic: OperationsRule,
+    pub(super) traffic: TrafficRule,
     pub(super) workspace: WorkspaceRule,
     pub(super) aliases: Aliases,
     pub(super) in_place: &'static [Alias],
@@ -44,7 +45,7 @@ pub(super) const fn onnx(name: &'static str, family: Family, shape: ShapeRule) -
         family,
         shape,
         operations: |view| per_output_element(view, 1.0),
-        traffic: everything,
+        traffic: |view, _| everything(view),
         workspace: |_, _| None,
         aliases: Aliases::These(&[]),
         in_place: &[],
@@ -65,7 +66,7 @@ impl Operator {
     /// Output 0 is input 0.
     pub(super) const fn alias(mut self) -> Operator {
         self.aliases = Aliases::These(&[(0, 0)]);
-        self.traffic = |_| Some(0.0);
+        self.traffic = |_, _| Some(0.0);
         self.operations = |_| None;
         self
     }
@@ -92,7 +93,7 @@ impl Operator {
         self
     }
 
-    pub(super) const fn traffic(mut self, rule: OperationsRule) -> Operator {
+    pub(super) const fn traffic(mut self, rule: TrafficRule) -> Operator {
         self.traffic = rule;
         self
     }
@@ -118,7 +119,7 @@ pub(super) fn everything(view: &View) -> Option<f64> {
 }
 
 /// The outputs, read and written once: operators that read only a part of their input.
-pub(super) fn output_twice(view: &View) -> Option<f64> {
+pub(super) fn output_twice(view: &View, _: Provider) -> Option<f64> {
     let bytes = view.node.writes().map(|id| view.graph.tensor(id).bytes());
     Some(bytes.map(|b| b.map_or(0.0, |b| 2.0 * b.0 as f64)).sum())
 }

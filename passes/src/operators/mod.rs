@@ -410,12 +410,13 @@ pub fn workspace(graph: &Graph, node: &Node, provider: Provider) -> Bytes {
 }
 
 /// What the node has to do. Needs concrete shapes.
-pub fn work(graph: &Graph, node: &Node) -> Work {
+pub fn work(graph: &Graph, node: &Node, provider: Provider) -> Work {
     let view = View::alone(graph, node);
     match of(node) {
         Some(operator) => Work {
             operations: (operator.operations)(&view).unwrap_or(0.0),
-            bytes: (operator.traffic)(&view).unwrap_or_else(|| everything(&view).unwrap_or(0.0)),
+            bytes: (operator.traffic)(&view, provider)
+                .unwrap_or_else(|| everything(&view).unwrap_or(0.0)),
         },
         None => Work {
             operations: 0.0,

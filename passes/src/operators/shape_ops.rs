@@ -22,13 +22,13 @@ pub(super) const OPERATORS: &[Operator] = &[
         .aliasing(Aliases::EachToEach),
     microsoft("BroadcastGradientArgs", Family::View, broadcast_axes)
         .operations(|_| None)
-        .traffic(|_| Some(0.0)),
+        .traffic(|_, _| Some(0.0)),
 ];
 
 const fn reads_shape(name: &'static str, rule: super::ShapeRule) -> Operator {
     onnx(name, Family::View, rule)
         .operations(|_| None)
-        .traffic(|_| Some(0.0))
+        .traffic(|_, _| Some(0.0))
 }
 
 /// A shape's numbers as a tensor's contents.

@@ -202,6 +202,6 @@ impl Case {
 
     pub(crate) fn work(&self) -> super::Work {
         let (graph, node) = self.inferred();
-        super::work(&graph, &node)
+        super::work(&graph, &node, Provider::Cpu)
     }
 }

@@ -10,10 +10,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     // (buffer, gradient, overwrite?) -> (updated?, buffer)
     effect("InPlaceAccumulatorV2", Family::Elementwise, accumulate)
         .aliasing(Aliases::These(&[(1, 0)]))
-        .traffic(|view| Some(3.0 * view.input(1).ok()?.bytes().0 as f64))
+        .traffic(|view, _| Some(3.0 * view.input(1).ok()?.bytes().0 as f64))
         .operations(|view| Some(view.input(1).ok()?.count() as f64)),
     effect("ZeroGradient", Family::Movement, like_first).alias_in_effect(),
-    effect("YieldOp", Family::View, yielded).traffic(|_| Some(0.0)),
+    effect("YieldOp", Family::View, yielded).traffic(|_, _| Some(0.0)),
     effect("AdamWOptimizer", Family::Elementwise, updated),
     effect("SGDOptimizerV2", Family::Elementwise, updated),
     effect("InplaceClipGradNorm", Family::Reduction, |_| unknown()),
