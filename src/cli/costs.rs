@@ -90,6 +90,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Overrides, CostsError> {
             workspace_bytes: entry.workspace_bytes,
             recomputable: entry.recomputable,
             mirrors: entry.mirrors,
+            modelled: None,
         };
         overrides.insert(node, entry);
     }
@@ -113,6 +114,7 @@ mod tests {
             workspace_bytes: Some(7),
             recomputable: Some(false),
             mirrors: None,
+            modelled: None,
         };
         let expected = [("a", NodeOverride::default()), ("b", b)];
         assert_eq!(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::algorithms::{self, Convolutions};
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Graph, Node};
+use crate::graph::{ElementType, Graph, Node, NodeId};
 use crate::operators::{self, Family, Provider};
 
 /// A duration in nanoseconds.
@@ -81,6 +81,8 @@ pub struct NodeOverride {
     /// How many mirrors it gets from the strategies that go by mirror counts; none keeps its
     /// results.
     pub mirrors: Option<u32>,
+    /// What the model says of it, once [`beside_model`] has looked.
+    pub modelled: Option<Cost>,
 }
 
 /// Overrides by node name.
@@ -97,53 +99,95 @@ pub struct Cost {
 
 /// The cost of every node, by node id: at least a nanosecond each. Needs concrete shapes.
 ///
-/// A mirror, `<original>/recompute_<k>` with the attribute `__recompute = k`, takes its
-/// original's override unless it has its own.
+/// What is said of a node goes for its mirrors, `<original>/recompute_<k>` with the attribute `__recompute = k`,
+/// and for the nodes of its variants, unless something is said of these themselves.
 pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost> {
-    let ids = || (0..graph.node_count() as u32).map(crate::graph::NodeId);
-    let by_name: BTreeMap<&str, &Node> = match overrides.is_empty() {
-        true => BTreeMap::new(),
-        false => ids()
-            .map(|id| graph.node(id))
-            .map(|node| (node.name.as_str(), node))
-            .collect(),
+    let cost = |id: NodeId| {
+        let node = graph.node(id);
+        let modelled = modelled(graph, node, device);
+        said_of(overrides, node).map_or(modelled, |said| said.cost(modelled))
     };
-    // A mirror that is made otherwise is as much faster as the model says.
-    let otherwise = |node: &Node, mut said: NodeOverride| -> Option<NodeOverride> {
-        let original = by_name.get(original_name(node)?)?;
-        if !node.is(&original.domain, &original.op_type) {
-            let time = |node| modelled(graph, node, device).time.0 as f64;
-            let part = time(node) / time(original);
-            said.time_us = said.time_us.map(|us| us * part);
-            said.workspace_bytes = None;
-        }
-        Some(said)
-    };
-    ids()
-        .map(|id| {
-            let node = graph.node(id);
-            let own = overrides.get(&node.name).copied();
-            let said = own
-                .or_else(|| otherwise(node, *overrides.get(original_name(node)?)?))
-                .unwrap_or_default();
-            let modelled = modelled(graph, node, device);
-            Cost {
-                time: said.time_us.map_or(modelled.time, |us| nanos(us * 1e-6)),
-                workspace: said.workspace_bytes.map_or(modelled.workspace, Bytes),
-            }
-        })
+    (0..graph.node_count() as u32)
+        .map(|id| cost(NodeId(id)))
         .collect()
 }
+
+/// `overrides` of nodes of `original`, beside what the model says of these: then their mirrors and the nodes
+/// of their variants, which may be other operators, take as many times as long as the model says.
+pub fn beside_model(overrides: &Overrides, original: &Graph, device: &Device) -> Overrides {
+    let mut all = overrides.clone();
+    for &id in original.order() {
+        let node = original.node(id);
+        let Some(&said) = overrides.get(&node.name) else {
+            continue;
+        };
+        let modelled = Some(modelled(original, node, device));
+        all.insert(node.name.clone(), NodeOverride { modelled, ..said });
+        let part = NodeOverride {
+            time_us: said.time_us,
+            modelled,
+            ..NodeOverride::default()
+        };
+        for tensor in node.writes() {
+            let name = part_name(&original.tensor(tensor).name);
+            all.entry(name).or_insert(part);
+        }
+    }
+    all
+}
+
+impl NodeOverride {
+    /// What a node costs of which the model says `modelled`.
+    fn cost(&self, modelled: Cost) -> Cost {
+        let reference = self.modelled.unwrap_or(modelled);
+        let factor = modelled.time.0 as f64 / reference.time.0 as f64;
+        let alike = modelled.workspace == reference.workspace;
+        Cost {
+            time: self
+                .time_us
+                .map_or(modelled.time, |us| nanos(us * 1e-6 * factor)),
+            workspace: match self.workspace_bytes {
+                Some(bytes) if alike => Bytes(bytes),
+                _ => modelled.workspace,
+            },
+        }
+    }
+}
+
+/// What is said of the node itself, or of what it stands for.
+fn said_of<'o>(overrides: &'o Overrides, node: &Node) -> Option<&'o NodeOverride> {
+    if overrides.is_empty() {
+        return None;
+    }
+    let of = |name: &str| {
+        let part = || {
+            let (of, _) = name.rsplit_once('/')?;
+            name.starts_with(PART).then(|| overrides.get(of))?
+        };
+        overrides.get(name).or_else(part)
+    };
+    of(&node.name).or_else(|| of(original_name(node)?))
+}
+
+/// The name of the node of a variant, not the one with the replaced node's name, that writes `tensor`. New tensors
+/// are called like the replaced node's first result, with something behind a slash.
+pub fn part_name(tensor: &str) -> String {
+    format!("{PART}{tensor}")
+}
+
+const PART: &str = "ckpt-opt/variant/";
 
 /// The name under which `node` is measured: its own, or that of the node that it is a mirror of.
 pub fn measured_as(node: &Node) -> &str {
     original_name(node).unwrap_or(&node.name)
 }
 
-/// The name of the node that `node` is a mirror of.
+/// The name of the node that `node` is a mirror of, or belongs to one of.
 fn original_name(node: &Node) -> Option<&str> {
-    let k = node.int("__recompute")?;
-    node.name.strip_suffix(&format!("/recompute_{k}"))
+    let mirror = format!("/recompute_{}", node.int("__recompute")?);
+    let name = &node.name;
+    name.strip_suffix(&mirror)
+        .or_else(|| name.rsplit_once('/')?.0.strip_suffix(&mirror))
 }
 
 /// What `node` costs where nobody says otherwise.
@@ -250,6 +294,8 @@ pub(super) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::graph::{Tensor, TensorKind};
+    use crate::operators::variants::VARIANTS;
+    use crate::transform::apply_variants::ApplyVariants;
 
     /// A product of two matrices `[n, n]`, and a view of the result.
     fn graph(n: u64, element: ElementType) -> Graph {
@@ -315,6 +361,44 @@ mod tests {
         assert_eq!(times[0], 12_500);
         assert_eq!(times[2], 12_500);
         assert_ne!(times[3], 12_500);
+    }
+
+    #[test]
+    fn the_nodes_of_a_variant_share_what_was_measured_of_the_node() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[64,128] a, float[64,128] b) => ()
+            <float[64,128] c, float[64,128] y> {
+               [negative] c = Neg(a)
+               [total] y = Sum(a, b, c, a, b)
+            }"#;
+        let original = Graph::parse(text).unwrap();
+        let device = Device::preset("cpu").expect("a preset");
+        let said = NodeOverride {
+            time_us: Some(900.0),
+            workspace_bytes: Some(5),
+            ..NodeOverride::default()
+        };
+        let overrides = Overrides::from([("total".to_owned(), said)]);
+        let overrides = beside_model(&overrides, &original, &device);
+        let sum = costs(&original, &device, &overrides)[1];
+        assert_eq!((sum.time, sum.workspace), (Nanos(900_000), Bytes(5)));
+
+        let running = VARIANTS
+            .iter()
+            .find(|variant| variant.name == "running-sum");
+        let choices = [(NodeId(1), running.unwrap())];
+        let mut graph = original.clone();
+        let replaced = ApplyVariants { choices: &choices }.replace(&mut graph);
+        let costs = costs(&graph, &device, &overrides);
+        let times = replaced[0].1.iter().map(|id| costs[id.index()].time.0);
+        // Four Adds instead of a launch less of the same work.
+        let launches = 3.0 * device.launch.0 as f64;
+        let modelled = modelled(&original, original.node(NodeId(1)), &device)
+            .time
+            .0 as f64;
+        let expected = 900_000.0 * (modelled + launches) / modelled;
+        // Half a nanosecond of the model is as much more of what was measured.
+        assert!((times.sum::<u64>() as f64 - expected).abs() < 1e-3 * expected);
+        assert!(costs.iter().all(|cost| cost.workspace == Bytes(0)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use need::{describe, need, simulated};
 
 use crate::analysis::algorithms::{Choice, Timed};
-use crate::analysis::cost::{Device, Overrides, costs};
+use crate::analysis::cost::{Device, Overrides, beside_model, costs};
 use crate::analysis::executions::Reserved;
 use crate::analysis::liveness::fixed_bytes;
 use crate::analysis::order::ExecutionOrder;
@@ -80,6 +80,14 @@ impl Options {
     /// The variants that may replace nodes.
     pub(crate) fn offered(&self) -> Vec<&'static Variant> {
         offered(&self.variants, &self.allowed, self.device.provider)
+    }
+
+    /// The same, with what is said of nodes beside what the model says of them in `original`.
+    fn beside_model(&self, original: &Graph) -> Options {
+        Options {
+            overrides: beside_model(&self.overrides, original, &self.device),
+            ..self.clone()
+        }
     }
 }
 
@@ -292,7 +300,8 @@ pub fn verify_written(
 ) -> Result<(), OptimizeError> {
     let original = with_shapes(original, options)?;
     let written = with_shapes(written, options)?;
-    verify_rewritten(&original, &written, options, budget - options.reserve)
+    let options = options.beside_model(&original);
+    verify_rewritten(&original, &written, &options, budget - options.reserve)
 }
 
 /// The graph with the shapes of all tensors, by the given dimensions.
@@ -326,7 +335,8 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    let mut row = provider::optimize_each(&with_shapes(input, options)?, options, budgets)?;
+    let graph = with_shapes(input, options)?;
+    let mut row = provider::optimize_each(&graph, &options.beside_model(&graph), budgets)?;
     spread(&mut row);
     Ok(row)
 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use super::parts::nodes_of;
+use crate::analysis::cost::part_name;
 use crate::graph::{Graph, Node, NodeId, Uses};
 use crate::operators::variants::{Part, Variant};
 use crate::pass::{Changed, Pass};
@@ -114,7 +115,7 @@ fn make(graph: &mut Graph, id: NodeId, parts: &[Part]) -> (Vec<Node>, usize) {
         if position == heir {
             node.name.clone_from(&original.name);
         } else if let Some(tensor) = node.writes().last() {
-            node.name = format!("ckpt-opt/variant/{}", graph.tensor(tensor).name);
+            node.name = part_name(&graph.tensor(tensor).name);
         }
     }
     (made, heir)
