@@ -119,10 +119,14 @@ fn planned(
             }
             for result in results {
                 tried.cells.push(match result {
-                    Ok(optimized) => fitting(&optimized.summary),
+                    Ok(optimized) => fitting(optimized.summary),
                     Err(OptimizeError::Infeasible { budget, smallest }) => {
                         tried.smallest = tried.smallest.min(smallest.bytes);
-                        Cell { budget, plan: None }
+                        Cell {
+                            budget,
+                            plan: None,
+                            notes: Vec::new(),
+                        }
                     }
                     Err(OptimizeError::Refused { reason, .. }) => {
                         tried.refused = Some(reason);
@@ -143,7 +147,7 @@ fn planned(
     Ok(tried)
 }
 
-fn fitting(summary: &Summary) -> Cell {
+fn fitting(summary: Summary) -> Cell {
     Cell {
         budget: summary.budget,
         plan: Some(Fitting {
@@ -153,5 +157,6 @@ fn fitting(summary: &Summary) -> Cell {
             recomputed: summary.recomputed_nodes,
             barriers: summary.barriers,
         }),
+        notes: summary.notes,
     }
 }

@@ -40,6 +40,8 @@ pub struct Cell {
     pub budget: Bytes,
     /// Its plan; `None` if none fits.
     pub plan: Option<Fitting>,
+    /// What the strategy says of the plan.
+    pub notes: Vec<String>,
 }
 
 /// The figures of a plan that fits.
@@ -72,12 +74,12 @@ struct StrategyObject<'a> {
     refused: Option<&'a str>,
     smallest_peak_bytes: Option<u64>,
     /// In the sequence of the budgets.
-    rows: Vec<RowObject>,
+    rows: Vec<RowObject<'a>>,
 }
 
 /// Without a plan there are no figures.
 #[derive(Serialize)]
-struct RowObject {
+struct RowObject<'a> {
     budget_bytes: u64,
     fits: bool,
     peak_after_bytes: Option<u64>,
@@ -85,6 +87,7 @@ struct RowObject {
     lower_bound_overhead: Option<f64>,
     recomputed_nodes: Option<usize>,
     barriers: Option<usize>,
+    notes: &'a [String],
 }
 
 impl StrategyObject<'_> {
@@ -99,8 +102,8 @@ impl StrategyObject<'_> {
     }
 }
 
-impl RowObject {
-    fn of(cell: &Cell) -> RowObject {
+impl RowObject<'_> {
+    fn of(cell: &Cell) -> RowObject<'_> {
         let plan = cell.plan;
         RowObject {
             budget_bytes: cell.budget.0,
@@ -110,6 +113,7 @@ impl RowObject {
             lower_bound_overhead: plan.map(|plan| plan.lower_bound),
             recomputed_nodes: plan.map(|plan| plan.recomputed),
             barriers: plan.map(|plan| plan.barriers),
+            notes: &cell.notes,
         }
     }
 }
@@ -258,10 +262,12 @@ mod tests {
                 recomputed: 7,
                 barriers: 2,
             }),
+            notes: vec!["as an example".to_owned()],
         };
         let too_large = Cell {
             budget: Bytes(20 << 20),
             plan: None,
+            notes: Vec::new(),
         };
         let tried = |strategy, cells| Tried {
             strategy,
@@ -316,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_comparison_is_one_object_without_figures_where_there_is_no_plan() {
-        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
+        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null,"notes":[]}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
     }
 
     #[test]
