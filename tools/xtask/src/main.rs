@@ -23,7 +23,8 @@ cargo xtask published DIR [OPTION...]
                            plans the networks of the lower-set paper's Table 1 that are in DIR with every
                            strategy, and prints their peaks beside the paper's
 cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --certify and the strategies
-                           checkmate-ilp and monet-ilp; installs what that needs (Debian, as root)
+                           checkmate-ilp and monet-ilp; installs what that needs (Debian, as root). With --test it
+                           then compares the search with exact programs and with MONeT's, in about five minutes
 cargo xtask ablation DIR [OPTION...]
                            plans the networks of MONeT's Figure 4 that are in DIR with no variants, with each
                            group of them, and with all
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         Some("quality") => quality(&arguments[1..]),
         Some("never-worse") => planned_in("never_worse.py", &arguments[1..]),
         Some("published") => planned_in("published_table.py", &arguments[1..]),
-        Some("highs") => highs(),
+        Some("highs") => highs(&arguments[1..]),
         Some("ablation") => ablation(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -59,8 +60,22 @@ fn main() -> ExitCode {
     }
 }
 
+fn highs(arguments: &[String]) -> Result<(), Failed> {
+    let tests = match arguments {
+        [] => false,
+        [option] if option == "--test" => true,
+        _ => return Err(Failed("highs takes --test alone".to_owned())),
+    };
+    built_with_highs()?;
+    if !tests {
+        return Ok(());
+    }
+    let with = ["test", "--release", "--features", "highs,testing"];
+    cargo(&[&with[..], &["--test", "exact", "--test", "joint"]].concat())
+}
+
 /// HiGHS is built from source by cmake, and its interface is read by libclang.
-fn highs() -> Result<(), Failed> {
+fn built_with_highs() -> Result<(), Failed> {
     let build = || cargo(&["build", "--release", "--features", "highs"]);
     let installs = command("apt-get").arg("--version").output();
     if build().is_ok() {
