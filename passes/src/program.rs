@@ -7,6 +7,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::graph::NodeId;
+
 /// A column of a [`Program`], by its position.
 pub type Column = usize;
 
@@ -79,6 +81,8 @@ pub struct Solving {
     pub seconds: Option<f64>,
     /// The part of the time left ([`Solver::seconds_left`]) that a strategy may use.
     pub share: f64,
+    /// What runs, one node after another, in a plan to begin with; empty if there is none.
+    pub begun: Vec<NodeId>,
 }
 
 impl Default for Solving {
@@ -88,6 +92,7 @@ impl Default for Solving {
             certify: false,
             seconds: None,
             share: 1.0,
+            begun: Vec::new(),
         }
     }
 }

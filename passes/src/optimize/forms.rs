@@ -15,7 +15,7 @@ use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Uses};
+use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
 use crate::search::first_orders;
 use crate::strategy::Strategy;
@@ -181,20 +181,30 @@ fn plain<'o>(graph: &'o Graph, options: &'o Options) -> Pipeline<'o> {
     Pipeline::new(graph, Choices::new(), &Choices::new(), options)
 }
 
-/// MONeT's program chooses implementations and schedule together; the schedule is planned once more
-/// in the graph with these implementations.
+/// MONeT's program chooses implementations and schedule together, in the graph with what is better
+/// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
 fn monet(
     graph: &Graph,
     options: &Options,
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
-    let mut choices = plain(graph, options).implementations(budget);
+    let mut choices = plain(graph, options).dominating();
     choices.retain(|(_, variant)| keeps_to_plan(variant, options));
     choices.sort_by_key(|&(id, _)| id);
-    one(
-        Pipeline::new(graph, choices, &Choices::new(), options),
-        budget,
-    )
+    let may = |id: NodeId, variant: &Variant| {
+        let replaced = choices.iter().any(|choice| choice.0 == id);
+        id.index() < graph.node_count() && !replaced && keeps_to_plan(variant, options)
+    };
+    let pipeline = Pipeline::new(graph, choices.clone(), &Choices::new(), options);
+    let joint = pipeline.implementations(budget, &may);
+    // Behind the others, so that the nodes have the numbers that the program knows them by.
+    choices.extend(joint.chosen);
+    let mut options = options.clone();
+    options.solving.begun = joint.sequence;
+    let pipeline = Pipeline::new(graph, choices, &Choices::new(), &options);
+    let mut found = one(pipeline, budget)?;
+    found.summary.notes.splice(0..0, joint.notes);
+    Ok(found)
 }
 
 fn one(pipeline: Pipeline<'_>, budget: BudgetRequest) -> Result<Optimized, OptimizeError> {

@@ -213,10 +213,19 @@ impl<'o> Pipeline<'o> {
     }
 
     /// What MONeT's program replaces, and by what.
-    pub(super) fn implementations(&self, budget: BudgetRequest) -> Vec<(NodeId, &'static Variant)> {
+    pub(super) fn implementations(
+        &self,
+        budget: BudgetRequest,
+        may: &dyn Fn(NodeId, &Variant) -> bool,
+    ) -> ilp::Joint {
         let budget = self.budget(budget, Bytes::ZERO);
         let room = budget - self.spare();
-        ilp::implementations(&self.task(), room)
+        ilp::implementations(&self.task(), room, may)
+    }
+
+    /// What it replaces whatever the budget is.
+    pub(super) fn dominating(&self) -> Choices {
+        ilp::dominating(&self.task())
     }
 
     /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.

@@ -14,12 +14,16 @@ mod start;
 mod units;
 
 use super::chain_planner::Refusing;
-use super::{Judged, Planner, Strategy, Task, Unplanned};
+use super::segments::is_allowed;
+use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned};
+use crate::analysis::cost::costs;
+use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::operators::variants::{Group, Variant};
 use crate::plan::Plan;
 use crate::program::{Answer, Column, Limits, Program, Solver};
+use crate::transform::apply_variants::ApplyVariants;
 use checkmate::Checkmate;
 use monet::Monet;
 use stages::{Keep, Stages};
@@ -30,7 +34,7 @@ use units::Units;
 const CHECKMATE_UNITS: [usize; 2] = [28, 22];
 const MONET_UNITS: [usize; 2] = [40, 40];
 
-/// When the solver ends; the gap is a part of the added time.
+/// When the solver ends; the gap is a part of the added time. With a limit in seconds, nodes have none.
 const LIMITS: Limits = Limits {
     nodes: 300,
     seconds: None,
@@ -45,6 +49,9 @@ const STARTS: usize = 4;
 
 /// The part of the time left that a program may take: what comes behind it needs some.
 const FIRST: f64 = 0.5;
+
+/// The same for the choice of implementations, behind which all else comes.
+const JOINT: f64 = 0.3;
 
 /// Less seconds are not worth a try.
 const WORTH_A_TRY: f64 = 0.1;
@@ -157,29 +164,144 @@ pub(super) fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Box<dyn Pla
 /// What MONeT calls output-activated, intermediate-activated and convolution implementations.
 const GROUPS: [Group; 3] = [Group::OutputActivated, Group::Masks, Group::Convolution];
 
-/// MONeT's choice of implementations together with a schedule within `budget`: which nodes to
-/// replace, and by what. The schedule is planned anew in the graph with these variants.
-///
-/// The program chooses among the variants of backward nodes. Those of forward nodes (narrower
-/// masks) read the same and write less: they are taken wherever they apply.
-pub(crate) fn implementations(task: &Task<'_>, budget: Bytes) -> Vec<(NodeId, &'static Variant)> {
+/// What MONeT's program for implementations and schedule together says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Joint {
+    /// Which nodes to replace, and by what.
+    pub chosen: Vec<(NodeId, &'static Variant)>,
+    /// What runs then, in the graph in which these were replaced.
+    pub sequence: Vec<NodeId>,
+    /// What the program found.
+    pub notes: Vec<String>,
+}
+
+/// The variants of forward nodes that MONeT would take whatever else it chooses: narrower masks,
+/// which read the same and write less.
+pub(crate) fn dominating(task: &Task<'_>) -> Vec<(NodeId, &'static Variant)> {
+    let units = Units::of(task, MONET_UNITS);
+    units.map_or_else(Vec::new, |units| choices::dominating(task, &units, &GROUPS))
+}
+
+/// MONeT's choice of implementations of backward nodes together with a schedule within `budget`.
+/// Nodes have those variants that they `may`. The schedule is where planning in the graph with these
+/// variants begins.
+pub(crate) fn implementations(
+    task: &Task<'_>,
+    budget: Bytes,
+    may: &dyn Fn(NodeId, &Variant) -> bool,
+) -> Joint {
     let units = Units::of(task, MONET_UNITS);
     let (Some(solver), Some(units)) = (task.solving.solver.as_deref(), units) else {
-        return Vec::new();
+        return Joint::default();
     };
-    let mut chosen = choices::dominating(task, &units, &GROUPS);
-    let choices = choices::choices(task, &units, &GROUPS);
-    let ilp = Ilp::new(task, solver, Monet::new(units, choices));
-    let room = ilp.room(budget);
-    let within = (room > ilp.model.units().structural()).then_some(Aim::Within(room));
-    for aim in within.into_iter().chain([Aim::Least(ilp.model_peak)]) {
-        let (program, columns) = ilp.program(aim, ilp.begun(aim).as_ref());
-        if let Some(values) = ilp.ask(&program, FIRST).values {
-            chosen.extend(ilp.model.chosen(&columns, &values));
+    let choices = choices::choices(task, &units, &GROUPS, may);
+    let count = choices.len();
+    let mut ilp = Ilp::new(task, solver, Monet::new(units, choices));
+    let begun = ilp.begun_within(budget);
+    let (start, tight) = begun.map_or((None, None), |(start, room)| (Some(start), Some(room)));
+    let units = ilp.model.units();
+    let known = start.as_ref().map(|start| start.added(units) / units.step);
+    let mut joint = Joint::default();
+    // What the unmodified graph says of the difference may not hold elsewhere: then with no more room
+    // than a schedule has that is known to fit.
+    for room in [Some(ilp.room(budget)), tight].into_iter().flatten() {
+        if room <= ilp.model.units().structural() || ilp.stopped() {
+            break;
+        }
+        let (program, columns) = ilp.program(Aim::Within(room), start.as_ref());
+        let answer = ilp.ask(&program, JOINT);
+        let objective = |values: &Vec<f64>| objective(&program, values);
+        let objective = answer.values.as_ref().and_then(objective);
+        let mut next = Joint::default();
+        next.notes.push(format!(
+            "implementations of {count} nodes and schedule together: {}",
+            said(budget, objective, &answer)
+        ));
+        // An incumbent that adds more than that schedule says nothing.
+        let good = answer.proved || known.is_none_or(|known| objective <= Some(known));
+        let values = answer.values.filter(|_| good);
+        let peak = values.map(|values| next.take(&ilp, &columns, &values));
+        let fits = peak.is_some_and(|peak| peak <= budget);
+        if let Some(peak) = peak.filter(|_| !fits) {
+            next.notes.push(format!(
+                "its schedule needs {peak}, more than the program thought"
+            ));
+        }
+        if fits || joint.notes.is_empty() {
+            joint = next;
+        }
+        if fits {
             break;
         }
     }
-    chosen
+    if joint.sequence.is_empty() && start.is_none() {
+        let aim = Aim::Least(ilp.model_peak);
+        let (program, columns) = ilp.program(aim, ilp.begun(aim).as_ref());
+        if let Some(values) = ilp.ask(&program, JOINT).values {
+            joint.take(&ilp, &columns, &values);
+        }
+    }
+    joint
+}
+
+impl Joint {
+    /// Takes over what the values say, and tells what that needs.
+    fn take(&mut self, ilp: &Ilp<'_, Monet>, columns: &monet::Columns, values: &[f64]) -> Bytes {
+        self.chosen = ilp.model.chosen(columns, values);
+        self.chosen.sort_by_key(|&(id, _)| id);
+        let task = ilp.task;
+        let mut graph = task.graph.clone();
+        let choices = &self.chosen;
+        let parts = ApplyVariants { choices }.replace(&mut graph);
+        self.sequence = ilp
+            .model
+            .sequence(columns, values, &parts.into_iter().collect());
+        let form = Task {
+            graph: &graph,
+            order: graph.order(),
+            sequences: task.sequences,
+            device: task.device,
+            overrides: task.overrides,
+            costs: &costs(&graph, task.device, task.overrides),
+            recomputation: &Recomputation::of(&graph, task.overrides),
+            effort: task.effort,
+            watch: task.watch.clone(),
+            solving: task.solving,
+            joint: None,
+        };
+        let judged = begun(&form, &self.sequence);
+        judged.map_or(Bytes(u64::MAX), |judged| judged.plan.predicted_peak)
+    }
+}
+
+/// What an answer says, in words.
+fn said(budget: Bytes, objective: Option<f64>, answer: &Answer) -> String {
+    match objective {
+        Some(objective) => format!(
+            "0-1 program within {budget}: {} of {} added, bound {}, gap {} of the step",
+            if answer.proved {
+                "optimum"
+            } else {
+                "incumbent"
+            },
+            percent(objective),
+            percent(answer.bound),
+            // Nothing is saved beyond the step itself.
+            percent((1.0 + objective) / (1.0 + answer.bound.max(-0.99)) - 1.0),
+        ),
+        None => format!(
+            "0-1 program within {budget}: no incumbent, bound {}",
+            percent(answer.bound)
+        ),
+    }
+}
+
+/// Other implementations may take less time than the nodes as they are.
+fn percent(part: f64) -> String {
+    match part.is_finite() {
+        true => format!("{:.2} %", 100.0 * part + 0.0),
+        false => "none".to_owned(),
+    }
 }
 
 struct Ilp<'t, M> {
@@ -220,6 +342,7 @@ impl<'t, M: Model> Ilp<'t, M> {
         ilp.model_peak = ilp.model.units().peak(&once);
         let judged = ilp.judge(&once);
         ilp.offset = judged.0 as f64 - ilp.model_peak;
+        ilp.known.extend(begun(task, &task.solving.begun));
         ilp
     }
 
@@ -251,7 +374,15 @@ impl<'t, M: Model> Ilp<'t, M> {
                 proved: false,
             };
         }
-        self.solver.solve(program, Limits { seconds, ..LIMITS })
+        let nodes = seconds.map_or(LIMITS.nodes, |_| u64::MAX);
+        self.solver.solve(
+            program,
+            Limits {
+                nodes,
+                seconds,
+                ..LIMITS
+            },
+        )
     }
 
     /// The program, which begins with `start`.
@@ -275,14 +406,15 @@ impl<'t, M: Model> Ilp<'t, M> {
         }
     }
 
-    /// One that is within `budget` when it is judged, if that is found quickly.
-    fn begun_within(&mut self, budget: Bytes) -> Option<Stages> {
+    /// One that is within `budget` when it is judged, if that is found quickly, and the room for it
+    /// as the program counts.
+    fn begun_within(&mut self, budget: Bytes) -> Option<(Stages, f64)> {
         let mut room = self.room(budget);
         for _ in 0..STARTS {
             let found = self.begun(Aim::Within(room))?;
             let peak = self.judge(&found);
             if peak <= budget || self.stopped() {
-                return Some(found);
+                return Some((found, room));
             }
             room = self.model.units().peak(&found).min(room) - (peak - budget).0 as f64;
         }
@@ -344,32 +476,21 @@ impl<'t, M: Model> Ilp<'t, M> {
                 units.units.len()
             ));
         }
-        let percent = |part: f64| format!("{:.2} %", 100.0 * part.max(0.0));
         if let Some(begun) = self.begun {
             notes.push(format!(
                 "begun with a schedule by a cheap rule, which is not the paper's: {} added",
                 percent(begun)
             ));
         }
-        notes.push(match (self.objective, answer) {
-            (Some(objective), Some(answer)) => format!(
-                "0-1 program within {budget}: {} of {} added, bound {}, gap {} of the step",
-                if answer.proved {
-                    "optimum"
-                } else {
-                    "incumbent"
-                },
-                percent(objective),
-                percent(answer.bound),
-                percent((1.0 + objective) / (1.0 + answer.bound.max(0.0)) - 1.0),
-            ),
-            (None, Some(answer)) => format!(
-                "0-1 program within {budget}: no incumbent, bound {}; the plan is its relaxation \
-                 rounded, or what it was begun with",
-                percent(answer.bound)
-            ),
-            (_, None) => format!("0-1 program within {budget}: no solution found in time"),
+        notes.push(match answer {
+            Some(answer) => said(budget, self.objective, answer),
+            None => format!("0-1 program within {budget}: no solution found in time"),
         });
+        if self.objective.is_none() && answer.is_some() {
+            notes.push(
+                "the plan is the program's relaxation rounded, or what it was begun with".into(),
+            );
+        }
         self.notes = notes;
     }
 }
@@ -383,7 +504,7 @@ impl<M: Model> Planner for Ilp<'_, M> {
         let answered = self.solved.iter().any(near) && self.cheapest(budget).is_some();
         let possible = self.room(budget) > self.model.units().structural();
         if !free && !answered && possible {
-            let start = self.begun_within(budget);
+            let start = self.begun_within(budget).map(|(start, _)| start);
             let step = self.model.units().step;
             let added = |stages: &Stages| stages.added(self.model.units()) / step;
             self.begun = start.as_ref().map(added);
@@ -427,6 +548,19 @@ impl<M: Model> Planner for Ilp<'_, M> {
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
+}
+
+/// The plan in which these nodes run, if it is one of this graph.
+fn begun(task: &Task<'_>, nodes: &[NodeId]) -> Option<Judged> {
+    let mut sequence = nodes.to_vec();
+    // The runtime makes constants initializers.
+    sequence.sort_by_key(|&id| !task.graph.node(id).is("", "Constant"));
+    let mut done = vec![false; task.graph.node_count()];
+    let is_first = |id: &NodeId| !std::mem::replace(&mut done[id.index()], true);
+    let order: Vec<NodeId> = sequence.iter().copied().filter(is_first).collect();
+    let complete = order.len() == task.order.len();
+    let allowed = complete && is_allowed(task, &ForwardPart::of(task), &order);
+    allowed.then(|| task.judge(units::plan(task, sequence.into_iter())))
 }
 
 fn objective(program: &Program, values: &[f64]) -> Option<f64> {

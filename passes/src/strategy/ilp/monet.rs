@@ -13,13 +13,18 @@
 //!   does not (13), within the budget. All of them count workspace.
 //!
 //! An *implementation* is a variant of one backward node, [`Choice`]: which forward results it
-//! reads. One that reads an intermediate (a mask) adds a vertex that computes it. The product of
-//! δ and s in (5) is a column that is at least either: the size of the union D ∪ S.
+//! reads, and when, what it takes and what it needs. One that reads an intermediate (a mask) adds a
+//! vertex that computes it. The product of δ and s in (5) is a column that is at least either: the
+//! size of the union D ∪ S. Workspace and results are linear in δ, as in the paper: (5) is a row for
+//! each *moment* of a node with a choice, and one for all other nodes of its stage. What these read
+//! counts as there at every moment, which is an upper bound where a stage has several nodes.
 //!
 //! In-place results (C.3): q(k, i) ≤ r(k, i) frees the memory of the one vertex that i overwrites,
 //! which then is neither stored nor read by anybody behind.
 
-use super::units::Units;
+use std::collections::BTreeMap;
+
+use super::units::{Unit, Units};
 use super::{Aim, Model};
 use crate::graph::NodeId;
 use crate::operators::variants::Variant;
@@ -31,6 +36,8 @@ pub(super) struct Choice {
     pub node: NodeId,
     /// Its unit.
     pub unit: usize,
+    /// Bytes of the unit that are there while it runs, besides its own.
+    pub around: f64,
     pub options: Vec<Implementation>,
 }
 
@@ -38,17 +45,39 @@ pub(super) struct Choice {
 pub(super) struct Implementation {
     /// `None` for the node as it is.
     pub variant: Option<&'static Variant>,
-    /// The forward units whose results it reads.
-    pub reads: Vec<usize>,
     /// An intermediate that it reads instead.
     pub intermediate: Option<Intermediate>,
-    /// Nanoseconds more than the node takes as it is.
+    /// Nanoseconds more than the node takes as it is, which may be less than none.
     pub time: f64,
+    /// Its parts that run in the stage, in their order.
+    pub sequence: Vec<usize>,
+    /// One for each of these that computes.
+    pub moments: Vec<Moment>,
+}
+
+impl Implementation {
+    /// Moment `at`, or the last.
+    fn moment(&self, at: usize) -> Option<&Moment> {
+        self.moments.get(at).or(self.moments.last())
+    }
+}
+
+/// While one part of an implementation runs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Moment {
+    /// The forward units whose results it or a later part reads.
+    pub reads: Vec<usize>,
+    /// Does it or a later part read the intermediate?
+    pub reads_intermediate: bool,
+    /// Workspace, and what the parts have written that is still there.
+    pub bytes: f64,
 }
 
 /// Computed from the results of one forward unit, such as a mask of signs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Intermediate {
+    /// The part that computes it.
+    pub part: usize,
     pub from: usize,
     pub bytes: f64,
     /// Nanoseconds.
@@ -80,6 +109,8 @@ pub(super) struct Monet {
     reads: Vec<Vec<usize>>,
     /// By stage: gradients that live while it runs, and what stands (L̂), without its results.
     live: Vec<f64>,
+    /// By stage: its results and what its nodes without a choice need; `None` if it has no such.
+    others: Vec<Option<f64>>,
 }
 
 /// s, r and δ.
@@ -131,6 +162,10 @@ impl Monet {
         let mut monet = Monet {
             reads: stages.clone().map(|_| Vec::new()).collect(),
             live: units.standing[forward..].to_vec(),
+            others: stages
+                .clone()
+                .map(|unit| others(&units.units[unit], &choices))
+                .collect(),
             units,
             choices,
             vertices,
@@ -182,6 +217,58 @@ impl Monet {
         chosen
     }
 
+    /// The nodes that run, in their order, in the graph where `parts` stand for the nodes that are
+    /// replaced.
+    pub(super) fn sequence(
+        &self,
+        columns: &Columns,
+        values: &[f64],
+        parts: &BTreeMap<NodeId, Vec<NodeId>>,
+    ) -> Vec<NodeId> {
+        let is_set = |column: Option<Column>| column.is_some_and(|column| values[column] > 0.5);
+        let mut option_of: BTreeMap<NodeId, &Implementation> = BTreeMap::new();
+        // By vertex: the part that computes an intermediate which is chosen.
+        let mut masks: BTreeMap<usize, NodeId> = BTreeMap::new();
+        for (at, choice) in self.choices.iter().enumerate() {
+            for (number, option) in choice.options.iter().enumerate() {
+                let Some(nodes) = parts.get(&choice.node) else {
+                    continue;
+                };
+                if !is_set(Some(columns.chosen[at][number])) {
+                    continue;
+                }
+                option_of.insert(choice.node, option);
+                let mask = self.intermediates[at][number].zip(option.intermediate);
+                if let Some((vertex, one)) = mask {
+                    masks.insert(vertex, nodes[one.part]);
+                }
+            }
+        }
+        let of_vertex = |vertex: usize| match self.vertices[vertex].unit {
+            Some(unit) => self.units.units[unit].nodes.clone(),
+            None => masks.get(&vertex).copied().into_iter().collect(),
+        };
+        let mut sequence = Vec::new();
+        for (vertex, of) in self.vertices.iter().enumerate() {
+            if of.unit.is_some() || is_set(columns.stored[0][vertex]) {
+                sequence.extend(of_vertex(vertex));
+            }
+        }
+        for k in 0..self.stages() {
+            let again = (0..self.vertices.len()).filter(|&i| is_set(columns.run[k][i]));
+            sequence.extend(again.flat_map(of_vertex));
+            for &node in &self.units.units[self.units.forward + k].nodes {
+                match (option_of.get(&node), parts.get(&node)) {
+                    (Some(option), Some(nodes)) => {
+                        sequence.extend(option.sequence.iter().map(|&at| nodes[at]));
+                    }
+                    _ => sequence.push(node),
+                }
+            }
+        }
+        sequence
+    }
+
     fn columns(&self, program: &mut Program) -> Columns {
         let step = self.units.step;
         let holds = |vertex: &Vertex| vertex.bytes > 0.0;
@@ -222,22 +309,32 @@ impl Monet {
         columns
     }
 
-    /// Stage by stage: the vertices that only some implementations read, each with the options
-    /// that do.
-    fn optional(&self, columns: &Columns, stage: usize) -> Vec<(usize, Vec<Column>)> {
+    /// The choices of a stage, by number.
+    fn choices_of(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
+        let unit = stage + self.units.forward;
+        (0..self.choices.len()).filter(move |&choice| self.choices[choice].unit == unit)
+    }
+
+    /// The vertices that only some implementations in a stage read, each with the options that do: at
+    /// the moment of that choice, or at any.
+    fn optional(
+        &self,
+        columns: &Columns,
+        stage: usize,
+        at: Option<(usize, usize)>,
+    ) -> Vec<(usize, Vec<Column>)> {
         let mut all: Vec<(usize, Vec<Column>)> = Vec::new();
-        for ((choice, options), places) in self
-            .choices
-            .iter()
-            .zip(&columns.chosen)
-            .zip(&self.intermediates)
-        {
-            if choice.unit != stage + self.units.forward {
-                continue;
-            }
-            for ((option, &column), place) in choice.options.iter().zip(options).zip(places) {
-                let reads = option.reads.iter().map(|&from| self.vertex_of[from]);
-                for vertex in reads.chain(*place) {
+        for choice in self.choices_of(stage) {
+            let moment = at.filter(|at| at.0 == choice).map_or(0, |at| at.1);
+            let options = self.choices[choice].options.iter();
+            for (number, option) in options.enumerate() {
+                let Some(moment) = option.moment(moment) else {
+                    continue;
+                };
+                let reads = moment.reads.iter().map(|&from| self.vertex_of[from]);
+                let mask = self.intermediates[choice][number].filter(|_| moment.reads_intermediate);
+                let column = columns.chosen[choice][number];
+                for vertex in reads.chain(mask) {
                     if self.reads[stage].contains(&vertex) {
                         continue;
                     }
@@ -281,7 +378,7 @@ impl Monet {
             {
                 program.at_most(have(i, -1.0).collect(), -1.0);
             }
-            for (i, options) in self.optional(columns, k) {
+            for (i, options) in self.optional(columns, k, None) {
                 for option in options {
                     program.at_most(have(i, -1.0).chain([(option, 1.0)]).collect(), 0.0);
                 }
@@ -325,41 +422,45 @@ impl Monet {
 
     /// (5), (12) and (13): stage `k` and what is computed again before it.
     fn stage(&self, program: &mut Program, columns: &Columns, rows: &Rows, k: usize) {
-        let unit = &self.units.units[self.units.forward + k];
         let gradients = self.live[k];
         let size = |i: usize| self.vertices[i].bytes;
-        // What is there behind the stage, or read by it: a size, or a column that says whether.
-        let after: Vec<Presence> = {
-            let mut after: Vec<Presence> = (0..self.vertices.len())
-                .map(|i| {
-                    let next = columns.stored.get(k + 1).and_then(|next| next[i]);
-                    next.map_or(Presence::Never, Presence::If)
-                })
-                .collect();
-            for &i in &self.reads[k] {
-                after[i] = Presence::Always;
+        let count = |presence: Presence, terms: &mut Vec<(Column, f64)>, always: &mut f64, i| {
+            match presence {
+                Presence::Never => {}
+                Presence::Always => *always += size(i),
+                Presence::If(column) => terms.push((column, size(i))),
             }
-            for (i, options) in self.optional(columns, k) {
-                let there = program.add(0.0, false);
-                let mut causes = options;
-                causes.extend(columns.stored.get(k + 1).and_then(|next| next[i]));
-                for cause in causes {
-                    program.at_most(vec![(cause, 1.0), (there, -1.0)], 0.0);
-                }
-                after[i] = Presence::If(there);
+        };
+        let after = self.present(program, columns, k, None);
+        if let Some(others) = self.others[k] {
+            let (mut terms, mut always) = (Vec::new(), gradients + others);
+            for (i, &presence) in after.iter().enumerate() {
+                count(presence, &mut terms, &mut always, i);
             }
-            after
-        };
-        let count = |terms: &mut Vec<(Column, f64)>, always: &mut f64, i: usize| match after[i] {
-            Presence::Never => {}
-            Presence::Always => *always += size(i),
-            Presence::If(column) => terms.push((column, size(i))),
-        };
-        let (mut terms, mut always) = (Vec::new(), gradients + unit.bytes + unit.transient);
-        for i in 0..self.vertices.len() {
-            count(&mut terms, &mut always, i);
+            rows.limit(program, terms, always);
         }
-        rows.limit(program, terms, always);
+        for choice in self.choices_of(k) {
+            let Choice {
+                options, around, ..
+            } = &self.choices[choice];
+            let moments = options.iter().map(|option| option.moments.len()).max();
+            for at in 0..moments.unwrap_or(0) {
+                let (mut terms, mut always) = (Vec::new(), gradients + around);
+                let there = match at {
+                    0 if self.choices_of(k).count() == 1 => after.clone(),
+                    _ => self.present(program, columns, k, Some((choice, at))),
+                };
+                for (i, presence) in there.into_iter().enumerate() {
+                    count(presence, &mut terms, &mut always, i);
+                }
+                for (option, &column) in options.iter().zip(&columns.chosen[choice]) {
+                    if let Some(moment) = option.moment(at) {
+                        terms.push((column, moment.bytes));
+                    }
+                }
+                rows.limit(program, terms, always);
+            }
+        }
         for (i, vertex) in self.vertices.iter().enumerate() {
             let Some(run) = columns.run[k][i] else {
                 continue;
@@ -381,11 +482,11 @@ impl Monet {
                     }
                     continue;
                 }
-                count(&mut idle.0, &mut idle.1, j);
+                count(*presence, &mut idle.0, &mut idle.1, j);
                 match (j < i && local(j), presence) {
                     (_, Presence::Always) if j < i => happens.1 += size(j),
                     (true, _) => happens.0.push((run, size(j))),
-                    (false, _) if j < i => count(&mut happens.0, &mut happens.1, j),
+                    (false, _) if j < i => count(*presence, &mut happens.0, &mut happens.1, j),
                     _ => {}
                 }
             }
@@ -395,6 +496,32 @@ impl Monet {
             rows.limit(program, happens.0, happens.1);
             rows.limit(program, idle.0, idle.1);
         }
+    }
+
+    /// By vertex: is it there behind the stage, or read by it from this moment of a choice on?
+    fn present(
+        &self,
+        program: &mut Program,
+        columns: &Columns,
+        k: usize,
+        at: Option<(usize, usize)>,
+    ) -> Vec<Presence> {
+        let next = |i: usize| columns.stored.get(k + 1).and_then(|next| next[i]);
+        let mut present: Vec<Presence> = (0..self.vertices.len())
+            .map(|i| next(i).map_or(Presence::Never, Presence::If))
+            .collect();
+        for &i in &self.reads[k] {
+            present[i] = Presence::Always;
+        }
+        for (i, mut causes) in self.optional(columns, k, at) {
+            let there = program.add(0.0, false);
+            causes.extend(next(i));
+            for cause in causes {
+                program.at_most(vec![(cause, 1.0), (there, -1.0)], 0.0);
+            }
+            present[i] = Presence::If(there);
+        }
+        present
     }
 
     /// q(k, i), and the memory that it saves.
@@ -423,6 +550,14 @@ impl Monet {
         let saved = self.vertices[i].bytes.min(self.vertices[j].bytes);
         Some((column, -saved))
     }
+}
+
+/// The unit's results and what its nodes without a choice need; `None` if it has no such.
+fn others(unit: &Unit, choices: &[Choice]) -> Option<f64> {
+    let choosing = |id: NodeId| choices.iter().any(|choice| choice.node == id);
+    let needs = unit.nodes.iter().zip(&unit.needs);
+    let needs = needs.filter(|(id, _)| !choosing(**id)).map(|need| *need.1);
+    needs.reduce(f64::max).map(|most| most.max(unit.bytes))
 }
 
 #[derive(Clone, Copy)]

@@ -22,6 +22,9 @@ use crate::strategy::{ForwardPart, Task};
 pub(super) struct Unit {
     /// In the order in which they run.
     pub nodes: Vec<NodeId>,
+    /// By node: bytes that are there while it runs, its results and its workspace included, without
+    /// what other units hand out.
+    pub needs: Vec<f64>,
     /// The units whose results it reads, ascending; all before itself.
     pub reads: Vec<usize>,
     /// Bytes of the results that other units read and that a copy computes as well.
@@ -59,6 +62,8 @@ pub(super) struct Units {
     pub step: f64,
     /// By tensor: the unit that computes it, if it is kept and freed with that unit's results.
     pub unit_of: Vec<Option<usize>>,
+    /// By tensor: bytes that count in the unit which writes it, 0 for what stands and other names.
+    pub written: Vec<f64>,
     /// By unit and node of it: the units that it reads.
     reads_of: BTreeMap<NodeId, BTreeSet<usize>>,
 }
@@ -167,19 +172,23 @@ impl Units {
 
     /// The plan that runs these units one after another; each occurs.
     pub(super) fn plan(&self, task: &Task<'_>, runs: &[usize]) -> Plan {
-        let mut done = vec![false; self.units.len()];
-        let mut sequence = Vec::new();
-        for &unit in runs {
-            let again = std::mem::replace(&mut done[unit], true);
-            let repeats = |id: &&NodeId| !again || may_repeat(task, **id);
-            sequence.extend(self.units[unit].nodes.iter().filter(repeats));
-        }
-        Plan {
-            sequence,
-            ..Plan::default()
-        }
-        .without_unread_copies(task.graph, task.recomputation)
+        let nodes = runs.iter().flat_map(|&unit| &self.units[unit].nodes);
+        plan(task, nodes.copied())
     }
+}
+
+/// The plan that runs these nodes one after another, but none twice that may not; each occurs.
+pub(super) fn plan(task: &Task<'_>, nodes: impl Iterator<Item = NodeId>) -> Plan {
+    let mut done = vec![false; task.graph.node_count()];
+    let once = |id: &NodeId| {
+        let again = std::mem::replace(&mut done[id.index()], true);
+        !again || may_repeat(task, *id)
+    };
+    Plan {
+        sequence: nodes.filter(once).collect(),
+        ..Plan::default()
+    }
+    .without_unread_copies(task.graph, task.recomputation)
 }
 
 fn may_repeat(task: &Task<'_>, id: NodeId) -> bool {
@@ -395,8 +404,12 @@ impl Table {
             fine: items.len(),
             step: task.costs.iter().map(|cost| cost.time.0 as f64).sum(),
             unit_of: vec![None; self.of_tensor.len()],
+            written: vec![0.0; self.of_tensor.len()],
             reads_of: BTreeMap::new(),
         };
+        for content in self.contents.iter().filter(|content| content.supplied) {
+            units.written[content.tensor.index()] = content.bytes;
+        }
         for (tensor, content) in self.of_tensor.iter().enumerate() {
             let content = content.map(|content| &self.contents[content]);
             let outside = content.filter(|content| {
@@ -448,10 +461,14 @@ impl Table {
                     }
                 }
             }
+            let needs = self.needs(task, (low, high), &nodes, place);
+            let bytes = self.handed_out(low, high, high);
+            let most = needs.iter().copied().fold(0.0, f64::max);
             units.units.push(Unit {
                 reads: reads.into_iter().collect(),
-                bytes: self.handed_out(low, high, high),
-                transient: self.transient(task, (low, high), &nodes, place),
+                bytes,
+                transient: (most - bytes).max(0.0),
+                needs,
                 time: time.sum(),
                 recomputable: self.recomputable[low..high].iter().any(|&may| may),
                 overwrites: self
@@ -492,16 +509,15 @@ impl Table {
         content.supplied && self.handed_out(low, high, high) == content.bytes
     }
 
-    /// `place` is that of the first of the nodes.
-    fn transient(
+    /// By node: what is there while it runs, its workspace included. `place` is that of the first.
+    fn needs(
         &self,
         task: &Task<'_>,
         (low, high): (usize, usize),
         nodes: &[NodeId],
         place: usize,
-    ) -> f64 {
+    ) -> Vec<f64> {
         let mut change = vec![0.0; nodes.len() + 1];
-        let results = self.handed_out(low, high, high);
         for &content in self.of_item[low..high].iter().flatten() {
             let content = &self.contents[content];
             if !content.supplied {
@@ -518,11 +534,10 @@ impl Table {
             change[end.max(start)] -= content.bytes;
         }
         let mut live = 0.0;
-        let mut most: f64 = 0.0;
-        for (at, id) in nodes.iter().enumerate() {
-            live += change[at];
-            most = most.max(live + task.costs[id.index()].workspace.0 as f64);
-        }
-        (most - results).max(0.0)
+        let needs = nodes.iter().zip(change).map(|(id, change)| {
+            live += change;
+            live + task.costs[id.index()].workspace.0 as f64
+        });
+        needs.collect()
     }
 }
