@@ -16,9 +16,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ckpt_passes::strategy::chain::Chain;
-use ckpt_passes::strategy::join_dp::{
-    JoinDp, Times, equivalent_chain, fewest_slots, least_span, most_slots,
-};
+use ckpt_passes::strategy::equivalent_chain::equivalent_chain;
+use ckpt_passes::strategy::join_dp::{JoinDp, Times, fewest_slots, least_span, most_slots};
 use ckpt_passes::strategy::precise_dp::{PreciseDp, Rounding};
 
 use plot::{Curve, Figure};
@@ -105,7 +104,7 @@ fn equivalent_chains() -> Figure {
         let point = |l: usize| {
             let lengths = [2 * l; 3];
             let optimum = JoinDp::solve(&lengths, slots, Times::UNIT).cost(slots)?;
-            let chain = equivalent_chain(2 * l, 3, slots, Times::UNIT)?;
+            let chain = equivalent_chain(&lengths, slots, Times::UNIT)?;
             Some(((2 * l + 1) as f64, chain as f64 / optimum as f64))
         };
         Curve {

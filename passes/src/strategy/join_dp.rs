@@ -14,9 +14,8 @@
 //!
 //! Opt(0, c) = u_t for c ≥ k, and nothing fits in less than c_min(ℓ) slots (Theorem 2).
 //!
-//! The *equivalent chain* (section 4) is what one gets without seeing the branches: steps at the
-//! same distance from the turn become one step of k times the time on values of k times the size,
-//! which Revolve reverses.
+//! What one gets without seeing the branches, the *equivalent chain* (section 4), is in
+//! [`equivalent_chain`](super::equivalent_chain).
 //!
 //! The forward phase may visit the branches in any order at no cost (proof of Theorem 1); here it
 //! runs one branch after the other, which is the sequence of the unmodified graph.
@@ -221,18 +220,6 @@ impl JoinDp {
     }
 }
 
-/// The time of the equivalent chain for `branches` branches of one `length` within `slots` slots,
-/// of which the chain's values take `branches` each; `None` if it does not fit.
-pub fn equivalent_chain(length: usize, branches: usize, slots: usize, times: Times) -> Option<u64> {
-    let slots = slots / branches.max(1);
-    let times = Times {
-        forward: times.forward * branches as u64,
-        backward: times.backward * branches as u64,
-        ..times
-    };
-    JoinDp::solve(&[length], slots, times).cost(slots)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cmp::Reverse;
@@ -407,22 +394,5 @@ mod tests {
                 assert!(took <= slots, "{lengths:?}, {slots} slots: {took}");
             }
         }
-    }
-
-    #[test]
-    fn the_equivalent_chain_is_never_better() {
-        let mut worse = 0;
-        for length in 1..=16 {
-            for slots in [9, 12, 15] {
-                let lengths = [length; 3];
-                let optimum = JoinDp::solve(&lengths, slots, Times::UNIT)
-                    .cost(slots)
-                    .unwrap();
-                let chain = equivalent_chain(length, 3, slots, Times::UNIT).unwrap();
-                assert!(chain >= optimum, "{length}, {slots}");
-                worse += u32::from(chain > optimum);
-            }
-        }
-        assert!(worse > 20, "{worse}");
     }
 }

@@ -19,6 +19,7 @@ pub mod chain;
 mod chain_graph;
 mod chain_planner;
 mod chain_split;
+pub mod equivalent_chain;
 mod family;
 mod forward;
 pub(crate) mod ilp;
