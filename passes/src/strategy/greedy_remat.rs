@@ -6,31 +6,141 @@
 //! repeated until the step fits or nothing frees anything; then the next step follows. Like XLA's,
 //! the pass minds memory alone, not what the recomputation takes.
 
-use super::{ForwardPart, Task};
+use std::collections::BTreeMap;
+
+use super::{ForwardPart, Judged, Planner, Task, Unplanned};
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId};
 use crate::plan::Plan;
 
-/// Plans for limits from everything down to nothing, in equal steps.
-const LIMITS: u64 = 16;
+/// Equal steps of the limit, from nothing to everything: the right one is bisected first.
+const STEPS: u64 = 16;
 
-/// Analysed steps in all, a few nanoseconds each.
+/// How often such a step is then halved.
+const HALVINGS: u32 = 6;
+
+/// Analysed steps for one budget, a few nanoseconds each.
 const WORK: u64 = 1_000_000_000;
 
-/// The plans.
-pub(super) fn plans(task: &Task<'_>) -> Vec<Plan> {
-    let forward = ForwardPart::of(task);
-    let mut work = WORK;
-    let mut plans = Vec::new();
-    let all = Analysis::of(task, &forward, task.order).peak();
-    for part in (0..LIMITS).rev() {
-        let limit = all / LIMITS * part;
-        plans.push(within(task, &forward, limit, &mut work));
-        if work == 0 || task.watch.is_stopped() {
-            break;
+/// Finds the limit for a budget: XLA's is one for what its own analysis counts, which is neither
+/// workspace nor shared memory, so plans are judged.
+pub(super) struct Greedy<'t> {
+    task: &'t Task<'t>,
+    forward: ForwardPart,
+    /// The need without copies, as the pass counts it.
+    all: u64,
+    /// By limit: the plan, judged where that mattered.
+    plans: BTreeMap<u64, Judged>,
+    unmodified: Judged,
+}
+
+/// What a limit is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fits,
+    TooLarge,
+    TooSlow,
+}
+
+impl<'t> Greedy<'t> {
+    pub(super) fn of(task: &'t Task<'t>) -> Greedy<'t> {
+        let forward = ForwardPart::of(task);
+        Greedy {
+            all: Analysis::of(task, &forward, task.order).peak(),
+            task,
+            forward,
+            plans: BTreeMap::new(),
+            unmodified: task.judge(task.without_copies()),
         }
     }
-    plans
+
+    fn judge(&mut self, limit: u64, budget: Bytes, below: u64, work: &mut u64) -> Verdict {
+        let (task, forward) = (self.task, &self.forward);
+        let judged = self.plans.entry(limit).or_insert_with(|| {
+            let plan = within(task, forward, limit, work);
+            let plan = plan.without_unread_copies(task.graph, task.recomputation);
+            task.judge(plan)
+        });
+        match judged.plan.predicted_peak <= budget {
+            _ if judged.added >= below => Verdict::TooSlow,
+            true => Verdict::Fits,
+            false => Verdict::TooLarge,
+        }
+    }
+
+    /// Judges limits around the largest whose plan fits.
+    fn look(&mut self, budget: Bytes, below: u64) {
+        let mut work = WORK;
+        let step = self.all.div_ceil(STEPS).max(1);
+        // What does not fit needs a lower limit; what takes too long a higher one.
+        let (mut low, mut high) = (0, STEPS);
+        let mut fits = false;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if work == 0 || self.task.watch.is_stopped() {
+                return;
+            }
+            let verdict = self.judge(middle * step, budget, below, &mut work);
+            fits |= verdict == Verdict::Fits;
+            match verdict {
+                Verdict::TooLarge => high = middle,
+                Verdict::Fits | Verdict::TooSlow => low = middle + 1,
+            }
+        }
+        if !fits {
+            // A lower limit does not always mean a smaller peak.
+            for place in (0..STEPS).rev() {
+                if work == 0 || self.task.watch.is_stopped() {
+                    return;
+                }
+                let verdict = self.judge(place * step, budget, below, &mut work);
+                if verdict != Verdict::TooLarge {
+                    low = place + 1;
+                    break;
+                }
+            }
+        }
+        // From the last step that fits to the one above.
+        let Some(mut from) = low.checked_sub(1).map(|place| place * step) else {
+            return;
+        };
+        let mut to = low * step;
+        for _ in 0..HALVINGS {
+            let middle = from + (to - from) / 2;
+            if work == 0 || self.task.watch.is_stopped() || middle == from {
+                return;
+            }
+            match self.judge(middle, budget, below, &mut work) {
+                Verdict::TooLarge => to = middle,
+                Verdict::Fits | Verdict::TooSlow => from = middle,
+            }
+        }
+    }
+}
+
+impl Planner for Greedy<'_> {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        if self.unmodified.plan.predicted_peak > budget {
+            self.look(budget, below);
+        }
+        let known = || {
+            let plans = self.plans.values().chain([&self.unmodified]);
+            plans.filter(|judged| judged.added < below)
+        };
+        let peak = |judged: &&Judged| judged.plan.predicted_peak;
+        let fitting = known().filter(|judged| peak(judged) <= budget);
+        if let Some(judged) = fitting.min_by_key(|judged| (judged.added, peak(judged))) {
+            return Ok(judged.plan.clone());
+        }
+        let smallest = known().min_by_key(|judged| (peak(judged), judged.added));
+        Err(smallest.map_or(Unplanned::TooSlow, |judged| {
+            Unplanned::TooLarge(judged.plan.clone())
+        }))
+    }
 }
 
 fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) -> Plan {
@@ -304,5 +414,43 @@ mod tests {
             let plan = within(task, &forward, all, &mut 1_000_000);
             assert_eq!(plan.sequence, task.order);
         });
+    }
+
+    #[test]
+    fn the_limit_is_found_for_the_budget() {
+        let mut between = 0;
+        for seed in 0..12 {
+            with_task(&random_training_graph(seed, 40), |task| {
+                let mut greedy = Greedy::of(task);
+                let step = greedy.all.div_ceil(STEPS);
+                let without = greedy.unmodified.plan.predicted_peak;
+                for percent in [98, 95, 90, 80] {
+                    let budget = Bytes(without.0 * percent / 100);
+                    let Ok(found) = greedy.within(budget) else {
+                        continue;
+                    };
+                    assert!(found.predicted_peak <= budget, "seed {seed}");
+                    // None of the equal steps does better.
+                    for place in 0..STEPS {
+                        let plan = within(task, &greedy.forward, place * step, &mut WORK.clone());
+                        let plan = plan.without_unread_copies(task.graph, task.recomputation);
+                        let judged = task.judge(plan);
+                        let fits = judged.plan.predicted_peak <= budget;
+                        assert!(
+                            !fits || judged.added >= found.added,
+                            "seed {seed}, {percent} %"
+                        );
+                    }
+                    between += usize::from(greedy.plans.keys().any(|limit| limit % step != 0));
+                    // What adds no less is not handed out.
+                    let cheaper = greedy.cheaper(budget, found.added);
+                    assert!(
+                        !cheaper.is_ok_and(|plan| plan.added >= found.added),
+                        "seed {seed}"
+                    );
+                }
+            });
+        }
+        assert!(between > 10, "{between}");
     }
 }

@@ -276,7 +276,7 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
         Strategy::LowerSetExactMemory => return lower_sets(Exact, true),
         Strategy::LowerSetApproxTime => return lower_sets(Approximate, false),
         Strategy::LowerSetApproxMemory => return lower_sets(Approximate, true),
-        Strategy::GreedyRemat => greedy_remat::plans(task),
+        Strategy::GreedyRemat => return Some(Box::new(greedy_remat::Greedy::of(task))),
         Strategy::Knapsack => knapsack::plans(task),
         Strategy::PreciseDp | Strategy::UniformDp | Strategy::Revolve => {
             return Some(chain_planner::planner(strategy, task));
