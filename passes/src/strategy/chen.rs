@@ -2,43 +2,173 @@
 //!
 //! All four ways to choose the mirror counts m(v) of their Algorithm 2, which [`mirrored`](super::mirrored) and the
 //! canonical strategy follow: 0 keeps the value of v, k computes it again k times. The paper
-//! leaves open what "candidate stage splitting points" are; articulation points are, as in
-//! Kusumoto et al. 2019, appendix B. The user may set single counts (`mirrors` in the cost table).
+//! leaves open what "candidate stage splitting points" are, and in which order the forward part runs;
+//! here these are all its articulation points, and depth-first search, as in Kusumoto et al. 2019,
+//! appendix B. The user may set single counts (`mirrors` in the cost table).
 //!
 //! One thing is better than in the paper and costs nothing: what the backward part reads first,
 //! the inside of the last segment, is not computed again.
 
+use std::collections::BTreeSet;
+
 use super::segments::mirrored_in;
-use super::{ForwardPart, Segments, Task};
+use super::{Family, ForwardPart, Planner, Segments, Task, Unplanned};
+use crate::bytes::Bytes;
 use crate::graph::NodeId;
-use crate::operators::{Family, family};
+use crate::operators::{self, family};
 use crate::plan::Plan;
 
+/// Where the forward part may be split: Algorithm 2's topological order, and C of Algorithm 3.
+struct Candidates {
+    /// By depth-first search: branches run one after the other, so that what lies between two points
+    /// of one branch is a segment.
+    order: Vec<u32>,
+    /// All articulation points, as they come in `order`.
+    points: Vec<u32>,
+}
+
+impl Candidates {
+    fn of(forward: &ForwardPart) -> Candidates {
+        let mut is_point = vec![false; forward.vertices.len()];
+        for point in forward.articulation_points() {
+            is_point[point as usize] = true;
+        }
+        let order = forward.depth_first();
+        let points = order.iter().copied().filter(|&v| is_point[v as usize]);
+        Candidates {
+            points: points.collect(),
+            order,
+        }
+    }
+
+    /// The plans of the canonical strategy for segments that end at `points`.
+    fn split(&self, task: &Task<'_>, forward: &ForwardPart, points: &[u32]) -> Vec<Plan> {
+        let segments = Segments::in_order(&self.order, points);
+        let mut counts = segments.mirror_counts(forward);
+        set_by_user(task, forward, &mut counts);
+        segments.plans(task, forward, &counts)
+    }
+
+    /// Algorithm 3: the points behind which a segment of more than `limit` bytes is closed.
+    fn close_at(&self, forward: &ForwardPart, limit: u64) -> Vec<u32> {
+        let mut points = Vec::new();
+        let mut candidates = self.points.iter().peekable();
+        let mut held = 0u64;
+        for v in &self.order {
+            held = held.saturating_add(forward.vertices[*v as usize].bytes.0);
+            if candidates.next_if_eq(&v).is_some() && held > limit {
+                points.push(*v);
+                held = 0;
+            }
+        }
+        points
+    }
+
+    /// The memory of the largest block between two points.
+    fn largest_block(&self, forward: &ForwardPart) -> u64 {
+        let blocks = Segments::in_order(&self.order, &self.points);
+        let mut bytes = vec![0u64; blocks.count() as usize];
+        for (vertex, &block) in forward.vertices.iter().zip(&blocks.of) {
+            let block = &mut bytes[block as usize];
+            *block = block.saturating_add(vertex.bytes.0);
+        }
+        bytes.into_iter().max().unwrap_or(0)
+    }
+}
+
 /// √n segments of about equal length (section 4.3 with k = √n, so that the n/k + k values that are
-/// alive at a time are least). n counts the blocks of the chain.
+/// alive at a time are least). n counts the blocks between articulation points.
 pub(super) fn sqrt(task: &Task<'_>) -> Vec<Plan> {
     let forward = ForwardPart::of(task);
-    let cuts = forward.cuts();
-    let count = (cuts.len() + 1).isqrt();
-    let points: Vec<u32> = (1..count).map(|i| cuts[i * cuts.len() / count]).collect();
-    split(task, &forward, &points)
+    let candidates = Candidates::of(&forward);
+    let all = &candidates.points;
+    let count = (all.len() + 1).isqrt();
+    let points: Vec<u32> = (1..count).map(|i| all[i * all.len() / count]).collect();
+    candidates.split(task, &forward, &points)
 }
 
 /// Segments that are closed at the first splitting point at which they hold more than B bytes
-/// (Algorithm 3), for many B: the search over B by exact liveness.
-pub(super) fn budget(task: &Task<'_>) -> Vec<Plan> {
-    let forward = ForwardPart::of(task);
-    let cuts = forward.cuts();
-    let mut plans = Vec::new();
-    let mut tried: Vec<Vec<u32>> = Vec::new();
-    for limit in limits(forward.bytes().0) {
-        let points = close_at(&forward, &cuts, limit);
-        if !tried.contains(&points) {
-            plans.extend(split(task, &forward, &points));
-            tried.push(points);
+/// (Algorithm 3), with a search over B by exact liveness: from everything in one segment down to the
+/// largest block by a quarter of an octave each, then between the neighbours of what was best.
+pub(super) struct Budget<'t> {
+    task: &'t Task<'t>,
+    forward: ForwardPart,
+    candidates: Candidates,
+    /// Each B that was tried.
+    limits: BTreeSet<u64>,
+    /// The splits that were found.
+    splits: BTreeSet<Vec<u32>>,
+    /// Its plans are tagged with B.
+    family: Family<'t>,
+}
+
+/// Quarters of an octave that the search over B goes down at most.
+const MOST_QUARTERS: i32 = 64;
+
+/// Values of B that are tried on either side of the best.
+const FINER: u64 = 4;
+
+impl<'t> Budget<'t> {
+    pub(super) fn of(task: &'t Task<'t>) -> Budget<'t> {
+        let forward = ForwardPart::of(task);
+        let candidates = Candidates::of(&forward);
+        let (all, least) = (forward.bytes().0, candidates.largest_block(&forward));
+        let mut search = Budget {
+            task,
+            forward,
+            candidates,
+            limits: BTreeSet::from([all]),
+            splits: BTreeSet::from([Vec::new()]),
+            family: Family::of(task, Vec::new()),
+        };
+        let limits: Vec<u64> = (1..=MOST_QUARTERS)
+            .map(|i| (all as f64 * 0.5f64.powf(f64::from(i) / 4.0)) as u64)
+            .collect();
+        let ends = limits.iter().position(|&limit| limit < least);
+        search.try_all(&limits[..ends.map_or(limits.len(), |end| end + 1)]);
+        search
+    }
+
+    fn try_all(&mut self, limits: &[u64]) {
+        let mut plans = Vec::new();
+        for &limit in limits {
+            let points = self.candidates.close_at(&self.forward, limit);
+            if self.limits.insert(limit) && self.splits.insert(points.clone()) {
+                let split = self.candidates.split(self.task, &self.forward, &points);
+                plans.extend(split.into_iter().map(|plan| (plan, Some(limit))));
+            }
+        }
+        self.family.add(plans);
+    }
+
+    /// Tries what lies between B and its neighbours.
+    fn refine(&mut self, limit: u64) {
+        let below = self.limits.range(..limit).next_back().copied();
+        let above = self.limits.range(limit + 1..).next().copied();
+        let between =
+            |from: u64, to: u64| (1..=FINER).map(move |i| from + (to - from) / (FINER + 1) * i);
+        let mut limits: Vec<u64> = Vec::new();
+        limits.extend(below.into_iter().flat_map(|below| between(below, limit)));
+        limits.extend(above.into_iter().flat_map(|above| between(limit, above)));
+        self.try_all(&limits);
+    }
+}
+
+impl Planner for Budget<'_> {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let found = self.family.cheaper(budget, below);
+        match self.family.chosen() {
+            Some(limit) if !matches!(found, Err(Unplanned::TooSlow)) => {
+                self.refine(limit);
+                self.family.cheaper(budget, below)
+            }
+            _ => found,
         }
     }
-    plans
 }
 
 /// A chain of bulk operators in which each is treated alike (section 4.4): k points are kept and
@@ -46,13 +176,13 @@ pub(super) fn budget(task: &Task<'_>) -> Vec<Plan> {
 /// k = 1 down to single blocks is the extreme case, g(n) = log2 n.
 pub(super) fn recursive(task: &Task<'_>) -> Vec<Plan> {
     let forward = ForwardPart::of(task);
-    let cuts = forward.cuts();
-    let blocks = Segments::behind(&forward, &cuts);
+    let candidates = Candidates::of(&forward);
+    let blocks = Segments::in_order(&candidates.order, &candidates.points);
     let mut plans = Vec::new();
     let mut tried: Vec<Vec<u32>> = Vec::new();
     for kept in [1, 2, 3, 5, 8, 13, 21] {
         for depth in 1..=u32::BITS {
-            let mut counts = recursive_counts(&forward, &cuts, kept, depth);
+            let mut counts = recursive_counts(&forward, &blocks, kept, depth);
             set_by_user(task, &forward, &mut counts);
             if tried.contains(&counts) {
                 break;
@@ -62,7 +192,7 @@ pub(super) fn recursive(task: &Task<'_>) -> Vec<Plan> {
             let in_order = |order: Vec<NodeId>| mirrored_in(&order, task, &forward, &counts);
             plans.extend(orders.into_iter().flatten().map(in_order));
             tried.push(counts);
-            if (kept as u64 + 1).saturating_pow(depth) > cuts.len() as u64 {
+            if (kept as u64 + 1).saturating_pow(depth) >= u64::from(blocks.count()) {
                 break;
             }
         }
@@ -70,8 +200,12 @@ pub(super) fn recursive(task: &Task<'_>) -> Vec<Plan> {
     plans
 }
 
-/// Drops what is cheap to compute again, and only that (section 4.2): results of normalizations,
-/// activations and pooling. The second plan keeps the results of pooling.
+/// Drops what is cheap to compute again, and only that (section 4.2, which names batch
+/// normalization, activations and pooling). What counts, by the families of `operators`: batch,
+/// instance, layer and other normalizations; elementwise and transcendental functions of one computed
+/// value, activations as well as casts and products with weights or constants; views, which take no memory; and
+/// pooling. Convolutions, products of matrices, softmax, reductions and what joins two computed
+/// values are kept. The second plan keeps the results of pooling.
 pub(super) fn cheap_ops(task: &Task<'_>) -> Vec<Plan> {
     let forward = ForwardPart::of(task);
     let with = |pooling: bool| {
@@ -84,12 +218,12 @@ pub(super) fn cheap_ops(task: &Task<'_>) -> Vec<Plan> {
                     .nodes
                     .iter()
                     .all(|&id| match family(task.graph, task.graph.node(id)) {
-                        Family::View
-                        | Family::Elementwise
-                        | Family::Transcendental
-                        | Family::Normalization
-                        | Family::RowNormalization => true,
-                        Family::Pooling => pooling,
+                        operators::Family::View
+                        | operators::Family::Elementwise
+                        | operators::Family::Transcendental
+                        | operators::Family::Normalization
+                        | operators::Family::RowNormalization => true,
+                        operators::Family::Pooling => pooling,
                         _ => false,
                     })
         };
@@ -100,63 +234,41 @@ pub(super) fn cheap_ops(task: &Task<'_>) -> Vec<Plan> {
     vec![with(true), with(false)]
 }
 
-/// The plans of the canonical strategy for segments that end at `points`.
-fn split(task: &Task<'_>, forward: &ForwardPart, points: &[u32]) -> Vec<Plan> {
-    let segments = Segments::behind(forward, points);
-    let mut counts = segments.mirror_counts(forward);
-    set_by_user(task, forward, &mut counts);
-    segments.plans(task, forward, &counts)
-}
-
-/// The user's mirror counts go first. A vertex has those of its first node.
+/// The user's mirror counts go first. A vertex has the largest that is said of any of its nodes.
 fn set_by_user(task: &Task<'_>, forward: &ForwardPart, counts: &mut [u32]) {
     if task.overrides.is_empty() {
         return;
     }
     for (count, vertex) in counts.iter_mut().zip(&forward.vertices) {
-        let name = &task.graph.node(vertex.nodes[0]).name;
-        if let Some(said) = task.overrides.get(name).and_then(|said| said.mirrors) {
-            *count = said;
-        }
+        let names = vertex.nodes.iter().map(|&id| &task.graph.node(id).name);
+        let said = names.filter_map(|name| task.overrides.get(name)?.mirrors);
+        *count = said.max().unwrap_or(*count);
     }
-}
-
-/// Algorithm 3: the points behind which a segment of more than `limit` bytes is closed.
-fn close_at(forward: &ForwardPart, cuts: &[u32], limit: u64) -> Vec<u32> {
-    let mut points = Vec::new();
-    let (mut held, mut next) = (0u64, 0);
-    for (v, vertex) in forward.vertices.iter().enumerate() {
-        held = held.saturating_add(vertex.bytes.0);
-        if cuts.get(next) == Some(&(v as u32)) {
-            next += 1;
-            if held > limit {
-                points.push(v as u32);
-                held = 0;
-            }
-        }
-    }
-    points
-}
-
-/// B from everything in one segment down to 1/64 of it, by a quarter of an octave each.
-fn limits(all: u64) -> impl Iterator<Item = u64> {
-    (1..=24).map(move |i| (all as f64 * 0.5f64.powf(f64::from(i) / 4.0)) as u64)
 }
 
 /// m(v) of the recursive scheme: how many times the part that v is inside of is entered anew. The
-/// last part is entered while its values are there.
-fn recursive_counts(forward: &ForwardPart, cuts: &[u32], kept: usize, depth: u32) -> Vec<u32> {
-    let mut counts = vec![0; forward.vertices.len()];
+/// last part is entered while its values are there. What is read outside a part is not inside: of a
+/// chain that is the value at the part's end, of a join the ends of other branches as well.
+fn recursive_counts(forward: &ForwardPart, blocks: &Segments, kept: u32, depth: u32) -> Vec<u32> {
+    // By vertex: the last block that reads it.
+    let block = |v: u32| blocks.of[v as usize];
+    let read_in = |v: u32| {
+        let readers = forward.vertices[v as usize].after.iter();
+        readers.map(|&reader| block(reader)).max().unwrap_or(0)
+    };
+    let mut members: Vec<Vec<u32>> = vec![Vec::new(); blocks.count() as usize];
+    for v in 0..blocks.of.len() as u32 {
+        members[block(v) as usize].push(v);
+    }
+    let mut counts = vec![0; blocks.of.len()];
     // Parts still to be divided: blocks, the count inside, and how often to divide.
-    let mut open = vec![(0, cuts.len() + 1, 0u32, depth)];
+    let mut open = vec![(0, blocks.count(), 0u32, depth)];
     while let Some((from, to, count, depth)) = open.pop() {
-        let first = if from == 0 {
-            0
-        } else {
-            cuts[from - 1] as usize + 1
-        };
-        let end = cuts.get(to - 1).map_or(counts.len(), |&cut| cut as usize);
-        counts[first..end].fill(count);
+        for &v in members[from as usize..to as usize].iter().flatten() {
+            if read_in(v) < to {
+                counts[v as usize] = count;
+            }
+        }
         let parts = (kept + 1).min(to - from);
         if depth == 0 || parts < 2 {
             continue;
@@ -171,112 +283,4 @@ fn recursive_counts(forward: &ForwardPart, cuts: &[u32], kept: usize, depth: u32
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::analysis::cost::NodeOverride;
-    use crate::bytes::Bytes;
-    use crate::graph::Graph;
-    use crate::strategy::tests::{names, with_overrides, with_task};
-    use crate::testing::UniformChain;
-
-    /// The smallest peak of the plans in tensors of the chain, what the caller owns left out.
-    fn units(length: u64, plans: impl Fn(&Task<'_>) -> Vec<Plan>) -> u64 {
-        let chain = UniformChain::new(length);
-        with_task(&chain.graph, |task| {
-            let judged = plans(task).into_iter().map(|plan| task.judge(plan).plan);
-            let peak = judged.map(|plan| plan.predicted_peak).min().unwrap();
-            let room = peak - UniformChain::owned();
-            // The runtime's objects add some bytes.
-            room.0 / UniformChain::UNIT.0
-        })
-    }
-
-    #[test]
-    fn the_memory_of_a_chain_grows_with_the_root_of_its_length() {
-        for root in [4, 6, 10, 14] {
-            // √n − 1 boundaries, a segment of √n (one more where it does not divide evenly), and
-            // the two gradients that a gradient node reads and writes.
-            let most = (root - 1) + (root + 1) + 2;
-            let found = units(root * root, sqrt);
-            assert!(found <= most, "{root}: {found} > {most}");
-            // Without copies it is the length.
-            assert_eq!(
-                units(root * root, |task| vec![task.without_copies()]),
-                root * root + 1
-            );
-        }
-    }
-
-    #[test]
-    fn the_memory_of_the_recursive_scheme_grows_with_the_logarithm() {
-        for log in 3..=8u64 {
-            // A kept value for every halving, a block, and three more where gradients meet it.
-            let found = units(1 << log, recursive);
-            assert!(found <= log + 4, "2^{log}: {found}");
-        }
-    }
-
-    #[test]
-    fn a_layer_runs_again_no_more_often_than_the_chain_is_halved() {
-        let chain = UniformChain::new(64);
-        with_task(&chain.graph, |task| {
-            let forward = ForwardPart::of(task);
-            let counts = recursive_counts(&forward, &forward.cuts(), 1, 32);
-            assert_eq!(counts.iter().max(), Some(&6));
-        });
-    }
-
-    #[test]
-    fn a_segment_is_closed_at_the_first_point_at_which_it_holds_more_than_b() {
-        let chain = UniformChain::new(9);
-        with_task(&chain.graph, |task| {
-            let forward = ForwardPart::of(task);
-            // Ten vertices; the chain can be split behind all but the first and the last.
-            let cuts = forward.cuts();
-            assert_eq!(cuts, [1, 2, 3, 4, 5, 6, 7, 8]);
-            let unit = UniformChain::UNIT.0;
-            assert_eq!(close_at(&forward, &cuts, 2 * unit), [2, 5, 8]);
-            assert_eq!(close_at(&forward, &cuts, 20 * unit), [0u32; 0]);
-        });
-    }
-
-    #[test]
-    fn only_cheap_results_are_dropped() {
-        let text = "g (float[4,4] x, float[4,4] w) => (float loss, float[4,4] dw) <
-            float[4,4] p, float[4,4] r, float[4,4] s, float[4,4] ds, float[4,4] dr, float[4,4] dp
-        > {
-            [p] p = MatMul(x, w) [r] r = Relu(p) [s] s = Add(r, p) [loss] loss = ReduceSum(s)
-            [ds] ds = com.microsoft.ReluGrad(s, s) [dr] dr = com.microsoft.ReluGrad(ds, r)
-            [dp] dp = Mul(dr, p) [dw] dw = MatMul(x, dp)
-        }";
-        let graph = Graph::parse(text).unwrap();
-        with_task(&graph, |task| {
-            let plans = cheap_ops(task);
-            assert_eq!(names(&graph, &plans[0]), "p r s loss ds r dr dp dw");
-        });
-    }
-
-    #[test]
-    fn the_user_sets_single_mirror_counts() {
-        let chain = UniformChain::new(16);
-        let (graph, seventh) = (&chain.graph, chain.graph.order()[6]);
-        let mut named = graph.clone();
-        named.node_mut(seventh).name = "seventh".to_owned();
-        let copies = |mirrors: Option<u32>| {
-            let said = NodeOverride {
-                mirrors,
-                ..NodeOverride::default()
-            };
-            let overrides = BTreeMap::from([("seventh".to_owned(), said)]);
-            with_overrides(&named, overrides, |task| {
-                let plan = sqrt(task).remove(0);
-                let runs = plan.sequence.iter().filter(|&&id| id == seventh).count();
-                (runs, plan.predicted_peak)
-            })
-        };
-        assert_eq!(copies(None), (2, Bytes::ZERO));
-        assert_eq!(copies(Some(0)), (1, Bytes::ZERO));
-    }
-}
+mod tests;

@@ -13,16 +13,24 @@ pub struct Judged {
     pub added: u64,
 }
 
+/// A plan, and a number that its strategy knows it by.
+pub type Tagged = (Plan, Option<u64>);
+
 /// The plans of a strategy. The plan without copies is always among them.
 pub struct Family<'t> {
     task: &'t Task<'t>,
     /// Or why the strategy has none. What adds least comes first.
     plans: Result<Vec<Member>, String>,
     notes: Vec<String>,
+    /// The number of the last plan that was handed out, and the plan's peak.
+    chosen: Option<(u64, Bytes)>,
+    /// What to say of that plan.
+    say: fn(&Task<'_>, u64, Bytes) -> String,
 }
 
 struct Member {
     plan: Plan,
+    tag: Option<u64>,
     /// Nanoseconds that its copies add, as far as is known without a simulation.
     added: u64,
     /// Only plans that matter are simulated.
@@ -32,36 +40,57 @@ struct Member {
 impl<'t> Family<'t> {
     /// These plans, equal ones once.
     pub fn of(task: &'t Task<'t>, plans: Vec<Plan>) -> Family<'t> {
-        Family::noted(task, Ok((plans, Vec::new())))
+        let mut family = Family {
+            task,
+            plans: Ok(Vec::new()),
+            notes: Vec::new(),
+            chosen: None,
+            say: |_, _, _| String::new(),
+        };
+        family.add([(task.without_copies(), None)]);
+        family.add(plans.into_iter().map(|plan| (plan, None)));
+        family
     }
 
-    /// The plans, which come with notes; or why the strategy has none.
+    /// The plans, which come with notes; or why the strategy has none. `say` makes one more note
+    /// of a plan that is handed out, from its number and its peak.
     pub fn noted(
         task: &'t Task<'t>,
-        plans: Result<(Vec<Plan>, Vec<String>), String>,
+        plans: Result<(Vec<Tagged>, Vec<String>), String>,
+        say: fn(&Task<'_>, u64, Bytes) -> String,
     ) -> Family<'t> {
-        let (plans, notes) = match plans {
-            Ok((plans, notes)) => (Ok(Family::members(task, plans)), notes),
-            Err(reason) => (Err(reason), Vec::new()),
-        };
-        Family { task, plans, notes }
+        let mut family = Family::of(task, Vec::new());
+        family.say = say;
+        match plans {
+            Ok((plans, notes)) => {
+                family.add(plans);
+                family.notes = notes;
+            }
+            Err(reason) => family.plans = Err(reason),
+        }
+        family
     }
 
-    fn members(task: &Task<'_>, mut plans: Vec<Plan>) -> Vec<Member> {
-        plans.push(task.without_copies());
-        let mut members: Vec<Member> = Vec::new();
-        for plan in plans {
-            let plan = plan.without_unread_copies(task.graph, task.recomputation);
+    /// More plans.
+    pub fn add(&mut self, plans: impl IntoIterator<Item = Tagged>) {
+        let Ok(members) = &mut self.plans else { return };
+        for (plan, tag) in plans {
+            let plan = plan.without_unread_copies(self.task.graph, self.task.recomputation);
             if members.iter().all(|known| known.plan != plan) {
                 members.push(Member {
-                    added: task.copies_time(&plan),
+                    added: self.task.copies_time(&plan),
                     plan,
+                    tag,
                     judged: None,
                 });
             }
         }
         members.sort_by_key(|member| member.added);
-        members
+    }
+
+    /// The number of the last plan that was handed out.
+    pub fn chosen(&self) -> Option<u64> {
+        self.chosen.map(|(tag, _)| tag)
     }
 }
 
@@ -75,10 +104,10 @@ impl Planner for Family<'_> {
             Ok(plans) => plans,
             Err(reason) => return Err(Unplanned::Refused(reason.clone())),
         };
-        let mut cheapest: Option<&Judged> = None;
-        let mut smallest: Option<&Judged> = None;
+        let mut cheapest: Option<(&Judged, Option<u64>)> = None;
+        let mut smallest: Option<(&Judged, Option<u64>)> = None;
         for member in plans {
-            let dearer = cheapest.is_some_and(|known| known.added < member.added);
+            let dearer = cheapest.is_some_and(|known| known.0.added < member.added);
             // One plan is judged however little time there is.
             let late = member.judged.is_none() && self.task.watch.is_stopped();
             if dearer || member.added >= below || (late && smallest.is_some()) {
@@ -88,27 +117,34 @@ impl Planner for Family<'_> {
                 .judged
                 .get_or_insert_with(|| self.task.judge(member.plan.clone()));
             let peak = |of: &Judged| of.plan.predicted_peak;
-            if peak(judged) <= budget
-                && cheapest
-                    .is_none_or(|known| (judged.added, peak(judged)) < (known.added, peak(known)))
-            {
-                cheapest = Some(judged);
+            let less = |known: &Judged| (judged.added, peak(judged)) < (known.added, peak(known));
+            if peak(judged) <= budget && cheapest.is_none_or(|known| less(known.0)) {
+                cheapest = Some((judged, member.tag));
             }
-            if smallest
-                .is_none_or(|known| (peak(judged), judged.added) < (peak(known), known.added))
-            {
-                smallest = Some(judged);
+            let lower = |known: &Judged| (peak(judged), judged.added) < (peak(known), known.added);
+            if smallest.is_none_or(|known| lower(known.0)) {
+                smallest = Some((judged, member.tag));
             }
         }
-        match (cheapest, smallest) {
-            (Some(found), _) if found.added < below => Ok(found.plan.clone()),
-            (None, Some(found)) => Err(Unplanned::TooLarge(found.plan.clone())),
+        let fits = cheapest.is_some();
+        match cheapest.or(smallest) {
+            Some((found, tag)) if found.added < below || !fits => {
+                let plan = found.plan.clone();
+                self.chosen = tag.map(|tag| (tag, plan.predicted_peak));
+                match fits {
+                    true => Ok(plan),
+                    false => Err(Unplanned::TooLarge(plan)),
+                }
+            }
             _ => Err(Unplanned::TooSlow),
         }
     }
 
     fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        let said = self
+            .chosen
+            .map(|(tag, peak)| (self.say)(self.task, tag, peak));
+        self.notes.iter().cloned().chain(said).collect()
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Vertex {
     pub before: Vec<u32>,
     /// The vertices that are computed from it, ascending, each once; all behind itself.
     pub after: Vec<u32>,
+    /// The vertices that have to run before it although it reads none of them, all before itself:
+    /// updates of running statistics that branches share.
+    pub waits_for: Vec<u32>,
     /// M(v): the memory that its node writes, aliases left out.
     pub bytes: Bytes,
     /// T(v): nanoseconds of all its nodes.
@@ -124,6 +127,36 @@ impl ForwardPart {
         sorted.into_iter().collect()
     }
 
+    /// A topological order by depth-first search: what leads to a vertex directly before it, so that
+    /// branches run one after the other. O(vertices + edges).
+    pub fn depth_first(&self) -> Vec<u32> {
+        let mut order = Vec::with_capacity(self.vertices.len());
+        let mut seen = vec![false; self.vertices.len()];
+        let last = |v: &u32| self.vertices[*v as usize].after.is_empty();
+        for end in (0..self.vertices.len() as u32).filter(last) {
+            // A vertex with how much of what leads to it was looked at.
+            let mut open = vec![(end, 0)];
+            seen[end as usize] = true;
+            while let Some((v, looked)) = open.last_mut() {
+                let vertex = &self.vertices[*v as usize];
+                let mut earlier = vertex.before.iter().chain(&vertex.waits_for);
+                match earlier.nth(*looked) {
+                    Some(&u) => {
+                        *looked += 1;
+                        if !std::mem::replace(&mut seen[u as usize], true) {
+                            open.push((u, 0));
+                        }
+                    }
+                    None => {
+                        order.push(*v);
+                        open.pop();
+                    }
+                }
+            }
+        }
+        order
+    }
+
     /// The articulation points that alone connect what is computed up to them with everything
     /// behind: between two of them lies a block of the chain.
     pub fn cuts(&self) -> Vec<u32> {
@@ -208,20 +241,20 @@ impl ForwardPart {
                 }
             }
         }
-        // Updates of shared statistics keep their sequence as if one read the other.
+        for &(from, to) in edges.iter().filter(|(from, to)| from < to) {
+            self.vertices[from as usize].after.push(to);
+            self.vertices[to as usize].before.push(from);
+        }
         for (first, second) in task.sequences {
             let pair = (
                 self.vertex_of[first.index()],
                 self.vertex_of[second.index()],
             );
-            if let (Some(first), Some(second)) = pair {
-                edges.insert((first, second));
-            }
-        }
-        for (from, to) in edges {
-            if from < to {
-                self.vertices[from as usize].after.push(to);
-                self.vertices[to as usize].before.push(from);
+            if let (Some(first), Some(second)) = pair
+                && first < second
+                && !edges.contains(&(first, second))
+            {
+                self.vertices[second as usize].waits_for.push(first);
             }
         }
     }

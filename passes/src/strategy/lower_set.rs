@@ -13,8 +13,11 @@
 //! counted in 1/512 of T(V) each, at least one, since a table by time needs few of them; the paper
 //! takes 10 for a convolution and 1 for anything else.
 
-use super::{ForwardPart, Segments, Task};
+use std::collections::BTreeMap;
+
+use super::{ForwardPart, Segments, Tagged, Task};
 use crate::bytes::Bytes;
+use crate::graph::TensorKind;
 use crate::plan::Plan;
 use crate::watch::Watch;
 
@@ -40,25 +43,25 @@ pub(super) enum Sequences {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Modelled {
     pub(super) segments: Segments,
-    /// The budget it was made for, as formula (2) counts: B.
-    pub(super) budget: u64,
+    /// Formula (2).
+    pub(super) memory: u64,
     /// Formula (1), in counted times.
     pub(super) time: u32,
 }
 
-/// The plans for the smallest feasible B and some larger ones, of the least time (time-centric)
-/// or of the most (memory-centric, section 4.4), the smallest first; and what the paper's own
-/// formula makes of the first. An error says why there are none.
+/// The plans for the smallest feasible B and larger ones, of the least time (time-centric)
+/// or of the most (memory-centric, section 4.4), the smallest first, each with what formula (2) says of
+/// it. An error says why there are none.
 pub(super) fn plans(
     task: &Task<'_>,
     sequences: Sequences,
     memory_centric: bool,
-) -> Result<(Vec<Plan>, Vec<String>), String> {
+) -> Result<(Vec<Tagged>, Vec<String>), String> {
     let forward = ForwardPart::of(task);
     let mut plans = Vec::new();
     let found = modelled(&forward, sequences, memory_centric, &task.watch)?;
     let mut notes = Vec::new();
-    if let Some(smallest) = found.first().map(|modelled| Bytes(modelled.budget)) {
+    if let Some(smallest) = found.first().map(|modelled| Bytes(modelled.memory)) {
         let most = if task.watch.is_stopped() {
             "at most "
         } else {
@@ -73,9 +76,29 @@ pub(super) fn plans(
     }
     for modelled in found {
         let segments = &modelled.segments;
-        plans.extend(segments.plans(task, &forward, &segments.mirror_counts(&forward)));
+        let counts = segments.mirror_counts(&forward);
+        let of_segments = segments.plans(task, &forward, &counts);
+        plans.extend(
+            of_segments
+                .into_iter()
+                .map(|plan| (plan, Some(modelled.memory))),
+        );
     }
     Ok((plans, notes))
+}
+
+/// Sets the formula beside the simulation of the plan: without and with liveness analysis.
+pub(super) fn say(task: &Task<'_>, memory: u64, peak: Bytes) -> String {
+    let graph = task.graph;
+    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+    let owned = tensors.filter(|tensor| tensor.kind != TensorKind::Value);
+    let owned: Bytes = owned.filter_map(|tensor| tensor.bytes()).sum();
+    format!(
+        "of the plan's canonical strategy the formula says {}; with liveness analysis, by the exact \
+         simulation in the planned order, the plan needs {}, each besides what the caller owns",
+        Bytes(memory),
+        peak - owned
+    )
 }
 
 /// A few memory-centric plans from ancestors, quickly.
@@ -111,35 +134,76 @@ pub(super) fn modelled(
         Sequences::Exact => Sets::all(forward, MOST_SETS)?,
         Sequences::Approximate => Sets::ancestors(forward),
     };
-    let goal = match memory_centric {
-        true => Goal::MostTime,
-        false => Goal::LeastTime,
-    };
     let least = smallest_budget(&sets, watch);
+    let (finest, least_time) = sets.finest(forward);
+    let most = if memory_centric { 0 } else { finest };
+    let mut times: BTreeMap<u64, u32> = BTreeMap::new();
     // The first is looked for to the end.
     let mut work = u64::MAX;
-    let mut found: Vec<Modelled> = Vec::new();
-    let step = if sets.sets.len() > MANY { 4 } else { 1 };
-    for eighth in (0..=EIGHTHS).step_by(step) {
-        let budget = (least as f64 * 2f64.powf(f64::from(eighth) / 8.0)).ceil() as u64;
-        let Some((time, sequence)) = best_sequence(&sets, budget, goal, &mut work, watch) else {
-            break;
+    let mut found: Vec<(u64, Modelled)> = Vec::new();
+    for budget in budgets(least, most, sets.sets.len() > MANY) {
+        let lower = times.range(..budget).next_back().map(|known| *known.1);
+        let upper = times.range(budget..).next().map(|known| *known.1);
+        // More memory is of use for less time alone.
+        if !memory_centric && lower.is_some() && (lower == upper || lower == Some(least_time)) {
+            continue;
+        }
+        let goal = match memory_centric {
+            true => Goal::MostTime,
+            false => Goal::LeastTime {
+                below: lower.unwrap_or(u32::MAX),
+            },
         };
-        let segments = sets.segments(&sequence);
-        if found.iter().all(|other| other.segments != segments) {
-            found.push(Modelled {
-                segments,
-                budget,
-                time,
-            });
+        let best = best_sequence(&sets, budget, goal, &mut work, watch);
+        if best.is_none() && found.is_empty() {
+            break;
+        }
+        if let Some(time) = best.as_ref().map(|best| best.0).or(lower) {
+            times.insert(budget, time);
+        }
+        if let Some((time, sequence)) = best {
+            let segments = sets.segments(&sequence);
+            if found.iter().all(|(_, other)| other.segments != segments) {
+                let memory = sets.memory(&sequence);
+                let modelled = Modelled {
+                    segments,
+                    memory,
+                    time,
+                };
+                found.push((budget, modelled));
+            }
         }
         work = work.min(WORK);
     }
-    Ok(found)
+    found.sort_by_key(|(budget, _)| *budget);
+    if !memory_centric {
+        found.dedup_by_key(|(_, modelled)| modelled.time);
+    }
+    Ok(found.into_iter().map(|(_, modelled)| modelled).collect())
 }
 
-/// Budgets are tried up to four times the smallest, by eighths of an octave.
-const EIGHTHS: u32 = 16;
+/// The budgets to try: from the smallest to four times that, and on to `most`. First by octaves, then
+/// between these down to eighths, so that the range is covered however far the work goes.
+fn budgets(least: u64, most: u64, many: bool) -> impl Iterator<Item = u64> {
+    let octaves = (most as f64 / least.max(1) as f64).log2().ceil();
+    let octaves = (octaves as u32).clamp(LEAST_OCTAVES, MOST_OCTAVES);
+    let finest = if many { 2 } else { 8 };
+    let parts = [1, 2, 4, 8]
+        .into_iter()
+        .filter(move |&parts| parts <= finest);
+    parts.flat_map(move |parts| {
+        let new = move |i: &u32| parts == 1 || i % 2 == 1;
+        let part = move |i: u32| f64::from(i) / f64::from(parts);
+        let budget = move |i: u32| (least as f64 * 2f64.powf(part(i))).ceil() as u64;
+        (0..=octaves * parts).filter(new).map(budget)
+    })
+}
+
+/// Budgets are tried up to four times the smallest at least.
+const LEAST_OCTAVES: u32 = 2;
+
+/// They are tried up to so many octaves above the smallest at most.
+const MOST_OCTAVES: u32 = 8;
 
 /// So many lower sets take so long that fewer budgets are tried.
 const MANY: usize = 1_000;

@@ -53,7 +53,7 @@ use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::watch::Watch;
 
-pub use family::{Family, Judged};
+pub use family::{Family, Judged, Tagged};
 pub use forward::{ForwardPart, Vertex};
 pub use portfolio::Portfolio;
 pub use segments::{Segments, mirrored};
@@ -70,7 +70,8 @@ pub enum Strategy {
     ChenBudget,
     /// Segments inside segments (Chen et al. 2016, section 4.4).
     ChenRecursive,
-    /// Results of normalizations, activations and pooling (Chen et al. 2016, section 4.2).
+    /// Results of normalizations, pooling and elementwise functions of one value, activations above
+    /// all (Chen et al. 2016, section 4.2).
     CheapOps,
     /// All sequences of lower sets, least time (Kusumoto et al. 2019, section 4.2).
     LowerSetExactTime,
@@ -264,12 +265,12 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
     use lower_set::Sequences::{Approximate, Exact};
     let lower_sets = |family, memory_centric| {
         let plans = lower_set::plans(task, family, memory_centric);
-        Some(Box::new(Family::noted(task, plans)) as Box<dyn Planner + 't>)
+        Some(Box::new(Family::noted(task, plans, lower_set::say)) as Box<dyn Planner + 't>)
     };
     let plans = match strategy {
         Strategy::Auto => return None,
         Strategy::ChenSqrt => chen::sqrt(task),
-        Strategy::ChenBudget => chen::budget(task),
+        Strategy::ChenBudget => return Some(Box::new(chen::Budget::of(task))),
         Strategy::ChenRecursive => chen::recursive(task),
         Strategy::CheapOps => chen::cheap_ops(task),
         Strategy::LowerSetExactTime => return lower_sets(Exact, false),

@@ -24,6 +24,18 @@ impl Segments {
         }
     }
 
+    /// Splits a topological order of all vertices behind each of `points`, which come in that order.
+    pub fn in_order(order: &[u32], points: &[u32]) -> Segments {
+        let mut of = vec![0; order.len()];
+        let mut points = points.iter().peekable();
+        let mut segment = 0;
+        for v in order {
+            of[*v as usize] = segment;
+            segment += u32::from(points.next_if_eq(&v).is_some());
+        }
+        Segments { of }
+    }
+
     /// How many there are.
     pub fn count(&self) -> u32 {
         self.of.iter().max().map_or(0, |last| last + 1)

@@ -4,10 +4,11 @@ use super::*;
 use crate::analysis::cost::NodeOverride;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
+use crate::graph::TensorKind;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_each};
 use crate::program::Solving;
 use crate::search::first_orders;
-use crate::testing::{UniformChain, brute_force, random_training_graph};
+use crate::testing::{SplitMix64, UniformChain, brute_force, random_training_graph};
 use crate::watch::Watch;
 
 pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
@@ -229,4 +230,68 @@ fn the_precise_tables_find_what_exhaustive_search_finds_on_seven_nodes() {
         });
     }
     assert_eq!(positive, 20);
+}
+
+/// Three layers with results of so many columns of 1 MiB, their gradients, and the difference that these begin
+/// with.
+fn sized_chain(columns: [usize; 4]) -> Graph {
+    let [a, b, c, d] = columns;
+    let x = |columns: usize| format!("float[262144, {columns}]");
+    let text = format!(
+        "chain ({} x0, {} labels, float[{a}, {b}] w0, float[{b}, {c}] w1, float[{c}, {d}] w2)
+          => ({} d0) <{} x1, {} x2, {} x3, {} d3, {} d2, {} d1> {{
+            [n0] x1 = MatMul(x0, w0) [n1] x2 = MatMul(x1, w1) [n2] x3 = MatMul(x2, w2)
+            [n3] d3 = Sub(x3, labels)
+            [n4] d2 = Gradient(d3, x2) [n5] d1 = Gradient(d2, x1) [n6] d0 = Gradient(d1, x0)
+        }}",
+        x(a),
+        x(d),
+        x(a),
+        x(b),
+        x(c),
+        x(d),
+        x(d),
+        x(c),
+        x(b)
+    );
+    Graph::parse(&text).unwrap()
+}
+
+#[test]
+fn the_precise_tables_are_never_better_than_exhaustive_search_with_other_sizes() {
+    let (mut positive, mut missed) = (0, 0);
+    for seed in 0..40 {
+        let mut random = SplitMix64::new(seed);
+        let graph = sized_chain([(); 4].map(|()| 1 + random.below(9)));
+        let layer = |i: usize| {
+            let said = NodeOverride {
+                time_us: Some((1 + random.below(90)) as f64),
+                workspace_bytes: Some(0),
+                ..NodeOverride::default()
+            };
+            (format!("n{i}"), said)
+        };
+        let said = (0..7).map(layer).collect();
+        let owned = graph.tensor_ids().map(|id| graph.tensor(id));
+        let owned = owned.filter(|tensor| tensor.kind != TensorKind::Value);
+        let owned: Bytes = owned.filter_map(|tensor| tensor.bytes()).sum();
+        with_overrides(&graph, said, |task| {
+            let mut planner = planner(Strategy::PreciseDp, task).unwrap();
+            for room in 1..=36 {
+                let peak = owned + Bytes(room << 20);
+                let best = brute_force(&graph, task.device.provider, task.costs, peak);
+                let found = planner.within(peak + OBJECTS).ok();
+                let found = found.map(|plan| task.judge(plan).added);
+                let best = best.map(|best| best.added.0);
+                let [found, best] = [found, best].map(|added| added.unwrap_or(u64::MAX));
+                assert!(found >= best, "seed {seed}, {room}: {found} < {best}");
+                let again = best > 0 && best < u64::MAX;
+                positive += usize::from(again);
+                missed += usize::from(again && found > best);
+            }
+        });
+    }
+    // Of unequal sizes the chain's model leaves out what fits in truth, in 29 of 144 cases. Which of
+    // its simplifications that is, is not known.
+    assert!(positive > 100 && missed * 4 <= positive, "{missed} of {positive}");
 }

@@ -6,8 +6,8 @@ use crate::watch::Watch;
 /// What is best among the sequences that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// Time-centric.
-    LeastTime,
+    /// Time-centric, if it takes less than that.
+    LeastTime { below: u32 },
     /// Memory-centric: coarse segments leave the most to liveness analysis.
     MostTime,
 }
@@ -22,7 +22,7 @@ struct Entry {
 }
 
 /// The time of the best sequence within `budget`, as formula (1) counts it, and its sets without
-/// the empty one; `None` if none fits, `work` (entries and pairs looked at) is used up, or the watch
+/// the empty one; `None` if none fits and serves the goal, `work` (entries and pairs looked at) is used up, or the watch
 /// says stop.
 pub(super) fn best_sequence(
     family: &Sets,
@@ -62,9 +62,14 @@ pub(super) fn best_sequence(
             }
             let (kept, saved) = family.kept(&sets[lower], &sets[upper]);
             let time = sets[upper].time - sets[lower].time - saved;
+            // Times only grow.
+            let below = match goal {
+                Goal::LeastTime { below } => below,
+                Goal::MostTime => u32::MAX,
+            };
             *work = work.checked_sub(entries.len() as u64)?;
             for (i, entry) in entries.iter().enumerate() {
-                if entry.kept + need <= budget {
+                if entry.kept + need <= budget && entry.time + time < below {
                     table[upper].push(Entry {
                         time: entry.time + time,
                         kept: entry.kept + kept,
@@ -82,7 +87,7 @@ pub(super) fn best_sequence(
     let last = sets.len() - 1;
     let entries = table[last].iter().enumerate();
     let best = match goal {
-        Goal::LeastTime => entries.min_by_key(|(_, entry)| entry.time),
+        Goal::LeastTime { .. } => entries.min_by_key(|(_, entry)| entry.time),
         Goal::MostTime => entries.max_by_key(|(_, entry)| entry.time),
     };
     let (mut entry, time) = best.map(|(i, entry)| (i, entry.time))?;
@@ -102,7 +107,7 @@ const MANY: usize = 1024;
 /// Drops entries that keep no less than one with a time that is as good.
 fn prune(entries: &mut Vec<Entry>, goal: Goal) {
     entries.sort_by_key(|entry| match goal {
-        Goal::LeastTime => (entry.time, entry.kept),
+        Goal::LeastTime { .. } => (entry.time, entry.kept),
         Goal::MostTime => (u32::MAX - entry.time, entry.kept),
     });
     let mut least = u64::MAX;

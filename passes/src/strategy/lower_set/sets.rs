@@ -81,7 +81,8 @@ impl Sets {
         while let Some(set) = open.pop() {
             for (v, vertex) in forward.vertices.iter().enumerate() {
                 let v = v as u32;
-                if set.has(v) || !vertex.before.iter().all(|&u| set.has(u)) {
+                let mut earlier = vertex.before.iter().chain(&vertex.waits_for);
+                if set.has(v) || !earlier.all(|&u| set.has(u)) {
                     continue;
                 }
                 let mut larger = set.clone();
@@ -110,7 +111,7 @@ impl Sets {
         for (v, vertex) in forward.vertices.iter().enumerate() {
             let mut set = Bits::empty(n);
             set.insert(v as u32);
-            for &u in &vertex.before {
+            for &u in vertex.before.iter().chain(&vertex.waits_for) {
                 set.join(&of[u as usize]);
             }
             all.insert(v as u32);
@@ -190,6 +191,35 @@ impl Sets {
                 time + self.times[v as usize],
             )
         })
+    }
+
+    /// Formula (2) of the sequence, which ascends to all vertices.
+    pub(super) fn memory(&self, sequence: &[usize]) -> u64 {
+        let (mut lower, mut held, mut most) = (&self.sets[0], 0, 0);
+        for &set in sequence {
+            let upper = &self.sets[set];
+            most = most.max(held + 2 * (upper.bytes - lower.bytes) + upper.behind);
+            held += self.kept(lower, upper).0;
+            lower = upper;
+        }
+        most
+    }
+
+    /// Formulas (2) and (1) where every vertex is a segment: more memory than that is of no use, and
+    /// no sequence takes less time.
+    pub(super) fn finest(&self, forward: &ForwardPart) -> (u64, u32) {
+        let mut members = Bits::empty(forward.vertices.len());
+        let (mut held, mut most, mut again) = (0, 0, 0);
+        for (v, vertex) in forward.vertices.iter().enumerate() {
+            members.insert(v as u32);
+            let behind = self.describe(forward, members.clone()).behind;
+            most = most.max(held + 2 * self.bytes[v] + behind);
+            match vertex.after.is_empty() && vertex.recomputable {
+                true => again += self.times[v],
+                false => held += self.bytes[v],
+            }
+        }
+        (most, again)
     }
 
     /// The segments of the sequence, which ascends to all vertices.

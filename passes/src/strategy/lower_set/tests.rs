@@ -4,7 +4,8 @@ use crate::strategy::Vertex;
 use crate::testing::SplitMix64;
 
 /// A random graph of at most seven vertices with small sizes and times that are counted as they
-/// are: T(V) is below 512, so one counted time is a nanosecond.
+/// are: T(V) is below 512, so one counted time is a nanosecond. One vertex in five cannot be computed
+/// again.
 fn random_part(seed: u64) -> ForwardPart {
     let mut random = SplitMix64::new(seed);
     let n = 3 + random.below(5) as u32;
@@ -20,7 +21,7 @@ fn random_part(seed: u64) -> ForwardPart {
             before,
             bytes: Bytes(1 + random.below(9) as u64),
             time: 1 + random.below(9) as u64,
-            recomputable: true,
+            recomputable: !random.one_in(5),
             ..Vertex::default()
         });
     }
@@ -56,8 +57,12 @@ impl Plain<'_> {
         read.map(|(v, _)| 1 << v).sum()
     }
 
+    /// ∂(L), and what cannot be computed again.
     fn boundary(&self, set: u32) -> u32 {
-        self.previous(self.all & !set) & set
+        let vertices = self.forward.vertices.iter().enumerate();
+        let once = vertices.filter(|(_, vertex)| !vertex.recomputable);
+        let once: u32 = once.map(|(v, _)| 1 << v).sum();
+        (self.previous(self.all & !set) | once) & set
     }
 
     fn is_lower(&self, set: u32) -> bool {
@@ -96,6 +101,8 @@ impl Plain<'_> {
     }
 }
 
+const ANY_TIME: Goal = Goal::LeastTime { below: u32::MAX };
+
 #[test]
 fn the_tables_find_what_trying_all_sequences_finds() {
     for seed in 0..60 {
@@ -125,7 +132,7 @@ fn the_tables_find_what_trying_all_sequences_finds() {
                     fits.map(|sequence| sequence.0)
                 };
                 for (goal, time) in [
-                    (Goal::LeastTime, fitting().min()),
+                    (ANY_TIME, fitting().min()),
                     (Goal::MostTime, fitting().max()),
                 ] {
                     let found = best_sequence(
@@ -135,15 +142,32 @@ fn the_tables_find_what_trying_all_sequences_finds() {
                         &mut u64::MAX.clone(),
                         &Watch::default(),
                     );
-                    let found = found.map(|found| u64::from(found.0));
-                    assert_eq!(found, time, "seed {seed}, {budget}, {goal:?}");
+                    let (found, sequence) = found.unwrap();
+                    assert_eq!(
+                        Some(u64::from(found)),
+                        time,
+                        "seed {seed}, {budget}, {goal:?}"
+                    );
+                    // Formula (2), for it and for one segment.
+                    assert!(sets.memory(&sequence) <= budget, "seed {seed}");
+                    let whole = 2 * plain.memory(plain.all);
+                    assert_eq!(sets.memory(&[sets.sets.len() - 1]), whole, "seed {seed}");
+                    let below = Goal::LeastTime { below: found };
+                    let mut work = u64::MAX;
+                    let less = best_sequence(&sets, budget, below, &mut work, &Watch::default());
+                    let least = fitting().min();
+                    assert_eq!(
+                        less.is_none(),
+                        Some(u64::from(found)) == least,
+                        "seed {seed}"
+                    );
                 }
             }
             assert_eq!(
                 best_sequence(
                     &sets,
                     least - 1,
-                    Goal::LeastTime,
+                    ANY_TIME,
                     &mut u64::MAX.clone(),
                     &Watch::default()
                 ),
@@ -160,9 +184,64 @@ fn the_segments_of_a_sequence_keep_what_formula_one_counts_as_kept() {
         for modelled in modelled(&forward, Sequences::Exact, false, &Watch::default()).unwrap() {
             let kept = modelled.segments.boundaries(&forward);
             let vertices = forward.vertices.iter().zip(kept);
-            let again = vertices.filter(|pair| !pair.1).map(|pair| pair.0.time);
+            let again = vertices.filter(|(vertex, kept)| vertex.recomputable && !kept);
+            let again = again.map(|pair| pair.0.time);
             assert_eq!(u64::from(modelled.time), again.sum::<u64>(), "seed {seed}");
         }
+    }
+}
+
+#[test]
+fn time_centric_budgets_go_on_until_time_stops_falling() {
+    for seed in 0..60 {
+        let forward = random_part(seed);
+        let exact = modelled(&forward, Sequences::Exact, false, &Watch::default()).unwrap();
+        let times: Vec<u32> = exact.iter().map(|modelled| modelled.time).collect();
+        assert!(
+            times.windows(2).all(|pair| pair[0] > pair[1]),
+            "seed {seed}: {times:?}"
+        );
+        // Every vertex a segment: only what nothing reads runs again.
+        let ends = forward
+            .vertices
+            .iter()
+            .filter(|v| v.after.is_empty() && v.recomputable);
+        let least: u64 = ends.map(|vertex| vertex.time).sum();
+        assert_eq!(
+            times.last().map(|&time| u64::from(time)),
+            Some(least),
+            "seed {seed}"
+        );
+    }
+    // A long chain, whose smallest budget is far below that of all segments.
+    let mut forward = ForwardPart::default();
+    for v in 0..200u32 {
+        forward.vertices.push(Vertex {
+            before: v.checked_sub(1).into_iter().collect(),
+            after: (v < 199).then_some(v + 1).into_iter().collect(),
+            bytes: Bytes(1_000),
+            time: 1,
+            recomputable: true,
+            ..Vertex::default()
+        });
+    }
+    let found = modelled(&forward, Sequences::Approximate, false, &Watch::default()).unwrap();
+    let (first, last) = (&found[0], &found[found.len() - 1]);
+    assert!(
+        last.memory > 4 * first.memory,
+        "{} {}",
+        first.memory,
+        last.memory
+    );
+    assert_eq!(last.time, 1);
+}
+
+#[test]
+fn budgets_are_bounded() {
+    for (least, most) in [(1, 0), (1, 5), (1_000, 40_000), (1, u64::MAX), (0, 0)] {
+        let all: Vec<u64> = budgets(least, most, false).collect();
+        assert_eq!(all.first(), Some(&least));
+        assert!(all.len() <= 65 && all.iter().any(|&budget| budget >= most.min(256 * least)));
     }
 }
 
