@@ -705,7 +705,7 @@ fn cost_tables_that_do_not_fit_are_noticed() {
     assert_snapshot!(run("{\"nodes\": {\n\"conv1\": 5}}"), @r#"
     exit status 1
     --- errors
-    error: costs.json: not a cost table: invalid type: integer `5`, expected an object for a node at line 2 column 10; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}
+    error: costs.json: not a cost table: invalid type: integer `5`, expected an object for a node at line 2 column 10; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}
     "#);
     let warned = run(r#"{"nodes": {"a": {}, "b": {}, "c": {}, "d": {}, "conv1": {}}}"#);
     let warning = warned.lines().find(|line| line.starts_with("warning"));

@@ -1,7 +1,8 @@
 //! The cost table of `--costs`.
 //!
 //! `{"nodes": {"<node name>": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}`;
-//! with `"mirrors": 2` a node has that mirror count m(v) in the strategies of Chen et al.
+//! with `"mirrors": 2` a node has that mirror count m(v) in the strategies of Chen et al.: 0 keeps its
+//! results, k computes them again k times.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub enum CostsError {
     #[error(
         "{}: not a cost table: {error}; expected \
          {{\"nodes\": {{\"NAME\": {{\"time_us\": 12.5, \"workspace_bytes\": 0, \
-         \"recomputable\": true}}}}}}", path.display()
+         \"recomputable\": true, \"mirrors\": 1}}}}}}", path.display()
     )]
     Form {
         path: PathBuf,
@@ -106,14 +107,14 @@ mod tests {
     #[test]
     fn every_key_is_optional() {
         let table = parse(
-            br#"{"nodes": {"a": {}, "b": {"time_us": 1.5, "workspace_bytes": 7, "recomputable": false}}}"#,
+            br#"{"nodes": {"a": {}, "b": {"time_us": 1.5, "workspace_bytes": 7, "recomputable": false, "mirrors": 2}}}"#,
             Path::new("costs.json"),
         );
         let b = NodeOverride {
             time_us: Some(1.5),
             workspace_bytes: Some(7),
             recomputable: Some(false),
-            mirrors: None,
+            mirrors: Some(2),
             modelled: None,
         };
         let expected = [("a", NodeOverride::default()), ("b", b)];
@@ -130,9 +131,9 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert_snapshot!(error("{\"nodes\": {\n\"a\": {\"time\": 1}}}"), @r#"costs.json: not a cost table: unknown field `time`, expected one of `time_us`, `workspace_bytes`, `recomputable`, `mirrors` at line 2 column 12; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
+        assert_snapshot!(error("{\"nodes\": {\n\"a\": {\"time\": 1}}}"), @r#"costs.json: not a cost table: unknown field `time`, expected one of `time_us`, `workspace_bytes`, `recomputable`, `mirrors` at line 2 column 12; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}"#);
         assert_snapshot!(error("{\"nodes\": {\"a\": {\"time_us\": -1}}}"), @r#"costs.json: node "a": time_us is -1; a time is zero or more"#);
-        assert_snapshot!(error("{\"nodes\": {\"a\": {\"time_us\": 1e999}}}"), @r#"costs.json: not a cost table: number out of range at line 1 column 33; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
-        assert_snapshot!(error("{\"nodes\": {\"a\": {\"workspace_bytes\": -1}}}"), @r#"costs.json: not a cost table: invalid value: integer `-1`, expected u64 at line 1 column 38; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true}}}"#);
+        assert_snapshot!(error("{\"nodes\": {\"a\": {\"time_us\": 1e999}}}"), @r#"costs.json: not a cost table: number out of range at line 1 column 33; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}"#);
+        assert_snapshot!(error("{\"nodes\": {\"a\": {\"workspace_bytes\": -1}}}"), @r#"costs.json: not a cost table: invalid value: integer `-1`, expected u64 at line 1 column 38; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}"#);
     }
 }

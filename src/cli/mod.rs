@@ -161,7 +161,9 @@ pub struct Setting {
     #[arg(long, value_name = "NAME|FILE", default_value = "cpu")]
     pub device: String,
     /// Measured costs by node, as JSON: {"nodes": {"NAME": {"time_us": 12.5,
-    /// "workspace_bytes": 0, "recomputable": true}}}.
+    /// "workspace_bytes": 0, "recomputable": true}}}. With "mirrors": 2 the strategies chen-sqrt,
+    /// chen-budget, chen-recursive and cheap-ops compute a node's results again twice; with 0 they
+    /// keep them.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
     /// Time and workspace of convolutions with cuDNN's algorithms, as JSON of the form that ckpt-opt conv-table
