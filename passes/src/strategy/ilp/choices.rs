@@ -334,7 +334,9 @@ fn names(node: &Node) -> Vec<(TensorId, TensorId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::Pass;
     use crate::strategy::tests::with_task;
+    use crate::transform::infer_shapes::InferShapes;
 
     const CONVOLUTIONS: &str = "<ir_version: 8, opset_import: [\"\" : 17, \"com.microsoft\" : 1]>
         g (float[8,16,64,64] t0, float[64,16,3,3] w1, float[16,64,3,3] w2, float[8,16,64,64] d2)
@@ -348,7 +350,9 @@ mod tests {
 
     /// The options of the first choice, by name.
     fn options(text: &str) -> Vec<(&'static str, Implementation)> {
-        let graph = Graph::parse(text).unwrap();
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
         with_task(&graph, |task| {
             let units = Units::of(task, [40; 2]).unwrap();
             let found = choices(task, &units, &Group::ALL, &|_, _| true);
@@ -362,22 +366,15 @@ mod tests {
     fn a_convolution_lets_go_of_what_it_reads_behind_its_weight_gradient() {
         let options = options(CONVOLUTIONS);
         let names: Vec<_> = options.iter().map(|option| option.0).collect();
-        assert_eq!(
-            names,
-            ["as it is", "transposed-convolution", "split-gradient"]
-        );
+        // Of split-gradient both halves read t1 at once: it is never better than the node as it is.
+        assert_eq!(names, ["as it is", "transposed-convolution"]);
         let moments = |at: usize| &options[at].1.moments;
         let reads = |at: usize| -> Vec<usize> {
-            moments(at)
-                .iter()
-                .map(|moment| moment.reads.len())
-                .collect()
+            let moments = moments(at).iter();
+            moments.map(|moment| moment.reads.len()).collect()
         };
-        // The weights' gradient reads t1; ConvTranspose does not, ConvGrad does.
-        assert_eq!(
-            [reads(0), reads(1), reads(2)],
-            [vec![1], vec![1, 0], vec![1, 1]]
-        );
+        // The weights' gradient reads t1, ConvTranspose does not.
+        assert_eq!([reads(0), reads(1)], [vec![1], vec![1, 0]]);
         // t1 and d1 have 8 x 64 x 64 x 64 numbers. Both kernels have columns of 9 x 64 rows for 64 x 64
         // windows, ConvGrad one row more.
         let (image, columns, row) = (8_388_608.0, 9_437_184.0, 16_384.0);

@@ -286,8 +286,10 @@ fn said(budget: Bytes, objective: Option<f64>, answer: &Answer) -> String {
             },
             percent(objective),
             percent(answer.bound),
-            // Nothing is saved beyond the step itself.
-            percent((1.0 + objective) / (1.0 + answer.bound.max(-0.99)) - 1.0),
+            percent(match answer.bound.is_finite() {
+                true => (1.0 + objective) / (1.0 + answer.bound) - 1.0,
+                false => f64::INFINITY,
+            }),
         ),
         None => format!(
             "0-1 program within {budget}: no incumbent, bound {}",
