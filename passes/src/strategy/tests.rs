@@ -293,5 +293,8 @@ fn the_precise_tables_are_never_better_than_exhaustive_search_with_other_sizes()
     }
     // Of unequal sizes the chain's model leaves out what fits in truth, in 29 of 144 cases. Which of
     // its simplifications that is, is not known.
-    assert!(positive > 100 && missed * 4 <= positive, "{missed} of {positive}");
+    assert!(
+        positive > 100 && missed * 4 <= positive,
+        "{missed} of {positive}"
+    );
 }
