@@ -229,7 +229,7 @@ impl JoinGraph<'_> {
         let again = self.tables.cost(slots).unwrap_or(least) - least;
         let chain = match equivalent_chain(&self.lengths, slots, Times::UNIT) {
             Some(span) => format!("runs {} of them again", span - least),
-            None => "has no plan in so many slots".to_owned(),
+            None => "has no known plan in so many slots".to_owned(),
         };
         let stages = || self.branches.iter().flat_map(|branch| &branch.stages);
         let all = stages().fold(0, |sum, stage| stage.forward_time.saturating_add(sum));
