@@ -64,15 +64,16 @@ impl Candidates {
         points
     }
 
-    /// The memory of the largest block between two points.
-    fn largest_block(&self, forward: &ForwardPart) -> u64 {
+    /// The memory of the smallest block between two points that takes any.
+    fn smallest_block(&self, forward: &ForwardPart) -> u64 {
         let blocks = Segments::in_order(&self.order, &self.points);
         let mut bytes = vec![0u64; blocks.count() as usize];
         for (vertex, &block) in forward.vertices.iter().zip(&blocks.of) {
             let block = &mut bytes[block as usize];
             *block = block.saturating_add(vertex.bytes.0);
         }
-        bytes.into_iter().max().unwrap_or(0)
+        let some = bytes.into_iter().filter(|&bytes| bytes > 0);
+        some.min().unwrap_or(0)
     }
 }
 
@@ -89,7 +90,7 @@ pub(super) fn sqrt(task: &Task<'_>) -> Vec<Plan> {
 
 /// Segments that are closed at the first splitting point at which they hold more than B bytes
 /// (Algorithm 3), with a search over B by exact liveness: from everything in one segment down to the
-/// largest block by a quarter of an octave each, then between the neighbours of what was best.
+/// smallest block by a quarter of an octave each, then between the neighbours of what was best.
 pub(super) struct Budget<'t> {
     task: &'t Task<'t>,
     forward: ForwardPart,
@@ -112,7 +113,7 @@ impl<'t> Budget<'t> {
     pub(super) fn of(task: &'t Task<'t>) -> Budget<'t> {
         let forward = ForwardPart::of(task);
         let candidates = Candidates::of(&forward);
-        let (all, least) = (forward.bytes().0, candidates.largest_block(&forward));
+        let (all, least) = (forward.bytes().0, candidates.smallest_block(&forward));
         let mut search = Budget {
             task,
             forward,

@@ -214,14 +214,14 @@ fn joins_take_the_root_of_their_length_as_well() {
 }
 
 #[test]
-fn the_search_over_b_goes_down_to_the_largest_block() {
+fn the_search_over_b_goes_down_to_the_smallest_block() {
     // 64 times 64 blocks would need B = 1/64 of all; a hundred times as many need less.
     let chain = UniformChain::new(1 << 14);
     with_task(&chain.graph, |task| {
         let search = Budget::of(task);
         let unit = UniformChain::UNIT.0;
-        assert_eq!(search.candidates.largest_block(&search.forward), 2 * unit);
-        assert!(search.limits.first() <= Some(&(2 * unit)));
+        assert_eq!(search.candidates.smallest_block(&search.forward), unit);
+        assert!(search.limits.first() <= Some(&unit));
         assert!(search.limits.len() <= MOST_QUARTERS as usize + 1);
     });
 }
