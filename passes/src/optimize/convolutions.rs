@@ -30,8 +30,7 @@ pub(super) fn name_algorithms(found: &mut Optimized, original: &Graph, options: 
     if found.graph == *original {
         return;
     }
-    let mut options = options.clone();
-    options.device.convolutions.choice = choice;
+    let options = options.with_choice(original, choice);
     let graph = &found.graph;
     let rooms = rooms(graph, &options, found.summary.budget - options.reserve);
     let mut products = Vec::new();

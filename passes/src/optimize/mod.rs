@@ -89,6 +89,14 @@ impl Options {
             ..self.clone()
         }
     }
+
+    /// The same for a session in which convolutions are as `choice` says; what is said of nodes stands beside
+    /// what the model says then.
+    fn with_choice(&self, original: &Graph, choice: Choice) -> Options {
+        let mut options = self.clone();
+        options.device.convolutions.choice = choice;
+        options.beside_model(original)
+    }
 }
 
 /// The largest need of a graph in one order, and what makes it.
@@ -269,6 +277,7 @@ pub struct Measured {
 pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
     let graph = with_shapes(graph, options)?;
+    let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let all = simulated(&graph, &costs, options);
     let peak = |wanted: ExecutionOrder| {
@@ -335,8 +344,7 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    let graph = with_shapes(input, options)?;
-    let mut row = provider::optimize_each(&graph, &options.beside_model(&graph), budgets)?;
+    let mut row = provider::optimize_each(&with_shapes(input, options)?, options, budgets)?;
     spread(&mut row);
     Ok(row)
 }

@@ -20,9 +20,9 @@ pub(super) fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Found>, OptimizeError> {
     if !has_algorithms(graph, options) {
-        return forms::optimize_each(graph, options, budgets);
+        return forms::optimize_each(graph, &options.beside_model(graph), budgets);
     }
-    let [fastest, others @ ..] = Choice::ALL.map(|choice| with(options, choice));
+    let [fastest, others @ ..] = Choice::ALL.map(|choice| options.with_choice(graph, choice));
     let reference = Reference::of(graph, fastest);
     let mut row = forms::optimize_each(graph, &reference.options, budgets)?;
     for found in row.iter_mut().flatten() {
@@ -61,12 +61,6 @@ pub(super) fn optimize_each(
         name_algorithms(found, graph, options);
     }
     Ok(row)
-}
-
-fn with(options: &Options, choice: Choice) -> Options {
-    let mut options = options.clone();
-    options.device.convolutions.choice = choice;
-    options
 }
 
 fn has_algorithms(graph: &Graph, options: &Options) -> bool {
@@ -133,5 +127,42 @@ impl<'g> Reference<'g> {
         }
         summary.reserved_before = reserved_in_default_order(self.graph, &costs, &self.options);
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::cost::{Device, NodeOverride};
+    use crate::bytes::Bytes;
+    use crate::strategy::Strategy;
+    use crate::strategy::tests::options;
+
+    #[test]
+    fn what_the_user_says_of_a_convolution_goes_for_every_choice() {
+        let graph = Graph::parse(
+            "<ir_version: 8, opset_import: [\"\" : 17]>
+            g (float[8,16,64,64] x, float[64,16,3,3] w) => (float[8,64,62,62] y)
+            {
+                [conv] y = Conv (x, w)
+            }",
+        );
+        let graph = graph.unwrap();
+        let said = NodeOverride {
+            time_us: Some(3.0),
+            workspace_bytes: Some(77),
+            ..NodeOverride::default()
+        };
+        let options = Options {
+            device: Device::preset("h100").unwrap(),
+            overrides: [("conv".to_owned(), said)].into(),
+            ..options(Strategy::Auto, BudgetRequest::Smallest)
+        };
+        assert!(has_algorithms(&graph, &options));
+        for choice in Choice::ALL {
+            let options = options.with_choice(&graph, choice);
+            let cost = costs(&graph, &options.device, &options.overrides)[0];
+            assert_eq!((cost.time.0, cost.workspace), (3_000, Bytes(77)));
+        }
     }
 }
