@@ -3,7 +3,7 @@
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
 use super::cost::Cost;
-use super::liveness::{Known, Liveness, fixed_bytes, profile, tensors};
+use super::liveness::{Known, Liveness, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
 use super::shapes::Shapes;
@@ -105,7 +105,6 @@ impl<'g> Executions<'g> {
         let known = Known {
             allocation: &allocation,
             needs: profile(run, &way.executed, &allocation),
-            tensors: tensors(run, &way.executed),
         };
         let mut executed = way.executed.clone();
         if let Some(form) = way.form {

@@ -68,8 +68,8 @@ fn rooms(graph: &Graph, options: &Options, budget: Bytes) -> Vec<Bytes> {
     let mut rooms = vec![budget; graph.node_count()];
     for (_, run) in simulated(graph, &costs, options) {
         let beside = beside_steps(graph, &run);
-        for ((&id, &need), &tensors) in run.order.iter().zip(&run.profile).zip(&run.tensors) {
-            let others = need + Bytes(TENSOR.0.saturating_mul(tensors)) + beside;
+        for ((&id, &need), &objects) in run.order.iter().zip(&run.profile).zip(&run.objects) {
+            let others = need + Bytes(TENSOR.0.saturating_mul(objects)) + beside;
             let room = budget - (others - costs[id.index()].workspace);
             rooms[id.index()] = rooms[id.index()].min(room);
         }

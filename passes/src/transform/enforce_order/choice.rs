@@ -148,13 +148,8 @@ impl<'p> Choice<'p> {
         let (skeleton, position) = built.form(way);
         let order = execution_order(skeleton, way.1);
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-        let elements = liveness::profile_of(skeleton, &order);
-        let tensors = liveness::tensors(skeleton, &order);
-        let needs = elements.into_iter().zip(tensors);
         Run {
-            profile: needs
-                .map(|(bytes, count)| bytes.saturating_add(self.object.saturating_mul(count)))
-                .collect(),
+            profile: liveness::profile_with_objects(skeleton, &order, self.object),
             broken: self.broken_sequence(&wanted),
             wanted,
         }
