@@ -3,8 +3,10 @@
 //! A graph that is no chain becomes one as chapter 5.2 of Butt's thesis (2019) suggests: only
 //! vertices that separate the graph can be checkpoints. It is cut at the articulation points of
 //! its forward part; a stage is what lies between two of them, and what is behind the last is the
-//! turn; [`Ends`] has what is special about the first layer and the last block. A backward node belongs to the earliest stage whose values it needs, and what only reads
-//! the result of a stage and the gradient that reaches it belongs to the stage above.
+//! turn; [`Ends`] has what is special about the first layer and the last block. A backward node belongs to the
+//! earliest stage whose values it needs, and what only reads the result of a stage and the gradient that reaches
+//! it belongs to the stage above. What the caller hands in to the forward part of one stage counts as a value
+//! of that stage: the first layer's gradient reads the data as the others read results (the thesis' f_0).
 //!
 //! What the chain does not know: memory that stages need in passing is estimated node by node, in
 //! place or not; values that cannot be repeated stay where they are. So plans are judged on the

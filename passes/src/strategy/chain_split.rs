@@ -102,6 +102,8 @@ pub(super) struct Split<'s> {
     roots: Vec<TensorId>,
     /// Memory that a stage hands on to the next, by its first tensor.
     handed_on: BTreeSet<TensorId>,
+    /// What the caller hands in: the stages whose forward parts read it.
+    handed_in: BTreeMap<TensorId, BTreeSet<u32>>,
 }
 
 impl<'s> Split<'s> {
@@ -123,6 +125,7 @@ impl<'s> Split<'s> {
             stage_of: vec![0; graph.node_count()],
             roots,
             handed_on: BTreeSet::new(),
+            handed_in: BTreeMap::new(),
         };
         for &id in task.order {
             if !forward.backward[id.index()] {
@@ -170,10 +173,14 @@ impl<'s> Split<'s> {
             return;
         }
         for tensor in reads {
-            if let Some(vertex) = self.forward.vertex(tensor)
-                && self.layout.of[vertex as usize] != stage
-            {
-                self.handed_on.insert(self.root(tensor));
+            match self.forward.vertex(tensor) {
+                Some(vertex) if self.layout.of[vertex as usize] != stage => {
+                    self.handed_on.insert(self.root(tensor));
+                }
+                None if self.forward.producer(tensor).is_none() => {
+                    self.handed_in.entry(tensor).or_default().insert(stage);
+                }
+                _ => {}
             }
         }
     }
@@ -186,6 +193,11 @@ impl<'s> Split<'s> {
                 let handed_on = self.handed_on.contains(&self.root(tensor));
                 let above = self.layout.above[stage as usize];
                 return Some(if handed_on { above } else { stage });
+            }
+            if let Some(stages) = self.handed_in.get(&tensor)
+                && stages.len() == 1
+            {
+                return stages.first().copied();
             }
             self.backward_of(self.forward.producer(tensor)?)
         });
