@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::moves::{Excess, Supply, Use, evict, hoist};
+use super::moves::{Excess, Supply, Use, earlier, evict, hoist, with_siblings};
 use super::problem::{Form, Problem, SiteId, Step, ValueId};
 use super::state::{Copy, Move, State};
 
@@ -315,6 +315,12 @@ impl Run {
         let mut best: Option<(f64, Vec<Copy>)> = None;
         if let Some(extend) = evict(state, &self.excess, copy, Supply::Extend, f64::MAX) {
             consider(state, extend, &mut best);
+        }
+        if let Some(earlier) = earlier(state, copy) {
+            consider(state, vec![earlier], &mut best);
+        }
+        if let Some(siblings) = with_siblings(state, &self.excess, copy) {
+            consider(state, siblings, &mut best);
         }
         let written = problem.steps[copy.node as usize].writes.iter();
         let size = written

@@ -179,6 +179,55 @@ pub(crate) fn evict(
     Some(toggles)
 }
 
+/// The copy, and beside it copies of what else is computed from a value that it keeps alive: once that is kept,
+/// all of these may go in the meantime. `None` if there is nothing else.
+pub(crate) fn with_siblings(state: &State<'_>, excess: &Excess, copy: Copy) -> Option<Vec<Copy>> {
+    let problem = state.problem;
+    let mut toggles = vec![copy];
+    let at = (copy.before, copy.node);
+    for &read in &problem.steps[copy.node as usize].copy_reads {
+        let end = state.lives_until(read, at);
+        if end > at || excess.between(end.0, copy.before) == 0 {
+            continue;
+        }
+        let readers = &problem.values[read as usize].copy_readers;
+        state.count(readers.len());
+        for &node in readers {
+            let sibling = Copy { node, ..copy };
+            let known = toggles.iter().any(|toggle| toggle.node == node);
+            if known || node >= copy.before || state.has(sibling) || !state.is_active(node) {
+                continue;
+            }
+            let at = (copy.before, node);
+            let info = &problem.steps[node as usize];
+            let mut written = info.writes.iter();
+            let lives_on = written.any(|&value| {
+                problem.values[value as usize].recomputed && state.lives_until(value, at) > at
+            });
+            if lives_on && info.recomputable {
+                toggles.push(sibling);
+            }
+        }
+    }
+    (toggles.len() > 1).then_some(toggles)
+}
+
+/// The same node, computed again while what it reads is still there, and kept from then on. `None` if that is there
+/// until `copy`.
+pub(crate) fn earlier(state: &State<'_>, copy: Copy) -> Option<Copy> {
+    let problem = state.problem;
+    let at = (copy.before, copy.node);
+    let reads = problem.steps[copy.node as usize].copy_reads.iter();
+    let ends = reads
+        .filter(|&&value| problem.values[value as usize].size > state.budget() * NEGLIGIBLE)
+        .map(|&value| state.lives_until(value, at).0);
+    let before = ends
+        .min()
+        .filter(|&end| copy.node < end && end < copy.before)?;
+    let earlier = Copy { before, ..copy };
+    (!state.has(earlier)).then_some(earlier)
+}
+
 /// The same copies, each kept for the next one of its node instead of computing that again,
 /// wherever this is cheaper at `price` nanoseconds per unit of Φ. `None` if nowhere.
 pub(crate) fn hoist(

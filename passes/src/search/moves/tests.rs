@@ -96,3 +96,52 @@ fn a_hoisted_copy_leaves_as_many_copies_as_before() {
     }
     assert!(hoists > 100, "{hoists}");
 }
+
+/// `a` and `b` are computed from `u`, which nothing else reads, and are read behind something large.
+const SIBLINGS: &str = "g (float[100000] x) => (float[100000] y)
+    <float[100000] u, float[100000] a, float[100000] b, float[900000] big, float[100000] c, float[100000] d> {
+        u = Exp(x) a = Sin(u) b = Cos(u) big = Expand(x) c = ReduceMean(big) d = Mul(a, c) y = Mul(b, d)
+    }";
+
+#[test]
+fn what_else_is_computed_from_a_kept_value_goes_with_the_copy() {
+    let graph = Graph::parse(SIBLINGS).unwrap();
+    let problem = problem(&graph);
+    // In kilobytes: a, b and big need 4,400.
+    let mut state = State::new(&problem, 4_000_000.0, Exponent::One);
+    let siblings = |state: &State<'_>, before| {
+        let excess = Excess::of(state);
+        with_siblings(state, &excess, copy(1, before))
+    };
+    assert_eq!(siblings(&state, 5), Some(vec![copy(1, 5), copy(2, 5)]));
+    // One of them does not pay: u takes its place. Both do.
+    let phi = state.phi();
+    for (toggles, helps) in [
+        (vec![copy(1, 5)], false),
+        (vec![copy(1, 5), copy(2, 5)], true),
+    ] {
+        let undo = state.apply(&toggles);
+        assert_eq!(state.phi() < phi, helps, "{toggles:?}");
+        state.undo(undo);
+    }
+    // Where nothing is too much, nothing goes.
+    assert_eq!(siblings(&state, 3), None);
+    let mut kept = State::new(&problem, 4_000_000.0, Exponent::One);
+    kept.apply(&[copy(2, 6)]);
+    // u is there anyway.
+    assert_eq!(siblings(&kept, 5), None);
+}
+
+#[test]
+fn a_copy_can_run_as_long_as_what_it_reads_is_there() {
+    let graph = Graph::parse(SIBLINGS).unwrap();
+    let problem = problem(&graph);
+    let mut state = State::new(&problem, 4_000_000.0, Exponent::One);
+    // b's first computation is the last to read u.
+    assert_eq!(earlier(&state, copy(1, 5)), Some(copy(1, 2)));
+    assert_eq!(earlier(&state, copy(2, 6)), None);
+    state.apply(&[copy(1, 5)]);
+    assert_eq!(earlier(&state, copy(2, 6)), Some(copy(2, 5)));
+    state.apply(&[copy(2, 5)]);
+    assert_eq!(earlier(&state, copy(2, 6)), None);
+}
