@@ -98,6 +98,29 @@ impl Plan {
             ..self.clone()
         }
     }
+
+    /// The plan in which a node that is read of its copies alone first runs where the first of them does.
+    pub fn without_unread_originals(&self, graph: &Graph, recomputation: &Recomputation) -> Plan {
+        let bindings = self.bindings(graph, recomputation);
+        let copies = self.copies();
+        let mut needed = vec![false; self.sequence.len()];
+        // By node: is there a copy that can be the original?
+        let mut replaced = vec![false; graph.node_count()];
+        for (position, &id) in self.sequence.iter().enumerate().rev() {
+            needed[position] |= copies[position] || !replaced[id.index()];
+            if needed[position] {
+                replaced[id.index()] |= copies[position] && recomputation.is_whole(graph, id);
+                for binding in &bindings[position] {
+                    needed[binding.from] = true;
+                }
+            }
+        }
+        let kept = self.sequence.iter().zip(needed).filter(|kept| kept.1);
+        Plan {
+            sequence: kept.map(|(&id, _)| id).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +179,35 @@ mod tests {
         let (plan, _) = plan(&graph, &[0, 1, 0, 2, 0, 3]);
         assert_eq!(plan.copies(), [false, false, true, false, true, false]);
         assert_eq!(Plan::default().copies(), []);
+    }
+
+    #[test]
+    fn an_original_that_nobody_reads_runs_where_its_first_copy_does() {
+        let after = |text: &str, sequence: &[usize]| -> Vec<usize> {
+            let graph = Graph::parse(text).unwrap();
+            let (plan, rules) = plan(&graph, sequence);
+            let plan = plan.without_unread_copies(&graph, &rules);
+            let plan = plan.without_unread_originals(&graph, &rules);
+            plan.sequence.iter().map(|id| id.index()).collect()
+        };
+        // b is read of its second computation, which reads the second of a; c has only one.
+        assert_eq!(after(TEXT, &[0, 1, 0, 1, 2, 3]), [0, 1, 2, 3]);
+        assert_eq!(after(TEXT, &[0, 1, 1, 2, 1, 3]), [0, 1, 2, 3]);
+        // The first b is read, the second reads the second a.
+        assert_eq!(after(TEXT, &[0, 1, 2, 0, 1, 3]), [0, 1, 2, 0, 3]);
+        // What the caller gets is the original's.
+        let text = "g (x) => (a, d) { a = Exp(x) b = Exp(a) c = Exp(b) d = Add(c, a) }";
+        assert_eq!(after(text, &[0, 0, 1, 1, 2, 3]), [0, 1, 2, 3]);
+        // So is the mask of a Dropout.
+        let text = "g (float[2] x) => (z) <float r = {0.5}, bool t = {1}, float[2] y, bool[2] m> {
+            y, m = Dropout(x, r, t) z = Exp(y)
+        }";
+        assert_eq!(after(text, &[0, 0, 1]), [0, 0, 1]);
+        // Nobody reads a node that has no copy.
+        assert_eq!(
+            after("g (x) => (b) { a = Exp(x) b = Exp(x) }", &[0, 1]),
+            [0, 1]
+        );
     }
 
     #[test]

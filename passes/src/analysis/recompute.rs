@@ -82,6 +82,15 @@ impl Recomputation {
         self.rules[id.index()].recomputes(position) && !self.pinned[tensor.index()]
     }
 
+    /// Does a copy of the node do all that the node does, for all readers?
+    pub fn is_whole(&self, graph: &Graph, id: NodeId) -> bool {
+        let mut outputs = graph.node(id).outputs.iter().enumerate();
+        let supplied = |(output, tensor): (usize, &Option<TensorId>)| {
+            tensor.is_none_or(|tensor| self.supplies(id, output, tensor))
+        };
+        self.rule(id) == Recompute::Clone && outputs.all(supplied)
+    }
+
     /// A tensor whose alias cannot be renewed has to stay: if the alias is pinned, or comes from
     /// a node that does more than alias.
     fn pin_aliased(&mut self, graph: &Graph, id: NodeId) {

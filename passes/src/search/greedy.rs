@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 use super::moves::{Excess, Supply, Use, earlier, evict, hoist, with_siblings};
 use super::problem::{Form, Problem, SiteId, Step, ValueId};
-use super::state::{Copy, Move, State};
+use super::state::{Copy, Move, State, spared_time};
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
 pub(crate) struct Noise {
@@ -239,7 +239,12 @@ impl Run {
                 continue;
             }
             let gain = self.excess.largest_gain(state, size, before_it, before);
-            let bound = info.copy_time.max(1) as f64 / gain.max(f64::MIN_POSITIVE);
+            // Behind the original itself that may not be read any more.
+            let spared = match info.whole && before_it == Use::original(node) {
+                true => spared_time(info),
+                false => 0,
+            };
+            let bound = (info.copy_time - spared).max(1) as f64 / gain.max(f64::MIN_POSITIVE);
             let entry = (Score(bound), Candidate::Copy(copy), NEVER);
             self.queue.push(Reverse(entry));
         }

@@ -65,6 +65,8 @@ pub(crate) struct StepInfo {
     pub workspace: f64,
     /// May it be computed again?
     pub recomputable: bool,
+    /// Does a copy do all that the node does?
+    pub whole: bool,
     /// Values it writes.
     pub writes: Vec<ValueId>,
     /// Values that it reads, if it belongs to a site; else empty.
@@ -425,6 +427,7 @@ impl<'g> Builder<'g> {
         info.copy_time = info.copy_time.saturating_add(info.again);
         let only_aliases = only_aliases(self.graph, id);
         info.recomputable = !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));
+        info.whole = info.recomputable && recomputation.is_whole(self.graph, id);
         if only_aliases {
             // A new computation of the value needs new aliases as well.
             for value in aliased {

@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use super::problem::{Form, Problem, SiteId, Step, ValueId};
+use super::problem::{Form, Problem, SiteId, Step, StepInfo, ValueId};
 use super::profile::{Exponent, Profile};
 
 /// Adding to that many groups takes as long as working out one life.
@@ -111,7 +111,12 @@ pub(crate) struct State<'p> {
     local_peak: Vec<f64>,
     /// By group: the need of its worst position.
     profile: Profile,
+    /// Nanoseconds of copies and variants.
     cost: u64,
+    /// By node: is it read of its copies alone? Then its original need not run.
+    spared: Vec<bool>,
+    /// Nanoseconds that are spared of those originals.
+    spared_time: u64,
     scratch: Scratch,
     /// Lifetimes worked out and looked up: the measure of work.
     evaluations: Cell<u64>,
@@ -124,6 +129,7 @@ struct Scratch {
     stamp: u32,
     shifts: Vec<(Step, f64)>,
     sums: Vec<f64>,
+    weighed: Vec<Step>,
     /// Empty ones, for their memory.
     undos: Vec<Undo>,
 }
@@ -148,6 +154,8 @@ impl<'p> State<'p> {
             local_peak: vec![0.0; n],
             profile: Profile::new(n, budget, exponent),
             cost: problem.head_start(),
+            spared: vec![false; n],
+            spared_time: 0,
             scratch: Scratch {
                 group_seen: vec![0; n],
                 ..Scratch::default()
@@ -179,9 +187,10 @@ impl<'p> State<'p> {
         self.profile.phi()
     }
 
-    /// Nanoseconds spent on copies and variants; see [`Problem::head_start`].
+    /// Nanoseconds spent on copies and variants, without what is spared of originals that nobody reads; see
+    /// [`Problem::head_start`].
     pub(crate) fn cost(&self) -> u64 {
-        self.cost
+        self.cost - self.spared_time
     }
 
     /// The exponent aimed with.
@@ -338,6 +347,7 @@ impl<'p> State<'p> {
                 let index = self.life_at(value, (step, step));
                 self.change(value, index, &mut undo);
             }
+            self.weigh(step);
         }
         self.refresh(&mut undo);
         undo
@@ -371,6 +381,7 @@ impl<'p> State<'p> {
             }
             self.touch_group(copy.before);
             self.change_written(copy, added, undo);
+            self.weigh(copy.node);
             for &value in &info.copy_reads {
                 // One reader more or less changes nothing before the last, if there is one: what
                 // nobody reads lives to the end.
@@ -417,6 +428,31 @@ impl<'p> State<'p> {
             self.begin(value, new);
             self.lifetimes[value as usize][index] = new;
             undo.lifetimes.push((value, index, Change::Was(old)));
+            if index == 0 {
+                self.weigh(self.problem.values[value as usize].producer);
+            }
+        }
+    }
+
+    /// Works out anew whether the node's original need not run. The memory that it would take is counted all the same.
+    fn weigh(&mut self, node: Step) {
+        let info = &self.problem.steps[node as usize];
+        if !info.whole {
+            return;
+        }
+        let unread = |value: &ValueId| {
+            let end = self.lifetimes[*value as usize][0].end;
+            self.problem.values[*value as usize].released && end == (node, node + 1)
+        };
+        let spared = self.is_active(node)
+            && !self.copies[node as usize].is_empty()
+            && info.writes.iter().all(unread);
+        if std::mem::replace(&mut self.spared[node as usize], spared) != spared {
+            let time = spared_time(info);
+            match spared {
+                true => self.spared_time += time,
+                false => self.spared_time -= time,
+            }
         }
     }
 
@@ -434,9 +470,11 @@ impl<'p> State<'p> {
 
     /// Restores what the state was before the `apply` that returned `undo`; last in, first out.
     pub(crate) fn undo(&mut self, mut undo: Undo) {
+        let mut weighed = std::mem::take(&mut self.scratch.weighed);
         for (copy, added) in undo.toggled.drain(..).rev() {
             let now = self.toggle(copy);
             debug_assert_ne!(now, added);
+            weighed.push(copy.node);
         }
         if let Some((site, form)) = undo.switched.take() {
             let now = std::mem::replace(&mut self.forms[site as usize], form);
@@ -444,11 +482,16 @@ impl<'p> State<'p> {
             for (of, runs) in [(now, false), (form, true)] {
                 for &step in &forms[of as usize] {
                     self.active[step as usize] = runs;
+                    weighed.push(step);
                 }
             }
         }
         for (value, index, change) in undo.lifetimes.drain(..).rev() {
-            let size = self.problem.values[value as usize].size;
+            let info = &self.problem.values[value as usize];
+            let size = info.size;
+            if index == 0 {
+                weighed.push(info.producer);
+            }
             let lifetimes = &mut self.lifetimes[value as usize];
             let (gone, back) = match change {
                 Change::Was(old) => (
@@ -468,6 +511,10 @@ impl<'p> State<'p> {
                 add_local(&mut self.locals, back, size);
             }
         }
+        for node in weighed.drain(..) {
+            self.weigh(node);
+        }
+        self.scratch.weighed = weighed;
         let mut level = 0.0;
         for pair in undo.shifts.windows(2) {
             level += pair[0].1;
@@ -716,6 +763,13 @@ impl<'p> State<'p> {
             .get(next)
             .map_or((Step::MAX, Step::MAX), |&t| (t, info.producer))
     }
+}
+
+/// Nanoseconds that are spared where a node first runs in the place of a copy: not all that it takes, for such a node
+/// has to be made to wait, and other moves that cost nothing would hide what they are in the way of.
+pub(crate) fn spared_time(info: &StepInfo) -> u64 {
+    let time = info.time.min(info.copy_time);
+    time - time / 10
 }
 
 /// Adds `item` to a sorted list, or removes it; true if it was added.
