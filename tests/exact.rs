@@ -41,7 +41,7 @@ struct Tally {
     closed: usize,
     /// In how many of them something has to be computed twice.
     positive: usize,
-    /// In how many of them the search finds exactly the optimum.
+    /// In how many of them the search adds no more.
     equal: usize,
     /// The largest excess over an optimum, in parts of the step's time.
     most: f64,
@@ -71,6 +71,8 @@ fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
                 .push(format!("{name}, part {part}: nothing found"));
             continue;
         };
+        // The program has every node run where it first does.
+        let ours = ours.without_unread_originals(graph, &rules);
         let time: u64 = ours
             .sequence
             .iter()
@@ -96,7 +98,7 @@ fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
             bound <= optimum,
             "{name}, part {part}: bound {bound}, optimum {optimum}"
         );
-        tally.equal += usize::from(ours == optimum);
+        tally.equal += usize::from(ours <= optimum);
         tally.most = tally.most.max((ours as f64 - optimum as f64) / step as f64);
         // 0.1 points of the step's time.
         if ours as f64 > optimum as f64 + 0.001 * step as f64 {

@@ -193,6 +193,11 @@ impl<'p> State<'p> {
         self.cost - self.spared_time
     }
 
+    /// The same where all originals run.
+    pub(crate) fn cost_with_originals(&self) -> u64 {
+        self.cost
+    }
+
     /// The exponent aimed with.
     pub(crate) fn exponent(&self) -> Exponent {
         self.profile.exponent()

@@ -55,7 +55,7 @@ pub(crate) fn solve(
     Solved { found, bound }
 }
 
-/// The copies, if they fit when they are simulated.
+/// The copies, if they fit when they are simulated, and what they cost; the program keeps the order, with all originals.
 fn evaluated(
     model: &Model,
     values: &[f64],
@@ -65,5 +65,5 @@ fn evaluated(
     let copies = model.copies(values);
     let mut state = State::new(problem, budget, Exponent::One);
     let _ = state.apply(&copies);
-    state.fits().then(|| (copies, state.cost()))
+    state.fits().then(|| (copies, state.cost_with_originals()))
 }
