@@ -59,6 +59,14 @@ class Runs:
         return summary
 
 
+def as_it_is(path, dims, settings="lean", inputs_of=None):
+    """The peaks of a graph whose running statistics are not fed, as those of Runs.summary: each that is fed takes some bytes."""
+    common = {"inputs_of": inputs_of, "dims": dims, "seed": SEED, "settings": settings, "no_arena": True}
+    ways = {"default": {}, "priority": {"order": "priority"}, "enable_all": {"level": "enable_all"},
+            "enable_all_priority": {"level": "enable_all", "order": "priority"}}
+    return {name: measure.step(path, **common, **way)["peak_bytes"] for name, way in ways.items()}
+
+
 def compare(original, rewritten):
     """How the results of two graphs' Runs differ."""
     reference, by_priority = original.default["digests"], original.priority["digests"]

@@ -128,6 +128,11 @@ def rows(binary, name, model, entry, settings, groups, times):
                 row["times"] = json.loads(tool("step_times.py", model, rewritten_file, "--settings", settings, *bound))
             os.remove(rewritten.dump)
             row["faults"] = faults(planned, row["check"], budget)
+            if any("over budget" in fault for fault in row["faults"]):
+                # The promise is for the file as it is.
+                as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model)
+                row["check"]["rewritten"].update(as_it_is)
+                row["faults"] = faults(planned, row["check"], budget)
             yield dict(row, ok=not row["faults"])
 
 
