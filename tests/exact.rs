@@ -72,7 +72,7 @@ fn compare(name: &str, graph: &Graph, tally: &mut Tally) {
             continue;
         };
         // The program has every node run where it first does.
-        let ours = ours.without_unread_originals(graph, &rules);
+        let ours = ours.without_unread(graph, &rules);
         let time: u64 = ours
             .sequence
             .iter()

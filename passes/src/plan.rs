@@ -78,38 +78,33 @@ impl Plan {
 
     /// The plan without copies whose results nobody reads.
     pub fn without_unread_copies(&self, graph: &Graph, recomputation: &Recomputation) -> Plan {
-        let bindings = self.bindings(graph, recomputation);
-        let mut needed: Vec<bool> = self.copies().into_iter().map(|copy| !copy).collect();
-        // Readers stand behind what they read.
-        for position in (0..self.sequence.len()).rev() {
-            if needed[position] {
-                for binding in &bindings[position] {
-                    needed[binding.from] = true;
-                }
-            }
-        }
-        let kept = self
-            .sequence
-            .iter()
-            .zip(needed)
-            .filter(|&(_, needed)| needed);
-        Plan {
-            sequence: kept.map(|(&id, _)| id).collect(),
-            ..self.clone()
-        }
+        self.without_unread_if(graph, recomputation, |_| false)
     }
 
-    /// The plan in which a node that is read of its copies alone first runs where the first of them does.
-    pub fn without_unread_originals(&self, graph: &Graph, recomputation: &Recomputation) -> Plan {
+    /// The same, in which a node that is read of its copies alone first runs where the first of them does.
+    pub fn without_unread(&self, graph: &Graph, recomputation: &Recomputation) -> Plan {
+        let is_whole = |id| recomputation.is_whole(graph, id);
+        self.without_unread_if(graph, recomputation, is_whole)
+    }
+
+    /// The plan without copies whose results nobody reads, and without such originals whose nodes have a copy that
+    /// `may_be_original`.
+    fn without_unread_if(
+        &self,
+        graph: &Graph,
+        recomputation: &Recomputation,
+        may_be_original: impl Fn(NodeId) -> bool,
+    ) -> Plan {
         let bindings = self.bindings(graph, recomputation);
         let copies = self.copies();
         let mut needed = vec![false; self.sequence.len()];
-        // By node: is there a copy that can be the original?
+        // By node: is there a copy that will be the original?
         let mut replaced = vec![false; graph.node_count()];
+        // Readers stand behind what they read.
         for (position, &id) in self.sequence.iter().enumerate().rev() {
-            needed[position] |= copies[position] || !replaced[id.index()];
+            needed[position] |= !copies[position] && !replaced[id.index()];
             if needed[position] {
-                replaced[id.index()] |= copies[position] && recomputation.is_whole(graph, id);
+                replaced[id.index()] |= copies[position] && may_be_original(id);
                 for binding in &bindings[position] {
                     needed[binding.from] = true;
                 }
@@ -186,8 +181,7 @@ mod tests {
         let after = |text: &str, sequence: &[usize]| -> Vec<usize> {
             let graph = Graph::parse(text).unwrap();
             let (plan, rules) = plan(&graph, sequence);
-            let plan = plan.without_unread_copies(&graph, &rules);
-            let plan = plan.without_unread_originals(&graph, &rules);
+            let plan = plan.without_unread(&graph, &rules);
             plan.sequence.iter().map(|id| id.index()).collect()
         };
         // b is read of its second computation, which reads the second of a; c has only one.

@@ -607,11 +607,11 @@ impl<'o> Pipeline<'o> {
     fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
         let form = self.form(&plan.variants);
         let mut graph = form.graph.clone();
-        let spared = plan.without_unread_copies(&graph, &form.recomputation);
-        let spared = spared.without_unread_originals(&graph, &form.recomputation);
-        let own = self.options.strategy == Strategy::Auto;
+        // A published strategy's plan is written as it is.
+        let late = (self.options.strategy == Strategy::Auto)
+            .then(|| plan.without_unread(&graph, &form.recomputation));
         let insert = InsertMirrors {
-            plan: if own { &spared } else { plan },
+            plan: late.as_ref().unwrap_or(plan),
             recomputation: &form.recomputation,
         };
         let Ok(_) = insert.run(&mut graph);

@@ -87,8 +87,10 @@ fn a_hoisted_copy_leaves_as_many_copies_as_before() {
             // The new one, and the next one of its node no longer.
             assert_eq!(toggles.len(), 2, "seed {seed}");
             assert!(toggles[1].node == new.node && toggles[1].before > new.before);
+            let cost = state.cost_with_originals();
             state.apply(&toggles);
             assert_eq!(state.all_copies().len(), copies, "seed {seed}");
+            assert_eq!(state.cost_with_originals(), cost, "seed {seed}");
             hoists += 1;
         }
     }
