@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use ckpt_passes::analysis::shapes::runtime_shapes;
 use ckpt_passes::graph::{
     Attribute, AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorId,
     TensorKind,
@@ -153,6 +154,89 @@ fn shapes_are_those_of_the_runtime() {
             if (tensor.element, tensor.shape.clone()) != expected {
                 let what = format!("{:?} {:?}", tensor.element, tensor.shape);
                 faults.push(complaint(case, what));
+            }
+        }
+    }
+    check(faults, cases.len());
+}
+
+/// Of inputs whose sizes above two have names, if `named`; not in weights and what they are multiplied with.
+fn known_shapes(case: &Value, named: bool) -> Vec<Option<Vec<Dimension>>> {
+    let (mut graph, node) = build(case);
+    InferShapes::default().run(&mut graph).expect("shapes");
+    let is = |names: &[&str]| names.iter().any(|name| node.op_type.starts_with(name));
+    let recurrent = is(&["RNN", "GRU", "LSTM"]);
+    for (position, input) in graph.inputs.clone().into_iter().enumerate() {
+        let sizes = graph.tensor(input).declared.clone().expect("a shape");
+        let is_weight = position > 0 && (recurrent || is(&["Conv"]));
+        let last = match () {
+            _ if is_weight || !named => 0,
+            _ if recurrent => 2,
+            _ => sizes.len(),
+        };
+        let name = |(axis, size)| match size {
+            Dimension::Known(size @ 3..) if axis < last => Dimension::Symbol(format!("d{size}")),
+            other => other,
+        };
+        graph.tensor_mut(input).declared = Some(sizes.into_iter().enumerate().map(name).collect());
+    }
+    let mut shapes = runtime_shapes(&graph);
+    let outputs = node.outputs.iter();
+    outputs.map(|id| shapes[(*id)?.index()].take()).collect()
+}
+
+/// Their rules leave some dimensions open; what is known of the others is not compared.
+const PARTLY_KNOWN: [&str; 11] = [
+    "Einsum",
+    "GRUGrad",
+    "GRUTraining",
+    "GroupNormalization",
+    "LSTMGrad",
+    "LSTMTraining",
+    "OneHot",
+    "Pad",
+    "Resize",
+    "TopK",
+    "Upsample",
+];
+
+#[test]
+fn what_is_known_of_shapes_beforehand_is_what_a_session_knows() {
+    let text = fs::read_to_string("testdata/known_shapes.json").expect("the measured shapes");
+    let measured: Vec<Value> = serde_json::from_str(&text).expect("a list of cases");
+    let cases = cases();
+    assert_eq!(cases.len(), measured.len());
+    let mut faults = Vec::new();
+    for (case, measured) in cases.iter().zip(&measured) {
+        assert_eq!(case["op"], measured["op"]);
+        for (named, key) in [(false, "numbers"), (true, "names")] {
+            let Some(expected) = measured[key].as_array() else {
+                continue;
+            };
+            let dimension = |dimension: &Value| match dimension {
+                Value::Null => Dimension::Unknown,
+                Value::String(name) => Dimension::Symbol(name.clone()),
+                number => Dimension::Known(number.as_u64().expect("a size")),
+            };
+            // The rule of MaxPool rounds down whatever ceil_mode says, that of SimplifiedLayerNormalization reduces one axis
+            // alone; then the runtime allocates what it needs.
+            let is_wrong = match texts(case, "op") {
+                "MaxPool" => case["attributes"]["ceil_mode"] == 1,
+                "SimplifiedLayerNormalization" => case["attributes"]["axis"] == 1,
+                _ => false,
+            };
+            let partly = PARTLY_KNOWN.contains(&texts(case, "op"));
+            let compared = |shape: &Vec<Dimension>| !partly || !shape.contains(&Dimension::Unknown);
+            let known = known_shapes(case, named);
+            for (known, expected) in known.into_iter().zip(expected) {
+                let list = expected.as_array();
+                let expected_shape = list.map(|list| list.iter().map(dimension).collect());
+                let (known, expected_shape) =
+                    (known.filter(compared), expected_shape.filter(compared));
+                if *expected != Value::Bool(false) && !is_wrong && known != expected_shape {
+                    let what = format!("{key}: {known:?}, a session has {expected}");
+                    faults.push(complaint(case, what));
+                }
             }
         }
     }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::named_sizes::{Asked, Read};
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
 use crate::operators::{self, RuntimeShape};
 
@@ -72,9 +73,9 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
         .collect()
 }
 
-/// By tensor: its shape as the runtime has it, `None` where it has none. Where the file declares
-/// none, the runtime infers one for the operators that it has a rule for.
-pub(crate) fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+/// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
+/// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes.
+pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     let mut inference = Inference::of(graph);
     for &id in graph.order() {
         inference.node(graph, id);
@@ -136,24 +137,60 @@ impl Inference {
         let Inference { shapes, constants } = self;
         let node = graph.node(id);
         let output = node.output(position)?;
-        let is_declared = shapes[output.index()].is_some();
-        if node.is("", "Transpose") {
-            return permuted(known(shapes, node.input(0))?, node);
-        }
-        if let Some(reduced) = reduced(graph, constants, shapes, node) {
-            return Some(reduced);
-        }
         match operators::runtime_shape(node, position) {
             RuntimeShape::Of(input) => known(shapes, node.input(input)).cloned(),
             RuntimeShape::Broadcast => broadcast(shapes, node),
-            RuntimeShape::Expanded => expanded(graph, constants, shapes, id, output),
-            RuntimeShape::Other if !is_declared => inferred(graph, shapes, id, output),
+            RuntimeShape::Expanded => expanded(graph, constants, shapes, node, output),
             RuntimeShape::Other if node.is("", "Reshape") => {
-                reshaped(graph, constants, shapes, id, output)
+                reshaped(graph, constants, shapes, node, output)
             }
-            RuntimeShape::Other => numbers(graph, constants, shapes, id, output),
+            RuntimeShape::Other => self.by_rule(graph, node, position),
+            RuntimeShape::Resized => {
+                self.by_numbers(graph, node, position, |at, first, is| first[at] == *is)
+            }
+            RuntimeShape::Numbered => {
+                self.by_numbers(graph, node, position, |_, _, is| is_number(is))
+            }
+            RuntimeShape::Windowed => {
+                self.by_numbers(graph, node, position, |at, _, is| at < 2 || is_number(is))
+            }
+            RuntimeShape::AllNumbered => {
+                let first = known(shapes, node.input(0))?;
+                self.by_rule(graph, node, position)
+                    .filter(|_| all_numbers(first))
+            }
             RuntimeShape::Unknown => None,
         }
+    }
+
+    /// What the operator's rule says of the output at `position`.
+    fn by_rule(&self, graph: &Graph, node: &Node, position: usize) -> Option<Vec<Dimension>> {
+        let inputs = node.inputs.iter().copied().flatten();
+        let inputs = inputs.map(|tensor| Read {
+            tensor,
+            shape: known(&self.shapes, Some(tensor)).map(Vec::as_slice),
+            is_constant: self.constants[tensor.index()],
+        });
+        Asked::new(graph, node, position, inputs.collect()).answer()
+    }
+
+    /// The same, but that a dimension that is no number in the first input is unknown, unless the rule `says`, by its position, the
+    /// first input's dimensions and what it is.
+    fn by_numbers(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        position: usize,
+        says: impl Fn(usize, &[Dimension], &Dimension) -> bool,
+    ) -> Option<Vec<Dimension>> {
+        let first = known(&self.shapes, node.input(0))?;
+        let mut shape = self.by_rule(graph, node, position)?;
+        for (at, dimension) in shape.iter_mut().enumerate().take(first.len()) {
+            if !is_number(&first[at]) && !says(at, first, dimension) {
+                *dimension = Dimension::Unknown;
+            }
+        }
+        Some(shape)
     }
 }
 
@@ -246,71 +283,31 @@ fn constants(graph: &Graph) -> Vec<bool> {
     constants
 }
 
-fn permuted(from: &[Dimension], node: &Node) -> Option<Vec<Dimension>> {
-    let dimension = |axis: usize| from.get(axis).cloned();
-    match node.ints("perm") {
-        Some(axes) => axes
-            .iter()
-            .map(|&axis| dimension(usize::try_from(axis).ok()?))
-            .collect(),
-        None => Some(from.iter().rev().cloned().collect()),
-    }
-}
-
-/// A reduction along constant axes: what is left, and ones.
-fn reduced(
-    graph: &Graph,
-    constants: &[bool],
-    shapes: &[Option<Vec<Dimension>>],
-    node: &Node,
-) -> Option<Vec<Dimension>> {
-    const REDUCTIONS: [&str; 4] = ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"];
-    if !node.domain.is_empty() || !REDUCTIONS.contains(&node.op_type.as_str()) {
-        return None;
-    }
-    let from = known(shapes, node.input(0))?;
-    let axes = match (node.ints("axes"), node.input(1)) {
-        (Some(axes), _) => axes,
-        (None, Some(axes)) if constants[axes.index()] => match &graph.tensor(axes).constant {
-            Some(Constant::Ints(axes)) if !axes.is_empty() => axes,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    let keeps = node.int("keepdims").unwrap_or(1) != 0;
-    let is_reduced = |axis: usize| {
-        let [axis, rank] = [axis, from.len()].map(|n| n as i64);
-        axes.contains(&axis) || axes.contains(&(axis - rank))
-    };
-    let left = from
-        .iter()
-        .enumerate()
-        .filter_map(|(axis, dimension)| match is_reduced(axis) {
-            false => Some(dimension.clone()),
-            true => keeps.then_some(Dimension::Known(1)),
-        });
-    Some(left.collect())
-}
-
-/// An Expand whose shape is not constant: what the first input says in numbers.
+/// An Expand: to a shape of which only the rank is known, unless it is constant.
 fn expanded(
     graph: &Graph,
     constants: &[bool],
     shapes: &[Option<Vec<Dimension>>],
-    node: NodeId,
+    node: &Node,
     output: TensorId,
 ) -> Option<Vec<Dimension>> {
-    let of = graph.node(node);
-    let first = known(shapes, of.input(0))?;
-    if constants[of.input(1)?.index()] {
-        return inferred(graph, shapes, node, output);
-    }
-    let output = graph.tensor(output);
-    let rank = match (&output.shape, &output.declared) {
-        (Some(shape), _) => shape.len(),
-        (None, declared) => declared.as_ref()?.len(),
+    let first = known(shapes, node.input(0))?;
+    let to = node.input(1)?;
+    let to: Vec<Dimension> = match &graph.tensor(to).constant {
+        Some(Constant::Ints(sizes)) if constants[to.index()] => sizes
+            .iter()
+            .map(|&size| u64::try_from(size).map_or(Dimension::Unknown, Dimension::Known))
+            .collect(),
+        _ => {
+            let output = graph.tensor(output);
+            let rank = match (&output.shape, &output.declared) {
+                (Some(shape), _) => shape.len(),
+                (None, declared) => declared.as_ref()?.len(),
+            };
+            vec![Dimension::Unknown; rank]
+        }
     };
-    Some(broadcast_all(&[first, &vec![Dimension::Unknown; rank]]))
+    Some(broadcast_all(&[first, &to]))
 }
 
 /// A Reshape to a constant shape: its numbers, and what is left over where all else is a number.
@@ -318,10 +315,9 @@ fn reshaped(
     graph: &Graph,
     constants: &[bool],
     shapes: &[Option<Vec<Dimension>>],
-    node: NodeId,
+    node: &Node,
     output: TensorId,
 ) -> Option<Vec<Dimension>> {
-    let node = graph.node(node);
     let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
     let concrete = graph.tensor(output).shape.as_ref()?;
     let Some(Constant::Ints(sizes)) = &graph.tensor(to).constant else {
@@ -344,78 +340,12 @@ fn reshaped(
     Some(dimensions.collect())
 }
 
-/// What follows from inputs of which every dimension is a number, and from constants.
-fn numbers(
-    graph: &Graph,
-    constants: &[bool],
-    shapes: &[Option<Vec<Dimension>>],
-    node: NodeId,
-    output: TensorId,
-) -> Option<Vec<Dimension>> {
-    let node = graph.node(node);
-    let from = operators::shape_by_values_from(node).unwrap_or(usize::MAX);
-    let is_known = |(position, input): (usize, &Option<TensorId>)| {
-        input.is_none_or(|input| match position >= from {
-            true => constants[input.index()],
-            false => known(shapes, Some(input)).is_some_and(|shape| all_numbers(shape)),
-        })
-    };
-    if node.inputs.is_empty() || !node.inputs.iter().enumerate().all(is_known) {
-        return None;
-    }
-    let concrete = graph.tensor(output).shape.as_ref()?;
-    Some(
-        concrete
-            .iter()
-            .map(|&size| Dimension::Known(size))
-            .collect(),
-    )
-}
-
 fn all_numbers(shape: &[Dimension]) -> bool {
-    shape.iter().all(|d| matches!(d, Dimension::Known(_)))
+    shape.iter().all(is_number)
 }
 
-/// The concrete shape, with the symbols of those inputs that have the same dimension.
-fn inferred(
-    graph: &Graph,
-    shapes: &[Option<Vec<Dimension>>],
-    node: NodeId,
-    output: TensorId,
-) -> Option<Vec<Dimension>> {
-    let shape = graph.tensor(output).shape.as_ref()?;
-    let node = graph.node(node);
-    let of_shape = node.is("", "Shape") || node.is("", "Size");
-    if !of_shape && node.input(0).is_some_and(|id| shapes[id.index()].is_none()) {
-        return None;
-    }
-    let reads = node.inputs.iter().flatten();
-    let inputs: Vec<(&[u64], &[Dimension])> = reads
-        .filter_map(|&id| {
-            let concrete = graph.tensor(id).shape.as_ref()?;
-            let known = shapes[id.index()].as_ref()?;
-            (concrete.len() == known.len()).then_some((concrete.as_slice(), known.as_slice()))
-        })
-        .collect();
-    let symbol = |position: usize, size: u64| {
-        let here = inputs
-            .iter()
-            .filter(|(concrete, _)| concrete.get(position) == Some(&size))
-            .map(|(_, known)| &known[position]);
-        let anywhere = inputs.iter().flat_map(|(concrete, known)| {
-            let same = concrete.iter().zip(known.iter());
-            same.filter(|&(&s, _)| s == size)
-                .map(|(_, dimension)| dimension)
-        });
-        // Where inputs meet, what one of them says stands.
-        let unknown = |dimension: &&Dimension| **dimension == Dimension::Unknown;
-        let said = here.clone().find(|dimension| !unknown(dimension));
-        let number = Dimension::Known(size);
-        let other = here.chain(anywhere).next();
-        said.or(other).cloned().unwrap_or(number)
-    };
-    let dimensions = shape.iter().enumerate();
-    Some(dimensions.map(|(i, &size)| symbol(i, size)).collect())
+fn is_number(dimension: &Dimension) -> bool {
+    matches!(dimension, Dimension::Known(_))
 }
 
 #[cfg(test)]

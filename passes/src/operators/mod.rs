@@ -47,6 +47,7 @@ use entry::{
     output_twice, per_input_element, per_output_element,
 };
 pub use fusing::Fusing;
+pub(crate) use view::StandIn;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 
@@ -235,11 +236,19 @@ pub enum RuntimeShape {
     Expanded,
     /// By another rule of the operator.
     Other,
+    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is.
+    Resized,
+    /// By a rule that does not take over a dimension of the first input that is no number.
+    Numbered,
+    /// By a rule that does not take over a spatial dimension of the first input that is no number.
+    Windowed,
+    /// By a rule for first inputs of which all dimensions are numbers.
+    AllNumbered,
 }
 
 /// How the runtime works out the shape of the output at `position`. It has rules for the standard's operators (but
-/// for two that it takes for functions), and for few of its own (measured: what sessions on real
-/// training graphs know; random graphs in `tests/real_runs.rs`).
+/// for two that it takes for functions), and for few of its own (measured: `tools/measure_known_shapes.py`). A rule of which
+/// not all dimensions come out counts as none where few graphs have the operator.
 pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
     const FIRST: [&str; 22] = [
         "Abs",
@@ -265,15 +274,20 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "Sqrt",
         "Tanh",
     ];
-    const FIRST_GRADIENT: [&str; 10] = [
+    const FIRST_GRADIENT: [&str; 15] = [
+        "BiasFastGeluGrad_dX",
+        "BiasGeluGrad_dX",
         "DropoutGrad",
         "FastGeluGrad",
         "GeluGrad",
         "LayerNormalizationGrad",
         "LeakyReluGrad",
+        "LogSoftmaxGrad",
         "LogSoftmaxGrad_13",
+        "QuickGeluGrad",
         "ReluGrad",
         "SigmoidGrad",
+        "SoftmaxGrad",
         "SoftmaxGrad_13",
         "TanhGrad",
     ];
@@ -288,10 +302,26 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         ("", "Expand") => RuntimeShape::Expanded,
         (MICROSOFT, "PassThrough") => RuntimeShape::Of(position),
         (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => RuntimeShape::Of(0),
-        (MICROSOFT, "SplitTraining") => RuntimeShape::Unknown,
-        (MICROSOFT, name) if name == "SoftmaxCrossEntropyLossGrad" || !name.contains("Grad") => {
+        (MICROSOFT, "LayerNormalizationGrad") => RuntimeShape::Of(2),
+        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position < 2 => RuntimeShape::Of(position),
+        (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
+        (MICROSOFT, "LSTMTraining") if position != 4 => RuntimeShape::Unknown,
+        (MICROSOFT, "SoftmaxCrossEntropyLossGrad" | "SoftmaxCrossEntropyLossInternalGrad") => {
             RuntimeShape::Other
         }
+        ("", "Pad" | "Slice" | "Split") => RuntimeShape::Resized,
+        ("", "Resize" | "Tile" | "Upsample") => RuntimeShape::Numbered,
+        ("", "TopK") | (MICROSOFT, "SplitTraining") => RuntimeShape::AllNumbered,
+        ("", "Squeeze") if node.ints("axes").is_none() && node.input(1).is_none() => {
+            RuntimeShape::AllNumbered
+        }
+        ("", "AveragePool" | "Conv" | "ConvTranspose" | "LpPool" | "MaxPool") => {
+            RuntimeShape::Windowed
+        }
+        ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization" | "OneHot") => {
+            RuntimeShape::Unknown
+        }
+        (MICROSOFT, name) if !name.contains("Grad") => RuntimeShape::Other,
         ("", _) => RuntimeShape::Other,
         _ => RuntimeShape::Unknown,
     }
@@ -324,20 +354,6 @@ pub fn dimensions_from(
             _ => return None,
         },
     })
-}
-
-/// From which input on the values, not the shapes alone, decide the shape of what the node writes; `None` if it has no
-/// such input. Source: the standard's shape inference.
-pub fn shape_by_values_from(node: &Node) -> Option<usize> {
-    match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "ConstantOfShape" | "Range") => Some(0),
-        (
-            "",
-            "OneHot" | "Pad" | "ReduceMax" | "ReduceMean" | "ReduceMin" | "ReduceSum" | "Resize"
-            | "Slice" | "Split" | "Squeeze" | "Tile" | "TopK" | "Unsqueeze",
-        ) => Some(1),
-        _ => None,
-    }
 }
 
 /// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout according to its
@@ -445,11 +461,19 @@ pub fn family(graph: &Graph, node: &Node) -> Family {
 /// `None` for an operator without a rule.
 pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Outputs, Fault>> {
     let view = View {
-        graph,
-        node,
         uses: Some(uses),
+        ..View::alone(graph, node)
     };
     of(node).map(|operator| (operator.shape)(&view))
+}
+
+/// The same with other inputs; `None` for a node that has no rule or does not take them.
+pub(crate) fn infer_instead(graph: &Graph, node: &Node, stand_ins: &[StandIn]) -> Option<Outputs> {
+    let view = View {
+        stand_ins,
+        ..View::alone(graph, node)
+    };
+    (of(node)?.shape)(&view).ok()
 }
 
 fn of(node: &Node) -> Option<&'static Operator> {

@@ -154,6 +154,19 @@ pub(crate) struct View<'a> {
     pub(crate) node: &'a Node,
     /// Who makes the inputs, where that is known.
     pub(crate) uses: Option<&'a Uses>,
+    /// What stands in for inputs; empty for the graph as it is.
+    pub(crate) stand_ins: &'a [StandIn],
+}
+
+/// An input of another shape than the graph's.
+#[derive(Clone, Debug)]
+pub(crate) struct StandIn {
+    /// Instead of this one.
+    pub(crate) tensor: TensorId,
+    /// `None`: unknown.
+    pub(crate) shape: Option<Vec<u64>>,
+    /// Are its contents those of the tensor, as far as they are known, or unknown?
+    pub(crate) keeps_contents: bool,
 }
 
 impl<'a> View<'a> {
@@ -163,6 +176,7 @@ impl<'a> View<'a> {
             graph,
             node,
             uses: None,
+            stand_ins: &[],
         }
     }
 
@@ -192,7 +206,15 @@ impl<'a> View<'a> {
     }
 
     fn tensor(&self, id: TensorId) -> Option<Input<'a>> {
-        Input::of(self.graph.tensor(id))
+        let tensor = self.graph.tensor(id);
+        match self.stand_ins.iter().find(|other| other.tensor == id) {
+            None => Input::of(tensor),
+            Some(other) => Some(Input {
+                element: tensor.element?,
+                shape: other.shape.as_deref()?,
+                constant: tensor.constant.as_ref().filter(|_| other.keeps_contents),
+            }),
+        }
     }
 
     /// Is the output at `position` wanted?

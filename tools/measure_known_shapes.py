@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What ONNX Runtime knows of the shapes of single operators' results before anything runs: writes
+testdata/known_shapes.json, a line for each case of testdata/operators.json.
+
+    .venv/bin/python tools/measure_known_shapes.py
+
+Each operator is alone in a graph whose outputs are declared without shapes; recorded is what a session then says of
+them: a number, a name or null for each dimension, and null for a shape of which nothing is known. "numbers" is for
+inputs of known sizes, "names" for inputs whose sizes above two are names, equal sizes of one name; not in weights and what they are multiplied
+with. Scalars and unknown shapes look the same, so results that are scalars are left out (false).
+"""
+
+import json
+import os
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata")
+
+
+def known(case, named):
+    """By output: what a session knows of it. None if it refuses the graph."""
+    names, inputs, constants = [], [], []
+    for position, tensor in enumerate(case["inputs"]):
+        names.append("" if tensor is None else "in%d" % position)
+        if tensor is None:
+            continue
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype({"float": "float32"}.get(tensor["type"], tensor["type"])))
+        if "values" in tensor:
+            values = np.array(tensor["values"], helper.tensor_dtype_to_np_dtype(kind)).reshape(tensor["shape"])
+            constants.append(numpy_helper.from_array(values, names[-1]))
+            continue
+        recurrent = case["op"].startswith(("RNN", "GRU", "LSTM"))
+        is_weight = position > 0 and (recurrent or case["op"].startswith("Conv"))
+        last = 0 if is_weight or not named else 2 if recurrent else len(tensor["shape"])
+        shape = ["d%d" % size if size > 2 and axis < last else size for axis, size in enumerate(tensor["shape"])]
+        inputs.append(helper.make_tensor_value_info(names[-1], kind, shape))
+    outputs = ["" if output is None else "out%d" % i for i, output in enumerate(case["outputs"])]
+    node = helper.make_node(case["op"], names, outputs, domain=case["domain"], **case["attributes"])
+    returned = [onnx.ValueInfoProto(name=name) for name in outputs if name]
+    graph = helper.make_graph([node], "case", inputs, returned, constants)
+    imports = [helper.make_opsetid("", case["opset"]), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports)
+    model.ir_version = 8
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # the runtime's own exceptions have no common base
+        return None
+    shapes = {output.name: output.shape or None for output in session.get_outputs()}
+    result = [shapes.get(name) for name in outputs]
+    return [False if output and not output["shape"] else shape for output, shape in zip(case["outputs"], result)]
+
+
+def main():
+    with open(os.path.join(FOLDER, "operators.json")) as file:
+        cases = json.load(file)
+    results = [{"op": case["op"], "numbers": known(case, False), "names": known(case, True)} for case in cases]
+    refused = [result["op"] for result in results if result["numbers"] is None]
+    with open(os.path.join(FOLDER, "known_shapes.json"), "w") as file:
+        file.write("[\n" + ",\n".join(json.dumps(result) for result in results) + "\n]\n")
+    print("%d cases; refused: %s" % (len(results), " ".join(refused) or "none"))
+
+
+if __name__ == "__main__":
+    main()
