@@ -17,13 +17,16 @@ use ckpt_passes::analysis::liveness::Liveness;
 use ckpt_passes::analysis::optimized::optimized_order;
 use ckpt_passes::analysis::order::ExecutionOrder;
 use ckpt_passes::analysis::settings::RuntimeSettings;
+use ckpt_passes::analysis::shapes::runtime_shapes;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::optimize::{BudgetRequest, Options, measure};
+use ckpt_passes::pass::Pass as _;
 use ckpt_passes::program::Solving;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
+use ckpt_passes::transform::infer_shapes::InferShapes;
 use serde_json::Value;
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
@@ -88,6 +91,65 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
         assert_success(&output);
         assert_optimized_as_simulated(&rewritten);
     }
+}
+
+#[test]
+fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
+    for (model, dims, budget) in [
+        ("resnet18", "batch=2", "fixed+40%"),
+        ("vgg16", "batch=1", "fixed+90%"),
+        ("triplet", "batch=1", "fixed+40%"),
+        ("cross_modal", "batch=2", "fixed+40%"),
+        ("unet_nearest", "batch=1", "fixed+75%"),
+        ("ortmodule_gpt_small", "x_dim0=8 y_dim0=1024", "fixed+40%"),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let original = root().join(format!("testdata/models/{model}.onnx"));
+        assert_shapes_known(&original, dims);
+        let rewritten = folder.path().join("rewritten.onnx");
+        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+            .args([&original, &rewritten])
+            .args(["--budget", budget])
+            .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
+            .output()
+            .expect("ckpt-opt starts");
+        assert_success(&output);
+        assert_shapes_known(&rewritten, dims);
+    }
+}
+
+fn assert_shapes_known(path: &Path, dims: &str) {
+    let tool = OsStr::new("tools/measure_known_shapes.py");
+    let output = python([tool, path.as_os_str()]);
+    assert_success(&output);
+    let measured: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut graph = Model::open(path)
+        .and_then(|model| model.graph())
+        .expect("a graph");
+    let bindings = dims.split(' ').map(|dim| {
+        let (name, size) = dim.split_once('=').expect("a dimension");
+        (name.to_owned(), size.parse().expect("a size"))
+    });
+    let bindings = bindings.collect();
+    InferShapes { bindings }.run(&mut graph).expect("shapes");
+    let shapes = runtime_shapes(&graph);
+    let shape = |id: TensorId| -> Value {
+        let dimension = |dimension: &Dimension| match dimension {
+            Dimension::Known(size) => Value::from(*size),
+            Dimension::Symbol(name) => Value::from(name.as_str()),
+            Dimension::Unknown => Value::Null,
+        };
+        // A session does not tell scalars from unknown shapes.
+        let shape = shapes[id.index()].as_ref().filter(|s| !s.is_empty());
+        shape.map_or(Value::Null, |shape| shape.iter().map(dimension).collect())
+    };
+    let mut compared = 0;
+    for (name, measured) in measured.as_object().expect("an object") {
+        let id = graph.tensor_named(name).expect("a tensor");
+        assert_eq!(shape(id), *measured, "{}: {name}", path.display());
+        compared += 1;
+    }
+    assert!(compared > 100, "{}: {compared} tensors", path.display());
 }
 
 /// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with

@@ -2,7 +2,8 @@
 """What ONNX Runtime knows of the shapes of single operators' results before anything runs: writes
 testdata/known_shapes.json, a line for each case of testdata/operators.json.
 
-    .venv/bin/python tools/measure_known_shapes.py
+    .venv/bin/python tools/measure_known_shapes.py          all of them
+    .venv/bin/python tools/measure_known_shapes.py MODEL    prints, by tensor, the same of what a graph's nodes write
 
 Each operator is alone in a graph whose outputs are declared without shapes; recorded is what a session then says of
 them: a number, a name or null for each dimension, and null for a shape of which nothing is known. "numbers" is for
@@ -12,6 +13,7 @@ with. Scalars and unknown shapes look the same, so results that are scalars are 
 
 import json
 import os
+import sys
 
 import numpy as np
 import onnx
@@ -45,19 +47,41 @@ def known(case, named):
     imports = [helper.make_opsetid("", case["opset"]), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports)
     model.ir_version = 8
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        shapes = shapes_of_outputs(model)
     except Exception:  # the runtime's own exceptions have no common base
         return None
-    shapes = {output.name: output.shape or None for output in session.get_outputs()}
     result = [shapes.get(name) for name in outputs]
     return [False if output and not output["shape"] else shape for output, shape in zip(case["outputs"], result)]
 
 
+def shapes_of_outputs(model):
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return {output.name: output.shape or None for output in session.get_outputs()}
+
+
+def of_model(path):
+    """By tensor that a node writes: what a session knows of its shape, with what the file declares."""
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    for tensor in [tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]:
+        graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        graph.initializer.remove(tensor)
+    declared = {info.name: info for info in graph.value_info}
+    returned = {info.name for info in graph.output}
+    written = [name for node in graph.node if node.op_type != "Constant" for name in node.output if name]
+    graph.output.extend(declared.get(name, onnx.ValueInfoProto(name=name)) for name in written if name not in returned)
+    shapes = shapes_of_outputs(model)
+    return {name: shapes[name] for name in written}
+
+
 def main():
+    if len(sys.argv) > 1:
+        print(json.dumps(of_model(sys.argv[1])))
+        return
     with open(os.path.join(FOLDER, "operators.json")) as file:
         cases = json.load(file)
     results = [{"op": case["op"], "numbers": known(case, False), "names": known(case, True)} for case in cases]

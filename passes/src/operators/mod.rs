@@ -298,6 +298,12 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
     match (node.domain.as_str(), node.op_type.as_str()) {
         ("", "GreaterOrEqual" | "LessOrEqual") => RuntimeShape::Unknown,
         ("", name) if FIRST.contains(&name) => RuntimeShape::Of(0),
+        ("", "BatchNormalization" | "InstanceNormalization" | "LayerNormalization")
+        | (MICROSOFT, "BatchNormInternal")
+            if position == 0 =>
+        {
+            RuntimeShape::Of(0)
+        }
         ("", name) if BROADCAST.contains(&name) => RuntimeShape::Broadcast,
         ("", "Expand") => RuntimeShape::Expanded,
         (MICROSOFT, "PassThrough") => RuntimeShape::Of(position),
@@ -348,7 +354,6 @@ pub fn dimensions_from(
         ("", "AveragePool" | "Conv" | "GlobalAveragePool" | "MaxPool") if first => {
             (0, vec![(0, 0)])
         }
-        ("", "BatchNormalization" | "LayerNormalization") if first => (0, same()),
         _ => match runtime_shape(node, position) {
             RuntimeShape::Of(input) => (input, same()),
             _ => return None,
