@@ -33,7 +33,7 @@ const CORRECTIONS: usize = 4;
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
-/// Another attempt leaves this part of the budget free.
+/// Another attempt leaves this part of the budget free; less is not worth another look.
 const SPARE: u64 = 20_000;
 
 /// Up to this part of a budget need not be used.
@@ -145,12 +145,15 @@ impl<'o> Pipeline<'o> {
             Box::new(Portfolio::new(&task, own, &self.orders))
         });
         let is_written = budgets.contains(&BudgetRequest::Smallest);
-        let (least, thinning) = match is_written {
-            true => (planner.smallest(), Thinning::Thorough),
-            false => (planner.smallest_in_passing(), Thinning::Quick),
+        let refused = |reason| OptimizeError::Refused { strategy, reason };
+        let (least, mut smallest) = match is_written {
+            true => self.smallest_of(planner.smallest_few().map_err(refused)?),
+            false => {
+                let least = planner.smallest_in_passing().map_err(refused)?;
+                let smallest = self.smallest(&least, Thinning::Quick);
+                (least, smallest)
+            }
         };
-        let least = least.map_err(|reason| OptimizeError::Refused { strategy, reason })?;
-        let mut smallest = self.smallest(&least, thinning);
         let asked = strategy == Strategy::Auto;
         let mut rivals = asked.then(|| Rivals::of(&task));
         if is_written {
@@ -242,8 +245,8 @@ impl<'o> Pipeline<'o> {
         request: BudgetRequest,
     ) -> Result<Optimized, OptimizeError> {
         let reached = smallest.need();
-        // A hair's breadth more lets the search look for a cheaper plan with the same peak.
-        let reached = reached + Bytes(reached.0 / 500);
+        // It lets the search look for a cheaper plan with the same peak.
+        let reached = reached + hair(reached);
         let budget = self.budget(request, reached);
         let mut chosen = None;
         let candidate = if let Some(same) = self.without_copies(budget) {
@@ -310,8 +313,8 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
         let reserve = self.options.reserve;
-        let least = planner.smallest().unwrap_or_else(|_| least.clone());
-        let smallest = self.smallest(&least, Thinning::Thorough);
+        let few = planner.smallest_few();
+        let (_, smallest) = self.smallest_of(few.unwrap_or_else(|_| vec![least.clone()]));
         let smallest = self.smaller(smallest, rivals);
         if smallest.need() <= budget {
             return Ok(smallest);
@@ -333,7 +336,7 @@ impl<'o> Pipeline<'o> {
             if let Some(least) = least.filter(|least| least.predicted_peak < best.need()) {
                 let other = self.smallest(&least, Thinning::Thorough);
                 if other.need() < best.need() {
-                    best = other;
+                    best = self.with_fewer_barriers(&least, other);
                 }
             }
         }
@@ -460,6 +463,25 @@ impl<'o> Pipeline<'o> {
             .or_else(|| Some(smallest.clone()))
     }
 
+    /// The plan for which the runtime needs least, with every barrier that helps.
+    fn smallest_of(&self, plans: Vec<Plan>) -> (Plan, Candidate) {
+        let with_barriers = |plan: Plan| {
+            let smallest = self.smallest(&plan, Thinning::Thorough);
+            (plan, smallest)
+        };
+        let all: Vec<(Plan, Candidate)> = plans.into_iter().map(with_barriers).collect();
+        let least = all.iter().map(|(_, smallest)| smallest.need()).min();
+        let near = least.unwrap_or_default() + hair(least.unwrap_or_default());
+        all.into_iter()
+            .filter(|(_, smallest)| smallest.need() <= near)
+            .map(|(plan, smallest)| {
+                let less = self.with_fewer_barriers(&plan, smallest);
+                (plan, less)
+            })
+            .min_by_key(|(plan, smallest)| (smallest.need(), plan.added))
+            .unwrap_or_else(|| with_barriers(Plan::default()))
+    }
+
     /// The plan with the smallest peak, with every barrier that helps.
     fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
         let (mut graph, costs) = self.apply(plan);
@@ -468,6 +490,33 @@ impl<'o> Pipeline<'o> {
         // It fits by construction; if not, the simulation of the candidate tells.
         let _ = EnforceOrder { budget, ..open }.run(&mut graph);
         self.candidate(graph, plan)
+    }
+
+    /// `smallest`, or what needs less because not every barrier is there: they take some room as well.
+    fn with_fewer_barriers(&self, plan: &Plan, smallest: Candidate) -> Candidate {
+        let (graph, costs) = self.apply(plan);
+        let within = |budget: Bytes, thinning: Thinning| {
+            let mut graph = graph.clone();
+            let enforced = self.enforce(budget, &costs, thinning).run(&mut graph);
+            let candidate = enforced.is_ok().then(|| self.candidate(graph, plan))?;
+            (candidate.need() < smallest.need()).then_some(candidate)
+        };
+        let provider = self.options.device.provider;
+        let planned = Liveness::in_file_order(&graph, provider, &costs).peak;
+        let (mut missed, mut reached) = (planned, smallest.need() - smallest.extra());
+        let mut less = None;
+        for _ in 0..CORRECTIONS {
+            let budget = missed + Bytes((reached - missed).0 / 2);
+            match within(budget, Thinning::Quick) {
+                Some(found) => (reached, less) = (budget, Some(found)),
+                None => missed = budget,
+            }
+        }
+        less.map_or(smallest.clone(), |less| {
+            within(reached, Thinning::Thorough)
+                .filter(|thorough| thorough.need() <= less.need())
+                .unwrap_or(less)
+        })
     }
 
     fn candidate(&self, graph: Graph, plan: &Plan) -> Candidate {
@@ -491,6 +540,7 @@ impl<'o> Pipeline<'o> {
                 Ok(plan) => plan,
                 // The smallest may fit, though it needs more than the target.
                 Err(Unplanned::TooLarge(smallest)) => {
+                    let least = least.filter(|l| l.predicted_peak <= smallest.predicted_peak);
                     let smallest = least.cloned().unwrap_or(smallest);
                     if smallest.predicted_peak >= budget {
                         return Err(Missed::TooLarge);
@@ -748,6 +798,11 @@ fn has_sums(known: &Summary) -> bool {
     names.any(|name| sums.clone().any(|sum| sum.name == name))
 }
 
+/// A hair's breadth: peaks that differ by less are as good as the same.
+fn hair(peak: Bytes) -> Bytes {
+    Bytes(peak.0 / 500)
+}
+
 /// Nanoseconds of all nodes.
 fn time(graph: &Graph, costs: &[Cost]) -> u64 {
     let times = graph.order().iter().map(|id| costs[id.index()].time.0);
@@ -802,6 +857,11 @@ impl Searches {
         self.chosen = Some((chosen, budget));
         Some(chosen)
     }
+
+    fn cheaper_in_chosen(&mut self, budget: Bytes, below: u64) -> Result<Plan, Missed> {
+        let chosen = self.choose(budget).ok_or(Missed::TooLarge)?;
+        self.searches[chosen].cheaper(budget, below)
+    }
 }
 
 impl Planner for Searches {
@@ -810,10 +870,10 @@ impl Planner for Searches {
     }
 
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
-        let found = match self.choose(budget) {
-            Some(chosen) => self.searches[chosen].cheaper(budget, below),
-            None => Err(Missed::TooLarge),
-        };
+        let mut found = self.cheaper_in_chosen(budget, below);
+        if matches!(found, Err(Missed::TooLarge)) && self.chosen.take().is_some() {
+            found = self.cheaper_in_chosen(budget, below);
+        }
         found.map_err(|missed| match missed {
             Missed::TooLarge => Unplanned::TooLarge(self.smallest().unwrap_or_default()),
             Missed::TooSlow => Unplanned::TooSlow,
@@ -824,10 +884,14 @@ impl Planner for Searches {
         self.searches.first()?.sketch(budget)
     }
 
-    /// Looks in one order only: what an order needs least is much the same in all.
     fn smallest(&mut self) -> Result<Plan, String> {
-        let first = self.searches.first_mut();
-        Ok(first.map(Search::smallest).unwrap_or_default())
+        let least = self.smallest_few()?.into_iter();
+        let least = least.min_by_key(|plan| (plan.predicted_peak, plan.added));
+        Ok(least.unwrap_or_default())
+    }
+
+    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
+        Ok(self.searches.iter_mut().map(Search::smallest).collect())
     }
 
     fn smallest_in_passing(&mut self) -> Result<Plan, String> {

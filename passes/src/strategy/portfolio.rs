@@ -91,6 +91,12 @@ impl Others {
             search,
         })
     }
+
+    fn least(&self) -> Option<Plan> {
+        let peak = |judged: &&Judged| judged.plan.predicted_peak;
+        let least = self.plans.iter().min_by_key(peak);
+        least.map(|judged| judged.plan.clone())
+    }
 }
 
 impl Planner for Portfolio<'_> {
@@ -139,12 +145,16 @@ impl Planner for Portfolio<'_> {
     }
 
     fn smallest(&mut self) -> Result<Plan, String> {
-        let mut plans = vec![self.own.smallest()?];
+        Ok(Self::least(self.smallest_few()?))
+    }
+
+    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
+        let mut plans = self.own.smallest_few()?;
         if let Some(others) = self.others() {
-            plans.extend(others.plans.iter().map(|judged| judged.plan.clone()));
             plans.push(others.search.smallest());
+            plans.extend(others.least());
         }
-        Ok(Self::least(plans))
+        Ok(plans)
     }
 
     fn smallest_in_passing(&mut self) -> Result<Plan, String> {
