@@ -3,7 +3,7 @@
 testdata/known_shapes.json, a line for each case of testdata/operators.json.
 
     .venv/bin/python tools/measure_known_shapes.py          all of them
-    .venv/bin/python tools/measure_known_shapes.py MODEL    prints, by tensor, the same of what a graph's nodes write
+    .venv/bin/python tools/measure_known_shapes.py MODEL... prints, by tensor, the same of what nodes write, a line for a graph
 
 Each operator is alone in a graph whose outputs are declared without shapes; recorded is what a session then says of
 them: a number, a name or null for each dimension, and null for a shape of which nothing is known. "numbers" is for
@@ -80,7 +80,8 @@ def of_model(path):
 
 def main():
     if len(sys.argv) > 1:
-        print(json.dumps(of_model(sys.argv[1])))
+        for path in sys.argv[1:]:
+            print(json.dumps(of_model(path)))
         return
     with open(os.path.join(FOLDER, "operators.json")) as file:
         cases = json.load(file)

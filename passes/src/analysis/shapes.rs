@@ -310,7 +310,7 @@ fn expanded(
     Some(broadcast_all(&[first, &to]))
 }
 
-/// A Reshape to a constant shape: its numbers, and what is left over where all else is a number.
+/// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number.
 fn reshaped(
     graph: &Graph,
     constants: &[bool],
@@ -326,11 +326,17 @@ fn reshaped(
     if !constants[to.index()] || sizes.len() != concrete.len() {
         return None;
     }
-    let numbers = from.is_some_and(|from| all_numbers(from));
+    let copies = node.int("allowzero").unwrap_or(0) == 0;
+    // What is copied takes no part in what is left over.
+    let numbers = from.is_some_and(|from| {
+        let copied = |i: usize| copies && sizes.get(i) == Some(&0);
+        let mut dimensions = from.iter().enumerate();
+        dimensions.all(|(i, dimension)| copied(i) || is_number(dimension))
+    });
     let dimensions = sizes.iter().zip(concrete).enumerate();
     let dimensions = dimensions.map(|(i, (&size, &concrete))| match size {
         1.. => Dimension::Known(concrete),
-        0 if node.int("allowzero").unwrap_or(0) == 0 => {
+        0 if copies => {
             let copied = from.and_then(|from| from.get(i));
             copied.cloned().unwrap_or(Dimension::Unknown)
         }
@@ -401,12 +407,14 @@ mod tests {
             <float[n,3,8] a, float[n,3,8] b, float[n,6] c, float[m,2] d>
             { to = Constant <value_ints = [-1, 3, 8]> () a = Reshape(x, to) b = Relu(a)
               same = Constant <value_ints = [0, 6]> () c = Reshape(y, same)
+              flat = Constant <value_ints = [0, -1]> () e = Reshape(y, flat)
               two = Constant <value_ints = [-1, 2]> () d = Reshape(y, two) }";
         let bindings = [("n".to_owned(), 1), ("m".to_owned(), 3)].into();
         assert_eq!(bound(text, "a", &bindings), "1 3 8");
         assert_eq!(bound(text, "b", &bindings), "1 3 8");
         assert_eq!(bound(text, "c", &bindings), "n 6");
         assert_eq!(bound(text, "d", &bindings), "m 2");
+        assert_eq!(bound(text, "e", &bindings), "n 6");
     }
 
     #[test]

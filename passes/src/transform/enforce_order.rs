@@ -14,6 +14,8 @@ mod choice;
 mod placement;
 mod thinning;
 
+use std::collections::HashMap;
+
 use crate::analysis::cost::Cost;
 use crate::analysis::liveness;
 use crate::bytes::Bytes;
@@ -116,12 +118,16 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
         .max()
         .map_or(-1, i64::from);
     let mut next = (first..).zip(barriers).peekable();
+    // By tensor: what its readers read instead.
+    let mut latest: HashMap<TensorId, TensorId> = HashMap::new();
     for (position, &id) in old.iter().enumerate() {
+        let mut waits = None;
         if let Some((number, barrier)) = next.next_if(|(_, b)| b.before as usize == position) {
-            let inputs: Vec<TensorId> = std::iter::once(barrier.passed)
-                .chain(barrier.waits.iter().copied())
-                .map(TensorId)
-                .collect();
+            let passed = TensorId(barrier.passed);
+            let inputs: Vec<TensorId> =
+                std::iter::once(latest.get(&passed).copied().unwrap_or(passed))
+                    .chain(barrier.waits.iter().copied().map(TensorId))
+                    .collect();
             // Every output has to be named: the kernel writes as many as it has inputs.
             let outputs: Vec<TensorId> = inputs
                 .iter()
@@ -145,10 +151,20 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
                 read,
                 written,
             )));
-            let reads = &mut graph.node_mut(id).inputs;
-            if let Some(input) = reads.iter_mut().find(|input| **input == Some(inputs[0])) {
-                *input = Some(outputs[0]);
+            latest.insert(passed, outputs[0]);
+            waits = Some(barrier);
+        }
+        let follows = placement::follows(graph.node(id));
+        let is_waited = |tensor: TensorId| waits.is_some_and(|b| TensorId(b.passed) == tensor);
+        for input in graph.node_mut(id).inputs.iter_mut().flatten() {
+            if let Some(&barrier) = latest.get(input)
+                && (follows || is_waited(*input))
+            {
+                *input = barrier;
             }
+        }
+        if let Some(barrier) = waits.filter(|barrier| !barrier.lasts) {
+            latest.remove(&TensorId(barrier.passed));
         }
         order.push(id);
     }

@@ -2,7 +2,7 @@
 
 use crate::analysis::cost::Cost;
 use crate::analysis::skeleton::{Share, Skeleton};
-use crate::graph::{Graph, NodeId, TensorKind, Uses};
+use crate::graph::{Graph, Node, NodeId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
 
 /// By position: is there to be a barrier before this node?
@@ -15,6 +15,8 @@ pub(super) struct Barrier {
     pub(super) before: u32,
     /// The tensor that is passed through to it.
     pub(super) passed: u32,
+    /// Do later readers of that tensor read what comes out of the barrier as well?
+    pub(super) lasts: bool,
     /// One tensor of every node that it waits for.
     pub(super) waits: Vec<u32>,
 }
@@ -30,6 +32,16 @@ pub(super) struct Placement {
     signal: Vec<Option<u32>>,
     /// By node: may others wait for it?
     waitable: Vec<bool>,
+    /// By node: does it read what an earlier barrier passes through from that barrier?
+    follows: Vec<bool>,
+}
+
+/// Can `node` read any of its inputs from a PassThrough? What a YieldOp hands over has memory of its own, which
+/// PassThrough refuses (measured); a Shape or a Size runs behind the producer of its input, and had better not run late.
+/// What subgraphs read goes by its name.
+pub(super) fn follows(node: &Node) -> bool {
+    let by_place = node.is("", "Shape") || node.is("", "Size");
+    !by_place && !node.is("com.microsoft", "YieldOp") && node.captures.is_empty()
 }
 
 impl Placement {
@@ -74,6 +86,11 @@ impl Placement {
         Placement {
             passed: graph.order().iter().map(passed).collect(),
             signal: (0..base.len()).map(signal).collect(),
+            follows: graph
+                .order()
+                .iter()
+                .map(|&id| follows(graph.node(id)))
+                .collect(),
             waitable,
             producer,
             base,
@@ -122,6 +139,7 @@ impl Placement {
                     barriers.push(Barrier {
                         before: node as u32,
                         passed,
+                        lasts: !self.base.owned[passed as usize],
                         waits,
                     });
                 }
@@ -146,15 +164,17 @@ impl Placement {
         };
         let mut position = Vec::with_capacity(self.base.len() + barriers.len());
         let mut next = barriers.iter().peekable();
+        // By tensor: what its readers read instead.
+        let mut latest: Vec<u32> = (0..self.base.size.len() as u32).collect();
         for node in 0..self.base.len() {
             let barrier = next.next_if(|barrier| barrier.before as usize == node);
-            let mut replaced = None;
             if let Some(barrier) = barrier {
-                let reads = || std::iter::once(barrier.passed).chain(barrier.waits.iter().copied());
+                let passed = latest[barrier.passed as usize];
+                let reads = || std::iter::once(passed).chain(barrier.waits.iter().copied());
                 let first = skeleton.size.len() as u32;
                 let writes: Vec<u32> = reads().zip(first..).map(|(_, new)| new).collect();
                 for tensor in reads() {
-                    skeleton.size.push(self.base.size[tensor as usize]);
+                    skeleton.size.push(skeleton.size[tensor as usize]);
                     skeleton.owned.push(false);
                     skeleton.output.push(false);
                 }
@@ -170,31 +190,26 @@ impl Placement {
                 skeleton.reads_only_shape.push(false);
                 skeleton.fusing.push(Fusing::No);
                 position.push(node as u32);
-                replaced = Some((barrier.passed, first));
+                latest[barrier.passed as usize] = first;
             }
-            let mut once = replaced;
-            skeleton
-                .reads
-                .push(self.base.reads.get(node).iter().map(|&tensor| match once {
-                    Some((old, new)) if old == tensor => {
-                        once = None;
-                        new
-                    }
-                    _ => tensor,
-                }));
+            let waits = barrier.map(|barrier| barrier.passed);
+            let read = |tensor: u32| match self.follows[node] || waits == Some(tensor) {
+                true => latest[tensor as usize],
+                false => tensor,
+            };
+            let reads = self.base.reads.get(node).iter();
+            skeleton.reads.push(reads.map(|&tensor| read(tensor)));
             skeleton
                 .writes
                 .push(self.base.writes.get(node).iter().copied());
-            skeleton.shares.push(
-                self.base
-                    .shares
-                    .get(node)
-                    .iter()
-                    .map(|&share| match replaced {
-                        Some((old, new)) if old == share.read => Share { read: new, ..share },
-                        _ => share,
-                    }),
-            );
+            let shares = self.base.shares.get(node).iter();
+            skeleton.shares.push(shares.map(|&share| Share {
+                read: read(share.read),
+                ..share
+            }));
+            if let Some(barrier) = barrier.filter(|barrier| !barrier.lasts) {
+                latest[barrier.passed as usize] = barrier.passed;
+            }
             skeleton.workspace.push(self.base.workspace[node]);
             skeleton
                 .reads_only_shape
