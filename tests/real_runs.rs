@@ -126,7 +126,7 @@ fn assert_shapes_known(paths: &[PathBuf], dims: &str) -> usize {
     assert_success(&output);
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(text.lines().count(), paths.len());
-    let measured = text.lines().map(|line| serde_json::from_str(line));
+    let measured = text.lines().map(serde_json::from_str);
     let each = paths.iter().zip(measured);
     each.map(|(path, measured)| compare_shapes(path, dims, &measured.expect("JSON")))
         .sum()

@@ -87,9 +87,10 @@ fn a_hoisted_mirror_is_held_back_by_one_barrier() {
     insta::assert_snapshot!(changes(&graph, &enforced), @r#"
       db = Mul(dc, b)
     - a2 = Exp(x)
+    - dx = Mul(db, a2)
     + "x/barrier_0", "db/barrier_0" = PassThrough(x, db)
     + a2 = Exp("x/barrier_0")
-      dx = Mul(db, a2)
+    + dx = Mul("db/barrier_0", a2)
     "#);
     assert_eq!(peaks(&enforced), [500, 500]);
 }
@@ -171,10 +172,11 @@ fn accumulators_that_the_runtime_puts_off_are_waited_for() {
     insta::assert_snapshot!(changes(&graph, &enforced), @r#"
       a_done = InPlaceAccumulatorV2(wa, ga, reset)
     - d = Exp(gb)
+    - b_done = InPlaceAccumulatorV2(wb, gb, reset)
+    - e = Exp(d)
     + "gb/barrier_0", "a_done/barrier_0" = PassThrough(gb, a_done)
     + d = Exp("gb/barrier_0")
-      b_done = InPlaceAccumulatorV2(wb, gb, reset)
-    - e = Exp(d)
+    + b_done = InPlaceAccumulatorV2(wb, "gb/barrier_0", reset)
     + "d/barrier_1", "b_done/barrier_1" = PassThrough(d, b_done)
     + e = Exp("d/barrier_1")
       y = Exp(e)
