@@ -747,12 +747,16 @@ fn written_files_can_be_verified_again() {
     folder.add("testdata/models/vgg16.onnx", "other.onnx");
     let other = ["verify", "in.onnx", "other.onnx", "--dim", "batch=1"];
     assert_eq!(folder.output(other).status.code(), Some(1));
-    // The copy is no part of what was read first.
-    assert_snapshot!(folder.run(["verify", "out.onnx", "in.onnx"]), @r#"
-    exit status 1
-    --- errors
-    error: in.onnx does not stand for out.onnx: BatchNormalizationGrad "bn1_grad" reads "c1" as input 1, not the value of "c1/recompute_1"
-    "#);
+    // Barriers only forward, so a copy has the original's value.
+    assert_snapshot!(folder.run(["verify", "out.onnx", "in.onnx"]), @r"
+    exit status 0
+    --- output
+    equivalent: every tensor of the first graph is computed by the same operators from the same inputs, or by a variant that is known to compute the same, or was allowed
+
+    peak                          before       after
+    DEFAULT order                159 KiB     189 KiB
+    PRIORITY_BASED order         161 KiB     189 KiB
+    ");
 }
 
 #[test]

@@ -329,6 +329,26 @@ fn a_copy_may_not_read_memory_at_another_time() {
 }
 
 #[test]
+fn what_a_barrier_of_the_original_forwards_may_be_copied_and_forwarded_again() {
+    let graph = |nodes: &str| {
+        let head = "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>";
+        let body =
+            "g (float[4] x, float[4] w) => (float[4] y) <float[4] a, float[4] b, float[4] c>";
+        Graph::parse(&format!("{head} {body} {{ {nodes} }}")).unwrap()
+    };
+    let first = "[a] a = Exp(x) [b] b = Sin(w) [wait] b2, a2 = com.microsoft.PassThrough(b, a)";
+    let original = graph(&format!("{first} [c] c = Neg(b2) [y] y = Add(c, a2)"));
+    let copied = |reads: &str| {
+        graph(&format!(
+            "{first} [c] c = Neg(b2) [again] a3 = Exp <__recompute = 1> (x) \
+             [wait2] b4, a4 = com.microsoft.PassThrough <__recompute = 1> (b, a3) [y] y = Add(c, {reads})"
+        ))
+    };
+    verify(&original, &copied("a4")).unwrap();
+    insta::assert_snapshot!(verify(&original, &copied("b4")).unwrap_err(), @r#"Add "y" reads "b4" as input 1, not the value of "a2""#);
+}
+
+#[test]
 fn results_that_look_alike_may_differ_if_memory_is_updated_between() {
     let original = SHARED.replace(
         "[y] y = Sum(",

@@ -132,6 +132,17 @@ impl Values {
         permitted: &BTreeSet<String>,
     ) {
         let node = graph.node(id);
+        if node.is("com.microsoft", "PassThrough") {
+            // Whatever forwards a value again is a barrier, a copy of this one as well.
+            for (output, input) in trust::aliases(node) {
+                if let (Some(output), Some(input)) = (node.output(output), node.input(input))
+                    && !updated[input.index()]
+                {
+                    self.of[output.index()] = self.of[input.index()];
+                }
+            }
+            return;
+        }
         let read = |tensor: &Option<TensorId>| tensor.map(|tensor| self.of[tensor.index()]);
         let computation = Computation::of(node, node.inputs.iter().map(read).collect());
         let training = self.training_mode(graph, node);
