@@ -1,10 +1,13 @@
-//! What an operator's rule about sizes says of names: which dimension of an output is which dimension of an input.
+//! What an operator's rule about sizes says of names: which dimensions of the outputs are which dimensions of the inputs.
 //!
 //! The rule is asked again with another size for each name. A dimension that becomes this size has the name; one that changes
 //! otherwise is unknown; one that no name changes is a number.
 
 use crate::graph::{Dimension, Graph, Node, TensorId};
 use crate::operators::{self, StandIn};
+
+/// Of a node with more names nothing is said: the rule would be asked too often.
+const MOST_NAMES: usize = 64;
 
 /// An input, as the runtime knows it.
 pub(super) struct Read<'a> {
@@ -14,22 +17,12 @@ pub(super) struct Read<'a> {
     pub(super) is_constant: bool,
 }
 
-/// A node whose rule is asked.
-pub(super) struct Asked<'a> {
-    graph: &'a Graph,
-    node: &'a Node,
-    /// The output's.
-    position: usize,
-    reads: Vec<Read<'a>>,
-    names: Vec<Name<'a>>,
-}
-
-/// What inputs have instead of a number.
+/// What inputs have instead of a number. Unknown dimensions of one size count as one.
 struct Name<'a> {
     dimension: &'a Dimension,
     /// What it is.
     size: u64,
-    /// Positions in `reads`, and in their shapes.
+    /// Inputs, and where in their shapes.
     places: Vec<(usize, usize)>,
 }
 
@@ -40,88 +33,98 @@ impl Name<'_> {
     }
 }
 
-impl<'a> Asked<'a> {
-    /// `graph` needs concrete shapes.
-    pub(super) fn new(
-        graph: &'a Graph,
-        node: &'a Node,
-        position: usize,
-        reads: Vec<Read<'a>>,
-    ) -> Asked<'a> {
-        let mut names: Vec<Name> = Vec::new();
-        for (i, read) in reads.iter().enumerate() {
-            let sizes = graph.tensor(read.tensor).shape.iter().flatten();
-            let dimensions = read.shape.into_iter().flatten().zip(sizes);
-            for (j, (dimension, &size)) in dimensions.enumerate() {
-                let known = names
-                    .iter_mut()
-                    .find(|name| (name.dimension, name.size) == (dimension, size));
-                match (dimension, known) {
-                    (Dimension::Known(_), _) => {}
-                    (Dimension::Symbol(_), Some(name)) => name.places.push((i, j)),
-                    _ => names.push(Name {
-                        dimension,
-                        size,
-                        places: vec![(i, j)],
-                    }),
-                }
-            }
-        }
-        Asked {
-            graph,
-            node,
-            position,
-            reads,
-            names,
-        }
-    }
-
-    /// `None` if the rule needs to know more.
-    pub(super) fn answer(&self) -> Option<Vec<Dimension>> {
-        let sizes = self.with_other_sizes(|_| false)?;
-        let mut shape: Vec<Dimension> = sizes.iter().map(|&n| Dimension::Known(n)).collect();
-        for (i, name) in self.names.iter().enumerate() {
-            // What has to be equal changes together. What may not change at all has to be some number.
-            let others = self
-                .with_other_sizes(|other| other == i)
-                .or_else(|| self.with_other_sizes(|other| self.names[other].size == name.size));
-            let Some(others) = others.filter(|others| others.len() == sizes.len()) else {
-                continue;
-            };
-            for ((dimension, &size), other) in shape.iter_mut().zip(&sizes).zip(others) {
-                let is_named = (size, other) == (name.size, name.other_size());
-                match dimension {
-                    _ if other == size => {}
-                    Dimension::Known(_) if is_named => *dimension = name.dimension.clone(),
-                    Dimension::Symbol(_) if is_named => {}
-                    _ => *dimension = Dimension::Unknown,
-                }
-            }
-        }
-        Some(shape)
-    }
-
-    /// The output's sizes, if the names that are `varied`, by their positions, have other ones.
-    fn with_other_sizes(&self, varied: impl Fn(usize) -> bool) -> Option<Vec<u64>> {
-        let stand_in = |(i, read): (usize, &Read)| {
-            let mut shape = self.graph.tensor(read.tensor).shape.clone();
-            for (n, name) in self.names.iter().enumerate() {
-                let places = name.places.iter().filter(|(of, _)| *of == i && varied(n));
-                if let Some(shape) = &mut shape {
-                    places.for_each(|&(_, place)| shape[place] = name.other_size());
-                }
-            }
-            StandIn {
+/// By output of `node`: what its rule says. `reads` are its inputs, each once; `graph` needs concrete shapes.
+/// O(names · inputs and outputs).
+pub(super) fn outputs(
+    graph: &Graph,
+    node: &Node,
+    mut reads: Vec<Read<'_>>,
+) -> Vec<Option<Vec<Dimension>>> {
+    reads.sort_by_key(|read| read.tensor);
+    reads.dedup_by_key(|read| read.tensor);
+    let ask = |varied: &[&Name]| {
+        let mut stand_ins: Vec<StandIn> = reads
+            .iter()
+            .map(|read| StandIn {
                 tensor: read.tensor,
-                shape: shape.filter(|_| read.shape.is_some()),
+                shape: read
+                    .shape
+                    .and_then(|_| graph.tensor(read.tensor).shape.clone()),
                 keeps_contents: read.is_constant,
+            })
+            .collect();
+        for name in varied {
+            for &(input, place) in &name.places {
+                if let Some(shape) = &mut stand_ins[input].shape {
+                    shape[place] = name.other_size();
+                }
             }
+        }
+        operators::infer_instead(graph, node, &stand_ins)
+    };
+    let (Some(names), Some(plain)) = (names(graph, &reads), ask(&[])) else {
+        return Vec::new();
+    };
+    let number = |&size: &u64| Dimension::Known(size);
+    let mut shapes: Vec<Option<Vec<Dimension>>> = plain
+        .iter()
+        .map(|output| Some(output.as_ref()?.shape.iter().map(number).collect()))
+        .collect();
+    for name in &names {
+        // What has to be equal changes together. What may not change at all has to be some number.
+        let equal = || {
+            let equal = names.iter().filter(|other| other.size == name.size);
+            equal.collect::<Vec<_>>()
         };
-        let stand_ins: Vec<StandIn> = self.reads.iter().enumerate().map(stand_in).collect();
-        let mut outputs = operators::infer_instead(self.graph, self.node, &stand_ins)?;
-        outputs
-            .get_mut(self.position)?
-            .take()
-            .map(|known| known.shape)
+        if let Some(others) = ask(&[name]).or_else(|| ask(&equal())) {
+            let compared = plain.iter().zip(&others);
+            for (shape, (plain, other)) in shapes.iter_mut().zip(compared) {
+                if let (Some(shape), Some(plain), Some(other)) = (shape, plain, other) {
+                    compare(shape, &plain.shape, &other.shape, name);
+                }
+            }
+        }
+    }
+    shapes
+}
+
+/// Of all inputs; `None` if there are too many.
+fn names<'r>(graph: &Graph, reads: &[Read<'r>]) -> Option<Vec<Name<'r>>> {
+    let mut names: Vec<Name> = Vec::new();
+    for (i, read) in reads.iter().enumerate() {
+        let sizes = graph.tensor(read.tensor).shape.iter().flatten();
+        let dimensions = read.shape.into_iter().flatten().zip(sizes);
+        let named = |&(_, (dimension, _)): &(usize, (&Dimension, &u64))| {
+            !matches!(dimension, Dimension::Known(_))
+        };
+        for (j, (dimension, &size)) in dimensions.enumerate().filter(named) {
+            let key = (dimension, size);
+            match names.iter().position(|n| (n.dimension, n.size) == key) {
+                Some(name) => names[name].places.push((i, j)),
+                None if names.len() == MOST_NAMES => return None,
+                None => names.push(Name {
+                    dimension,
+                    size,
+                    places: vec![(i, j)],
+                }),
+            }
+        }
+    }
+    Some(names)
+}
+
+/// Says in `shape` what `name` is responsible for: sizes that are `others` when it has its other size.
+fn compare(shape: &mut [Dimension], sizes: &[u64], others: &[u64], name: &Name) {
+    if sizes.len() != others.len() {
+        return;
+    }
+    for ((dimension, &size), &other) in shape.iter_mut().zip(sizes).zip(others) {
+        let is_named = (size, other) == (name.size, name.other_size());
+        match dimension {
+            _ if other == size => {}
+            Dimension::Known(_) if is_named => *dimension = name.dimension.clone(),
+            Dimension::Symbol(_) if is_named => {}
+            _ => *dimension = Dimension::Unknown,
+        }
     }
 }

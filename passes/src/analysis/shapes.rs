@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::named_sizes::{Asked, Read};
+use super::named_sizes::{self, Read};
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
 use crate::operators::{self, RuntimeShape};
 
@@ -119,79 +119,79 @@ impl Inference {
 
     /// What the runtime makes of a node's results, once its inputs have been looked at.
     pub(crate) fn node(&mut self, graph: &Graph, id: NodeId) {
-        for (position, output) in graph.node(id).outputs.iter().enumerate() {
+        let inferred = self.inferred(graph, id);
+        for (output, inferred) in graph.node(id).outputs.iter().zip(inferred) {
             let Some(output) = *output else { continue };
-            let inferred = self.inferred(graph, id, position);
             let declared = self.shapes[output.index()].take();
             self.shapes[output.index()] = merged(declared, inferred);
         }
     }
 
-    /// What the runtime infers of the result at `position` from the node's inputs.
-    pub(crate) fn inferred(
-        &self,
-        graph: &Graph,
-        id: NodeId,
-        position: usize,
-    ) -> Option<Vec<Dimension>> {
+    /// What the runtime infers of each result from the node's inputs.
+    pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<Option<Vec<Dimension>>> {
         let Inference { shapes, constants } = self;
         let node = graph.node(id);
-        let output = node.output(position)?;
-        match operators::runtime_shape(node, position) {
-            RuntimeShape::Of(input) => known(shapes, node.input(input)).cloned(),
-            RuntimeShape::Broadcast => broadcast(shapes, node),
-            RuntimeShape::Expanded => expanded(graph, constants, shapes, node, output),
-            RuntimeShape::Other if node.is("", "Reshape") => {
-                reshaped(graph, constants, shapes, node, output)
+        let first = known(shapes, node.input(0));
+        // What the operator's rule says.
+        let mut ruled: Option<Vec<Option<Vec<Dimension>>>> = None;
+        let mut by_rule = |position: usize| {
+            let ruled = ruled.get_or_insert_with(|| self.by_rule(graph, node));
+            ruled.get_mut(position)?.take()
+        };
+        let mut inferred = |position: usize| {
+            let output = node.output(position)?;
+            match operators::runtime_shape(node, position) {
+                RuntimeShape::Of(input) => known(shapes, node.input(input)).cloned(),
+                RuntimeShape::Broadcast => broadcast(shapes, node),
+                RuntimeShape::Expanded => expanded(graph, constants, shapes, node, output),
+                RuntimeShape::Other if node.is("", "Reshape") => {
+                    reshaped(graph, constants, shapes, node, output)
+                }
+                RuntimeShape::Other => by_rule(position),
+                RuntimeShape::Resized => {
+                    let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
+                    Some(by_numbers(first?, by_rule(position)?, says))
+                }
+                RuntimeShape::Numbered => Some(by_numbers(first?, by_rule(position)?, |_, is| {
+                    is_number(is)
+                })),
+                RuntimeShape::Windowed => {
+                    let says = |at: usize, is: &Dimension| at < 2 || is_number(is);
+                    Some(by_numbers(first?, by_rule(position)?, says))
+                }
+                RuntimeShape::AllNumbered => {
+                    by_rule(position).filter(|_| first.is_some_and(|first| all_numbers(first)))
+                }
+                RuntimeShape::Unknown => None,
             }
-            RuntimeShape::Other => self.by_rule(graph, node, position),
-            RuntimeShape::Resized => {
-                self.by_numbers(graph, node, position, |at, first, is| first[at] == *is)
-            }
-            RuntimeShape::Numbered => {
-                self.by_numbers(graph, node, position, |_, _, is| is_number(is))
-            }
-            RuntimeShape::Windowed => {
-                self.by_numbers(graph, node, position, |at, _, is| at < 2 || is_number(is))
-            }
-            RuntimeShape::AllNumbered => {
-                let first = known(shapes, node.input(0))?;
-                self.by_rule(graph, node, position)
-                    .filter(|_| all_numbers(first))
-            }
-            RuntimeShape::Unknown => None,
-        }
+        };
+        (0..node.outputs.len()).map(&mut inferred).collect()
     }
 
-    /// What the operator's rule says of the output at `position`.
-    fn by_rule(&self, graph: &Graph, node: &Node, position: usize) -> Option<Vec<Dimension>> {
+    fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
         let inputs = node.inputs.iter().copied().flatten();
-        let inputs = inputs.map(|tensor| Read {
+        let reads = inputs.map(|tensor| Read {
             tensor,
             shape: known(&self.shapes, Some(tensor)).map(Vec::as_slice),
             is_constant: self.constants[tensor.index()],
         });
-        Asked::new(graph, node, position, inputs.collect()).answer()
+        named_sizes::outputs(graph, node, reads.collect())
     }
+}
 
-    /// The same, but that a dimension that is no number in the first input is unknown, unless the rule `says`, by its position, the
-    /// first input's dimensions and what it is.
-    fn by_numbers(
-        &self,
-        graph: &Graph,
-        node: &Node,
-        position: usize,
-        says: impl Fn(usize, &[Dimension], &Dimension) -> bool,
-    ) -> Option<Vec<Dimension>> {
-        let first = known(&self.shapes, node.input(0))?;
-        let mut shape = self.by_rule(graph, node, position)?;
-        for (at, dimension) in shape.iter_mut().enumerate().take(first.len()) {
-            if !is_number(&first[at]) && !says(at, first, dimension) {
-                *dimension = Dimension::Unknown;
-            }
+/// `shape`, but that a dimension that is no number in the `first` input is unknown, unless the rule `says`, by its position
+/// and what it is.
+fn by_numbers(
+    first: &[Dimension],
+    mut shape: Vec<Dimension>,
+    says: impl Fn(usize, &Dimension) -> bool,
+) -> Vec<Dimension> {
+    for (at, (dimension, first)) in shape.iter_mut().zip(first).enumerate() {
+        if !is_number(first) && !says(at, dimension) {
+            *dimension = Dimension::Unknown;
         }
-        Some(shape)
     }
+    shape
 }
 
 /// What the file says; of what the caller owns, the sizes.
@@ -357,6 +357,7 @@ fn is_number(dimension: &Dimension) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{AttributeValue, ElementType, Node, Tensor};
     use crate::pass::Pass;
     use crate::transform::infer_shapes::InferShapes;
 
@@ -437,5 +438,36 @@ mod tests {
         let bindings = [("n".to_owned(), 4), ("m".to_owned(), 4)].into();
         assert_eq!(bound(text, "a", &bindings), "4 4");
         assert_eq!(bound(text, "b", &bindings), "n 1");
+    }
+
+    /// Work that grew with the square of the width would take minutes.
+    #[test]
+    fn the_widest_nodes_are_followed() {
+        const WIDTH: usize = 50_000;
+        let mut graph = Graph::new("wide");
+        graph.opsets.insert(String::new(), 13);
+        let mut tensor = |name: String, kind, size| {
+            let mut tensor = Tensor::new(name, kind);
+            tensor.element = Some(ElementType::Float);
+            tensor.shape = Some(vec![size]);
+            let symbol = (kind == TensorKind::Input).then(|| Dimension::Symbol("n".to_owned()));
+            tensor.declared = symbol.map(|symbol| vec![symbol]);
+            Some(graph.add_tensor(tensor))
+        };
+        let of = 0..WIDTH;
+        let inputs = of
+            .clone()
+            .map(|i| tensor(format!("x{i}"), TensorKind::Input, 1));
+        let inputs: Vec<_> = inputs.collect();
+        let parts = of.map(|i| tensor(format!("y{i}"), TensorKind::Value, 1));
+        let parts: Vec<_> = parts.collect();
+        let whole = tensor("whole".to_owned(), TensorKind::Value, WIDTH as u64);
+        graph.inputs = inputs.iter().copied().flatten().collect();
+        let mut concat = Node::new("concat", "", "Concat", inputs, vec![whole]);
+        concat.set_attribute("axis", AttributeValue::Int(0));
+        graph.add_node(concat);
+        graph.add_node(Node::new("split", "", "Split", vec![whole], parts));
+        assert_eq!(described(&graph, "whole"), "?");
+        assert_eq!(described(&graph, "y7"), "?");
     }
 }

@@ -472,7 +472,7 @@ pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Ou
     of(node).map(|operator| (operator.shape)(&view))
 }
 
-/// The same with other inputs; `None` for a node that has no rule or does not take them.
+/// The same with other inputs, in the sequence of their tensors; `None` for a node that has no rule or does not take them.
 pub(crate) fn infer_instead(graph: &Graph, node: &Node, stand_ins: &[StandIn]) -> Option<Outputs> {
     let view = View {
         stand_ins,

@@ -154,7 +154,7 @@ pub(crate) struct View<'a> {
     pub(crate) node: &'a Node,
     /// Who makes the inputs, where that is known.
     pub(crate) uses: Option<&'a Uses>,
-    /// What stands in for inputs; empty for the graph as it is.
+    /// What stands in for inputs, by tensor; empty for the graph as it is.
     pub(crate) stand_ins: &'a [StandIn],
 }
 
@@ -207,13 +207,19 @@ impl<'a> View<'a> {
 
     fn tensor(&self, id: TensorId) -> Option<Input<'a>> {
         let tensor = self.graph.tensor(id);
-        match self.stand_ins.iter().find(|other| other.tensor == id) {
-            None => Input::of(tensor),
-            Some(other) => Some(Input {
-                element: tensor.element?,
-                shape: other.shape.as_deref()?,
-                constant: tensor.constant.as_ref().filter(|_| other.keeps_contents),
-            }),
+        match self
+            .stand_ins
+            .binary_search_by_key(&id, |other| other.tensor)
+        {
+            Err(_) => Input::of(tensor),
+            Ok(place) => {
+                let other = &self.stand_ins[place];
+                Some(Input {
+                    element: tensor.element?,
+                    shape: other.shape.as_deref()?,
+                    constant: tensor.constant.as_ref().filter(|_| other.keeps_contents),
+                })
+            }
         }
     }
 

@@ -53,6 +53,7 @@ impl Pass for HideSizes {
         let mut hiding = Hiding {
             anchor,
             inference: Inference::of(graph),
+            inferred: None,
             order: Vec::with_capacity(graph.order().len()),
             zeros: HashMap::new(),
             forwarded: HashMap::new(),
@@ -86,6 +87,8 @@ fn anchor(graph: &Graph) -> Option<TensorId> {
 struct Hiding {
     anchor: TensorId,
     inference: Inference,
+    /// Of one node: what the runtime infers of its results.
+    inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
     order: Vec<NodeId>,
     /// By rank: as many zeros, of which the runtime does not know that they are.
     zeros: HashMap<usize, TensorId>,
@@ -114,7 +117,13 @@ impl Hiding {
         let Some(mut shape) = shape.filter(|shape| are_numbers(shape)) else {
             return;
         };
-        let dimension = match self.inference.inferred(graph, id, position) {
+        let inferred = match self.inferred.take() {
+            Some((of, inferred)) if of == id => inferred,
+            _ => self.inference.inferred(graph, id),
+        };
+        let here = inferred.get(position).cloned().flatten();
+        self.inferred = Some((id, inferred));
+        let dimension = match here {
             // What follows from the inputs, if only it were not declared.
             Some(inferred) if inferred.len() == shape.len() => {
                 let known = inferred
@@ -169,6 +178,7 @@ impl Hiding {
                 let rank = known.len();
                 let forwarded = self.forwarded(graph, read, rank);
                 graph.node_mut(id).inputs[input] = Some(forwarded);
+                self.inferred = None;
                 pairs.first()?.0
             }
         };
