@@ -2,8 +2,8 @@
 //!
 //! Left alone, the DEFAULT order hoists mirrors to the front and puts accumulators off to the
 //! end. `PassThrough(x, t…) -> (x', t'…)` forwards its inputs without a copy, so a reader of x'
-//! runs after the producers of every t. Whoever reads x or a t further on in the file reads x' or t': it is to run after
-//! them as well, and needs no barrier of its own for that. A barrier before node i waits for every *open* node:
+//! runs after the producers of every t. Whoever reads x further on in the file reads x' as well: it is to run
+//! after them anyway, and needs no barrier of its own for that. A barrier before node i waits for every *open* node:
 //! earlier in the file, and read by nobody up to i. With it, all earlier nodes run before i.
 //!
 //! A barrier at every node makes any order a chain. Most are not needed: barriers are added where
@@ -153,8 +153,6 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
                 written,
             )));
             latest.insert(passed, outputs[0]);
-            let waits_for = barrier.waits.iter().map(|&tensor| TensorId(tensor));
-            latest.extend(waits_for.zip(outputs[1..].iter().copied()));
             waits = Some(barrier);
         }
         let follows = placement::follows(graph.node(id));
