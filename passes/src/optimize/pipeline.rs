@@ -870,12 +870,20 @@ impl Planner for Searches {
     }
 
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let is_new = |&(_, known): &(usize, Bytes)| known != budget;
+        let before = self.chosen.filter(is_new).is_some();
         let mut found = self.cheaper_in_chosen(budget, below);
-        if matches!(found, Err(Missed::TooLarge)) && self.chosen.take().is_some() {
+        if matches!(found, Err(Missed::TooLarge)) && before {
+            // Another order may reach what the one that was chosen for more does not.
+            self.chosen = None;
             found = self.cheaper_in_chosen(budget, below);
         }
         found.map_err(|missed| match missed {
-            Missed::TooLarge => Unplanned::TooLarge(self.smallest().unwrap_or_default()),
+            // Much the same in all orders, where nobody asked for the very smallest.
+            Missed::TooLarge => {
+                let first = self.searches.first_mut();
+                Unplanned::TooLarge(first.map(Search::smallest).unwrap_or_default())
+            }
             Missed::TooSlow => Unplanned::TooSlow,
         })
     }
