@@ -68,52 +68,48 @@ fn all_execution_orders_of_graphs_with_a_yield_op_are_simulated_exactly() {
     assert_simulated(folder.path(), GRAPHS, &orders);
 }
 
+/// The bundled graphs, sizes, and budgets that are feasible in any settings.
+const BUNDLED: [(&str, &str, &str); 6] = [
+    ("resnet18", "batch=2", "fixed+40%"),
+    ("vgg16", "batch=2", "fixed+90%"),
+    ("triplet", "batch=1", "fixed+40%"),
+    ("cross_modal", "batch=2", "fixed+40%"),
+    ("unet_nearest", "batch=1", "fixed+75%"),
+    ("ortmodule_gpt_small", "x_dim0=8 y_dim0=1024", "fixed+40%"),
+];
+
+/// A bundled graph, and what becomes of it in the folder.
+fn rewrite(folder: &Path, bundled: (&str, &str, &str), settings: &str) -> [PathBuf; 2] {
+    let (model, dims, budget) = bundled;
+    let original = root().join(format!("testdata/models/{model}.onnx"));
+    let rewritten = folder.join("rewritten.onnx");
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", budget, "--runtime-settings", settings])
+        .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    [original, rewritten]
+}
+
 #[test]
 fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
-    for (model, dims, budget) in [
-        ("resnet18", "batch=2", "fixed+40%"),
-        ("vgg16", "batch=2", "fixed+90%"),
-        ("triplet", "batch=1", "fixed+40%"),
-        ("cross_modal", "batch=2", "fixed+40%"),
-        ("unet_nearest", "batch=1", "fixed+75%"),
-        ("ortmodule_gpt_small", "x_dim0=8 y_dim0=1024", "fixed+40%"),
-    ] {
+    for bundled in BUNDLED {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let original = root().join(format!("testdata/models/{model}.onnx"));
-        assert_optimized_as_simulated(&original);
-        let rewritten = folder.path().join("rewritten.onnx");
-        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
-            .args([&original, &rewritten])
-            .args(["--budget", budget, "--runtime-settings", "lean"])
-            .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
-            .output()
-            .expect("ckpt-opt starts");
-        assert_success(&output);
-        assert_optimized_as_simulated(&rewritten);
+        for path in rewrite(folder.path(), bundled, "lean") {
+            assert_optimized_as_simulated(&path);
+        }
     }
 }
 
 #[test]
 fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
-    for (model, dims, budget) in [
-        ("resnet18", "batch=2", "fixed+40%"),
-        ("vgg16", "batch=1", "fixed+90%"),
-        ("triplet", "batch=1", "fixed+40%"),
-        ("cross_modal", "batch=2", "fixed+40%"),
-        ("unet_nearest", "batch=1", "fixed+75%"),
-        ("ortmodule_gpt_small", "x_dim0=8 y_dim0=1024", "fixed+40%"),
-    ] {
+    for bundled in BUNDLED {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let original = root().join(format!("testdata/models/{model}.onnx"));
-        let rewritten = folder.path().join("rewritten.onnx");
-        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
-            .args([&original, &rewritten])
-            .args(["--budget", budget])
-            .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
-            .output()
-            .expect("ckpt-opt starts");
-        assert_success(&output);
-        let compared = assert_shapes_known(&[original, rewritten], dims);
+        let paths = rewrite(folder.path(), bundled, "default");
+        let (model, dims, _) = bundled;
+        let compared = assert_shapes_known(&paths, dims);
         assert!(compared > 200, "{model}: {compared} tensors");
     }
 }

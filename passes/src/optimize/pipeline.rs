@@ -33,7 +33,7 @@ const CORRECTIONS: usize = 4;
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
-/// Another attempt leaves this part of the budget free; less is not worth another look.
+/// Another attempt leaves this part of the budget free.
 const SPARE: u64 = 20_000;
 
 /// Up to this part of a budget need not be used.
