@@ -857,11 +857,6 @@ impl Searches {
         self.chosen = Some((chosen, budget));
         Some(chosen)
     }
-
-    fn cheaper_in_chosen(&mut self, budget: Bytes, below: u64) -> Result<Plan, Missed> {
-        let chosen = self.choose(budget).ok_or(Missed::TooLarge)?;
-        self.searches[chosen].cheaper(budget, below)
-    }
 }
 
 impl Planner for Searches {
@@ -870,14 +865,10 @@ impl Planner for Searches {
     }
 
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
-        let is_new = |&(_, known): &(usize, Bytes)| known != budget;
-        let before = self.chosen.filter(is_new).is_some();
-        let mut found = self.cheaper_in_chosen(budget, below);
-        if matches!(found, Err(Missed::TooLarge)) && before {
-            // Another order may reach what the one that was chosen for more does not.
-            self.chosen = None;
-            found = self.cheaper_in_chosen(budget, below);
-        }
+        let found = match self.choose(budget) {
+            Some(chosen) => self.searches[chosen].cheaper(budget, below),
+            None => Err(Missed::TooLarge),
+        };
         found.map_err(|missed| match missed {
             // Much the same in all orders, where nobody asked for the very smallest.
             Missed::TooLarge => {

@@ -2,7 +2,9 @@ use super::*;
 use crate::analysis::cost::Nanos;
 use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
+use crate::graph::Uses;
 use crate::graph::text::diff;
+use crate::testing::random_training_graph;
 use crate::verify;
 
 const CPU: Provider = Provider::Cpu;
@@ -92,6 +94,42 @@ fn a_hoisted_mirror_is_held_back_by_one_barrier() {
       dx = Mul(db, a2)
     "#);
     assert_eq!(peaks(&enforced), [500, 500]);
+}
+
+/// The runtime refuses graphs in which some nodes read a later output of anything.
+#[test]
+fn nobody_reads_any_but_the_first_output_of_a_barrier() {
+    let (mut barriers, mut followed) = (0, 0);
+    for seed in 0..60 {
+        let graph = random_training_graph(seed, 40);
+        let costs = free(&graph);
+        let open = EnforceOrder {
+            budget: Bytes::ZERO,
+            object: Bytes::ZERO,
+            provider: CPU,
+            costs: &costs,
+            sequences: &[],
+            thinning: Thinning::Thorough,
+        };
+        let budget = open.smallest_peak(&graph);
+        let mut enforced = graph.clone();
+        let _ = EnforceOrder { budget, ..open }.run(&mut enforced);
+        let uses = Uses::of(&enforced);
+        for &id in enforced.order() {
+            if barrier_number(enforced.node(id)).is_none() {
+                continue;
+            }
+            barriers += 1;
+            let readers = |tensor| uses.readers(tensor).len();
+            let mut outputs = enforced.node(id).writes();
+            followed += usize::from(outputs.next().is_some_and(|first| readers(first) > 1));
+            assert!(outputs.all(|other| readers(other) == 0), "seed {seed}");
+        }
+    }
+    assert!(
+        barriers > 50 && followed > 5,
+        "{barriers} barriers, {followed} followed"
+    );
 }
 
 #[test]
