@@ -412,6 +412,48 @@ fn vgg16_runs_at_the_smallest_peak() {
     check("vgg16", &["batch=1"], "min");
 }
 
+/// Small ones of the families that the benchmarks are made of.
+#[test]
+fn generated_graphs_run_in_less_memory() {
+    for (family, settings, budget) in [
+        ("rnn", "lean", "fixed+50%"),
+        ("layered", "lean", "fixed+65%"),
+        ("cnn", "default", "fixed+65%"),
+    ] {
+        check_generated(settings, family, 0, budget);
+    }
+}
+
+/// The more is computed again, the more the runtime's fusions find.
+#[test]
+fn layers_of_any_kind_run_at_the_smallest_peak() {
+    for (seed, settings) in [
+        (0, "lean"),
+        (1, "default"),
+        (3, "lean"),
+        (4, "default"),
+        (5, "lean"),
+    ] {
+        check_generated(settings, "mixed", seed, "min");
+    }
+}
+
+fn check_generated(settings: &str, family: &str, seed: u64, budget: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = folder.path().join(format!("{family}_{seed}.onnx"));
+    let seed = seed.to_string();
+    let script: [&OsStr; 6] = [
+        "tools/generate.py".as_ref(),
+        family.as_ref(),
+        "200".as_ref(),
+        original.as_os_str(),
+        "--seed".as_ref(),
+        seed.as_ref(),
+    ];
+    assert_success(&python(script));
+    check_file(settings, &original, &[], budget);
+}
+
 #[test]
 fn names_of_algorithms_change_no_bits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -634,13 +676,19 @@ fn check(model: &str, dims: &[&str], budget: &str) {
 
 /// As [`check`], in the runtime settings `settings`.
 fn check_in(settings: &str, model: &str, dims: &[&str], budget: &str) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let original = root().join(format!("testdata/models/{model}.onnx"));
+    check_file(settings, &original, dims, budget);
+}
+
+/// As [`check_in`], of any file.
+fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
+    let model = original.display();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let rewritten = folder.path().join("rewritten.onnx");
     let dims = dims.iter().flat_map(|dim| ["--dim", dim]);
 
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
-        .args([&original, &rewritten])
+        .args([original, &rewritten])
         .args([
             "--budget",
             budget,

@@ -9,14 +9,17 @@ The families, of about NODES nodes each (at least 100):
     rnn           four LSTM layers, unrolled
     layered       layers of random products, each read by some nodes of the next layers: the random
                   layered graphs of Gagrani et al. (2022), which Moccasin was judged on, with gradients
+    mixed         one layer of any kind after another, first of images, then of rows, some of which an earlier result is
+                  added to: for tests
     chain         a uniform chain of Gelu, each computed in equal time and as large as any other (the
                   chain of Griewank and Walther's Revolve)
 
 Shapes are concrete and small enough that graphs of a thousand nodes run in onnxruntime-training. The same
-arguments give the same bytes. The seed matters to `layered` alone. Needs tools/requirements.txt.
+arguments give the same bytes. The seed matters to `layered` and `mixed` alone. Needs tools/requirements.txt.
 """
 
 import argparse
+import math
 import random
 
 from training_graph import INT64, TrainingGraph, save
@@ -125,6 +128,70 @@ def sum_of_products(graph, name, sources, width, chance):
     return graph.unary(chance.choice(["Relu", "Tanh", "Gelu", "Sigmoid"]), total)
 
 
+ACTIVATIONS = ["Relu", "Tanh", "Sigmoid", "Gelu"]
+
+
+def mixed(layers, seed):
+    batch, chance = 128, random.Random(seed)
+    graph = TrainingGraph("mixed")
+    x = graph.input("input", [batch, 4, 16, 16])
+    labels = graph.input("labels", [batch], INT64)
+    images = layers // 3
+    for layer in range(images):
+        x = layer_of_images(graph, x, f"image.{layer}", chance)
+    x = graph.mean_of_images(x) if chance.random() < 0.5 else graph.reshape(x, batch, math.prod(graph.shapes[x][1:]))
+    x = graph.linear(x, graph.weight("middle.weight", 256, graph.shapes[x][1]))
+    earlier = []
+    for layer in range(images, layers):
+        x = layer_of_rows(graph, x, f"row.{layer}", chance)
+        if earlier and chance.random() < 0.3:
+            x = graph.add(x, chance.choice(earlier[-4:]))
+        earlier.append(x)
+    graph.cross_entropy(graph.linear(x, graph.weight("head.weight", 10, graph.shapes[x][1])), labels)
+    return graph
+
+
+def layer_of_images(graph, x, name, chance):
+    channels, edge = graph.shapes[x][1:3]
+    kind = chance.choice(["conv", "conv", "conv", "norm", "pool", "dropout"])
+    if kind == "dropout":
+        return graph.dropout(x, 0.1)
+    if kind == "pool":
+        return graph.max_pool(x) if edge > 4 else graph.unary(chance.choice(ACTIVATIONS), x)
+    window = chance.choice([1, 3])
+    made = graph.conv(x, graph.weight(name + ".weight", chance.choice([4, 8]), channels, window, window))
+    if kind == "norm":
+        made = graph.batch_norm(made, name + ".bn")
+    if graph.shapes[made] == graph.shapes[x] and chance.random() < 0.5:
+        made = graph.add(made, x)
+    return graph.unary(chance.choice(ACTIVATIONS), made)
+
+
+def layer_of_rows(graph, x, name, chance):
+    """As wide as it was."""
+    rows, width = graph.shapes[x]
+    kind = chance.choice(["linear", "linear", "matmul", "matmul", "norm", "softmax", "dropout", "gate", "heads"])
+    if kind == "norm":
+        return graph.layer_norm(x, name)
+    if kind == "softmax":
+        return graph.softmax(x)
+    if kind == "dropout":
+        return graph.dropout(x, 0.1)
+    if kind == "gate":
+        gates, values = graph.split(x, 2)
+        gated = graph.multiply(graph.unary("Sigmoid", gates), graph.unary("Tanh", values))
+        return graph.linear(gated, graph.weight(name + ".weight", width, width // 2))
+    if kind == "heads":
+        heads = graph.transpose(graph.reshape(x, rows, 8, width // 8), 1, 0, 2)
+        return graph.reshape(graph.transpose(graph.unary("Gelu", heads), 1, 0, 2), rows, width)
+    if kind == "linear":
+        bias = graph.weight(name + ".bias", width) if chance.random() < 0.5 else None
+        made = graph.linear(x, graph.weight(name + ".weight", width, width), bias)
+    else:
+        made = graph.add(graph.matmul(x, graph.weight(name + ".weight", width, width)), graph.weight(name + ".bias", width))
+    return graph.unary(chance.choice(ACTIVATIONS), made) if chance.random() < 0.8 else made
+
+
 def chain(length):
     graph = TrainingGraph("chain")
     x = graph.input("input", [256, 256])
@@ -135,13 +202,14 @@ def chain(length):
     return graph
 
 
-FAMILIES = {"transformer": transformer, "cnn": cnn, "rnn": rnn, "layered": layered, "chain": chain}
+FAMILIES = {"transformer": transformer, "cnn": cnn, "rnn": rnn, "layered": layered, "mixed": mixed, "chain": chain}
+SEEDED = {"layered", "mixed"}
 
 
 def generate(family, nodes, seed=0):
     """A graph of about that many nodes."""
     build = FAMILIES[family]
-    make = (lambda size: build(size, seed)) if family == "layered" else build
+    make = (lambda size: build(size, seed)) if family in SEEDED else build
     # Growth is linear but for the first few layers.
     few, more = (len(make(size).nodes) for size in (6, 12))
     return make(max(1, round(6 + (nodes - few) * 6 / (more - few))))

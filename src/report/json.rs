@@ -1,9 +1,9 @@
 //! The result for programs.
 
+use ckpt_passes::analysis::mirrors::is_mirror;
 use ckpt_passes::graph::NodeId;
 use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::Peak;
-use ckpt_passes::transform::insert_mirrors::is_mirror;
 use serde::Serialize;
 
 use super::{Outcome, ProviderOptions, provider_options, stop_reason};

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::algorithms::{self, Convolutions};
+use super::mirrors::mirrored_or_part;
 use crate::bytes::Bytes;
 use crate::graph::{ElementType, Graph, Node, NodeId};
 use crate::operators::{self, Family, Provider};
@@ -166,7 +167,7 @@ fn said_of<'o>(overrides: &'o Overrides, node: &Node) -> Option<&'o NodeOverride
         };
         overrides.get(name).or_else(part)
     };
-    of(&node.name).or_else(|| of(original_name(node)?))
+    of(&node.name).or_else(|| of(mirrored_or_part(node)?))
 }
 
 /// The name of the node of a variant, not the one with the replaced node's name, that writes `tensor`. New tensors
@@ -179,15 +180,7 @@ const PART: &str = "ckpt-opt/variant/";
 
 /// The name under which `node` is measured: its own, or that of the node that it is a mirror of.
 pub fn measured_as(node: &Node) -> &str {
-    original_name(node).unwrap_or(&node.name)
-}
-
-/// The name of the node that `node` is a mirror of, or belongs to one of.
-fn original_name(node: &Node) -> Option<&str> {
-    let mirror = format!("/recompute_{}", node.int("__recompute")?);
-    let name = &node.name;
-    name.strip_suffix(&mirror)
-        .or_else(|| name.rsplit_once('/')?.0.strip_suffix(&mirror))
+    mirrored_or_part(node).unwrap_or(&node.name)
 }
 
 /// What `node` costs where nobody says otherwise.

@@ -7,6 +7,7 @@ pub mod cost;
 pub mod executions;
 pub mod liveness;
 mod memory_efficient;
+pub mod mirrors;
 mod named_sizes;
 pub mod optimized;
 pub mod order;

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::liveness::{Liveness, TENSOR};
+use crate::analysis::mirrors::{is_mirror, mirror_number};
 use crate::analysis::sequences::sequences;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
@@ -24,8 +25,9 @@ use crate::search::{Alternatives, Missed, Search, first_orders};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::{EnforceOrder, Thinning};
 use crate::transform::hide_sizes::HideSizes;
-use crate::transform::insert_mirrors::{InsertMirrors, MARKER, is_mirror};
+use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
+use crate::transform::unmark_fused::UnmarkFused;
 
 /// How often the search aims lower because the runtime's order needs more than the plan's.
 const CORRECTIONS: usize = 4;
@@ -665,6 +667,7 @@ impl<'o> Pipeline<'o> {
             recomputation: &form.recomputation,
         };
         let Ok(_) = insert.run(&mut graph);
+        let Ok(_) = UnmarkFused.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
         self.hide(&mut graph);
         let costs = costs(&graph, &self.options.device, &self.options.overrides);
@@ -712,7 +715,7 @@ impl<'o> Pipeline<'o> {
                 .node(**id)
                 .is("com.microsoft", "PassThrough")
         };
-        let recomputes = |id: &&NodeId| candidate.graph.node(**id).attribute(MARKER).is_some();
+        let recomputes = |id: &&NodeId| mirror_number(candidate.graph.node(**id)).is_some();
         let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
         let costs = costs(self.original, &self.options.device, &self.options.overrides);
         let time_before = time(self.original, &costs);

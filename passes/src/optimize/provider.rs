@@ -9,9 +9,9 @@ use super::need::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
 use crate::analysis::algorithms::{Choice, timed};
 use crate::analysis::cost::costs;
+use crate::analysis::mirrors::is_mirror;
 use crate::graph::Graph;
 use crate::operators::Provider;
-use crate::transform::insert_mirrors::is_mirror;
 
 /// One result for each budget, with the provider's options where they matter.
 pub(super) fn optimize_each(

@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use super::parts::nodes_of;
+use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
 use crate::analysis::recompute::Recomputation;
 use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
 use crate::operators::variants::{Part, copy_parts};
 use crate::operators::{self, Recompute};
 use crate::pass::{Changed, Pass};
 use crate::plan::Plan;
-
-/// The attribute that marks a mirror and numbers it. ONNX Runtime's common-subexpression
-/// elimination compares all attributes, so a marked node is never merged with its original;
-/// attributes that start with two underscores are accepted on every operator.
-pub const MARKER: &str = "__recompute";
 
 /// **Does**: lists the nodes in the plan's order; for every copy in the plan adds a mirror
 /// node and lets its readers read the mirror's results.
@@ -47,7 +43,10 @@ impl Pass for InsertMirrors<'_> {
         let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
         let mut made: Vec<u32> = vec![0; graph.node_count()];
         // A rewritten file has mirrors already. A mirror of a mirror and one of its original must not be alike.
-        let mut latest_number = before.iter().filter_map(|&id| marked(graph.node(id))).max();
+        let mut latest_number = before
+            .iter()
+            .filter_map(|&id| mirror_number(graph.node(id)))
+            .max();
         let parts = self.parts(graph);
         let mut order = Vec::with_capacity(plan.sequence.len());
         for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
@@ -222,31 +221,9 @@ pub(crate) fn mirror_of_dropout(graph: &mut Graph, id: NodeId) -> NodeId {
     graph.add_node(node)
 }
 
-/// The name of copy `number` of the node or tensor called `original`.
-pub fn mirror_name(original: &str, number: u32) -> String {
-    format!("{original}/recompute_{number}")
-}
-
-/// The number of a mirror.
-fn marked(node: &Node) -> Option<u32> {
-    node.int(MARKER)
-        .and_then(|number| u32::try_from(number).ok())
-}
-
-/// Is it a mirror, or its last node, where a mirror is made of several?
-pub fn is_mirror(node: &Node) -> bool {
-    let number = node.int(MARKER);
-    number.is_some_and(|number| node.name.ends_with(&format!("/recompute_{number}")))
-}
-
 /// The name of the node that this is a mirror of; that of `node` if it is none.
 pub fn original_name(graph: &Graph, node: &Node) -> String {
-    let number = node.int(MARKER).unwrap_or_default();
-    let original = node.name.strip_suffix(&format!("/recompute_{number}"));
-    match original.filter(|_| is_mirror(node)) {
-        Some(name) => name.to_owned(),
-        None => readable_name(graph, node),
-    }
+    mirrored(node).map_or_else(|| readable_name(graph, node), str::to_owned)
 }
 
 /// DropoutGrad multiplies by the same mask and the same scale as Dropout did.

@@ -8,3 +8,4 @@ pub mod infer_shapes;
 pub mod insert_mirrors;
 mod parts;
 pub mod release_unread;
+pub mod unmark_fused;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::liveness::Liveness;
+use crate::analysis::mirrors::MARKER;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, Uses};
@@ -18,7 +19,7 @@ use crate::search::random::Random;
 use crate::search::{Alternatives, Effort, Search};
 use crate::testing::random_training_graph;
 use crate::transform::apply_variants::ApplyVariants;
-use crate::transform::insert_mirrors::{InsertMirrors, MARKER};
+use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::verify;
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::analysis::mirrors::is_mirror;
 use crate::graph::text::diff;
 use crate::verify;
 
