@@ -104,6 +104,14 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
 }
 
 #[test]
+fn what_the_runtime_makes_of_layers_of_any_kind_runs_in_the_simulated_order() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for seed in 0..20 {
+        assert_optimized_as_simulated(&generate(folder.path(), "mixed", seed));
+    }
+}
+
+#[test]
 fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
     for bundled in BUNDLED {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -440,18 +448,23 @@ fn layers_of_any_kind_run_at_the_smallest_peak() {
 
 fn check_generated(settings: &str, family: &str, seed: u64, budget: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let original = folder.path().join(format!("{family}_{seed}.onnx"));
+    let original = generate(folder.path(), family, seed);
+    check_file(settings, &original, &[], budget);
+}
+
+fn generate(folder: &Path, family: &str, seed: u64) -> PathBuf {
+    let path = folder.join(format!("{family}_{seed}.onnx"));
     let seed = seed.to_string();
     let script: [&OsStr; 6] = [
         "tools/generate.py".as_ref(),
         family.as_ref(),
         "200".as_ref(),
-        original.as_os_str(),
+        path.as_os_str(),
         "--seed".as_ref(),
         seed.as_ref(),
     ];
     assert_success(&python(script));
-    check_file(settings, &original, &[], budget);
+    path
 }
 
 #[test]
@@ -702,6 +715,7 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
         .expect("ckpt-opt starts");
     assert_success(&output);
     let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_optimized_as_simulated(&rewritten);
 
     let script: [&OsStr; 6] = [
         "tools/check_model.py".as_ref(),

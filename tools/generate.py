@@ -170,7 +170,7 @@ def layer_of_images(graph, x, name, chance):
 def layer_of_rows(graph, x, name, chance):
     """As wide as it was."""
     rows, width = graph.shapes[x]
-    kind = chance.choice(["linear", "linear", "matmul", "matmul", "norm", "softmax", "dropout", "gate", "heads"])
+    kind = chance.choice(["linear", "linear", "matmul", "matmul", "norm", "softmax", "dropout", "gate", "heads", "attention", "cube"])
     if kind == "norm":
         return graph.layer_norm(x, name)
     if kind == "softmax":
@@ -184,6 +184,15 @@ def layer_of_rows(graph, x, name, chance):
     if kind == "heads":
         heads = graph.transpose(graph.reshape(x, rows, 8, width // 8), 1, 0, 2)
         return graph.reshape(graph.transpose(graph.unary("Gelu", heads), 1, 0, 2), rows, width)
+    if kind == "attention":
+        keys = graph.transpose(graph.reshape(x, 8, rows // 8, width), 0, 2, 1)
+        values = graph.reshape(x, 8, rows // 8, width)
+        scores = graph.softmax(graph.scale(graph.matmul(values, keys), width ** -0.5))
+        return graph.reshape(graph.add(graph.matmul(scores, values), values), rows, width)
+    if kind == "cube":
+        cube = graph.reshape(x, 8, rows // 8, width)
+        cube = graph.add(graph.matmul(cube, graph.weight(name + ".weight", width, width)), graph.weight(name + ".bias", width))
+        return graph.reshape(graph.unary(chance.choice(ACTIVATIONS), cube), rows, width)
     if kind == "linear":
         bias = graph.weight(name + ".bias", width) if chance.random() < 0.5 else None
         made = graph.linear(x, graph.weight(name + ".weight", width, width), bias)

@@ -97,6 +97,12 @@ class TrainingGraph:
             b: self.node("Mul", [dy, a], [self.shapes[b]]),
         })
 
+    def scale(self, x, factor):
+        """Times a number."""
+        factor = self.constant(np.float32(factor))
+        y = self.node("Mul", [x, factor], [self.shapes[x]])
+        return self._layer(y, lambda dy: {x: self.node("Mul", [dy, factor], [self.shapes[x]])})
+
     def linear(self, x, weight, bias=None):
         """Rows times a transposed weight."""
         rows, width = self.shapes[x][0], self.shapes[weight][0]

@@ -4,6 +4,7 @@ pub mod algorithms;
 pub(crate) mod allocation;
 pub(crate) mod arena;
 pub mod cost;
+pub(crate) mod equal;
 pub mod executions;
 pub mod liveness;
 mod memory_efficient;

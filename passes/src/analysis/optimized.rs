@@ -5,18 +5,20 @@
 //! them, which is that of the DEFAULT order. So what is fused runs later than planned wherever nothing waits for
 //! it: 252 weight gradients of lstm4x64 took 3,792 MB instead of 718 in PRIORITY_BASED order.
 //!
+//! - Of nodes that compute the same, one is left, and lasts for all (`equal.rs`).
 //! - Identity nodes go from ORT_ENABLE_BASIC on (measured: 33 fewer let a rewritten ResNet-50 take 237
 //!   instead of 190 MB).
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
+//! - A product of two matrices and the Add that alone reads it become a Gemm.
 //! - A convolution or Gemm and the activation that alone reads it become one.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, and writes what a multiplication
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
-//! Not simulated: what leaves order and large tensors alone (equal Shape nodes, several Slices as one
-//! Split), and what training graphs were not seen to have.
+//! Not simulated: what leaves order and large tensors alone (several Slices as one Split), and what training graphs were not seen to have.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
@@ -56,7 +58,8 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
-        let basic: &[Rule<'_>] = &[Nodes::gemm];
+        let merged = nodes.merge_equal();
+        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
             Nodes::activate_gemm,
@@ -65,7 +68,7 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards {
+        if nodes.fuse_all(basic) || forwards || merged {
             forms.push(nodes.form());
         }
         if nodes.fuse_all(extended) {
@@ -89,6 +92,27 @@ struct Node<'s> {
     shares: Cow<'s, [Share]>,
     workspace: u64,
     fusing: Fusing,
+    /// See [`Skeleton::equal`].
+    equal: u32,
+}
+
+impl<'s> Node<'s> {
+    /// The same, reading for each tensor what `source` says.
+    fn reading(self, source: &[u32]) -> Node<'s> {
+        let of = |tensor: u32| source[tensor as usize];
+        if self.reads.iter().all(|&tensor| of(tensor) == tensor) {
+            return self;
+        }
+        let share = |&share: &Share| Share {
+            read: of(share.read),
+            ..share
+        };
+        Node {
+            reads: self.reads.iter().map(|&tensor| of(tensor)).collect(),
+            shares: self.shares.iter().map(share).collect(),
+            ..self
+        }
+    }
 }
 
 /// What a node can read in place of a tensor, and the tensor's producer.
@@ -146,6 +170,7 @@ impl<'s> Nodes<'s> {
                 shares: skeleton.shares.get(node).into(),
                 workspace: skeleton.workspace[node],
                 fusing: skeleton.fusing[node],
+                equal: skeleton.equal[node],
             });
         }
         nodes
@@ -220,6 +245,7 @@ impl<'s> Nodes<'s> {
             left.reads_only_shape
                 .push(self.skeleton.reads_only_shape[position]);
             left.fusing.push(Fusing::No);
+            left.equal.push(0);
             indices.push(index as u32);
         }
         (left, indices)
@@ -245,22 +271,44 @@ impl<'s> Nodes<'s> {
                 source[written as usize] = source[read as usize];
                 continue;
             }
-            let of = |tensor: u32| source[tensor as usize];
-            if node.reads.iter().all(|&tensor| of(tensor) == tensor) {
-                self.put(index, node);
-                continue;
-            }
-            let share = |&share: &Share| Share {
-                read: of(share.read),
-                ..share
-            };
-            let node = Node {
-                reads: node.reads.iter().map(|&tensor| of(tensor)).collect(),
-                shares: node.shares.iter().map(share).collect(),
-                ..node
-            };
-            self.put(index, node);
+            self.put(index, node.reading(&source));
         }
+    }
+
+    /// Leaves one of the nodes that compute the same, the first in DEFAULT order, and of the others what puts something out. Were
+    /// there any?
+    fn merge_equal(&mut self) -> bool {
+        if self.nodes.iter().flatten().all(|node| node.equal == 0) {
+            return false;
+        }
+        let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
+        let mut first: HashMap<(u32, Vec<u32>), Vec<u32>> = HashMap::new();
+        let mut any = false;
+        let (skeleton, indices) = self.skeleton();
+        for place in execution_order(&skeleton, ExecutionOrder::Default) {
+            let index = indices[place as usize];
+            let Some(node) = self.take(index) else {
+                continue;
+            };
+            let node = node.reading(&source);
+            let mut goes = false;
+            if node.equal != 0 {
+                let key = (node.equal, node.reads.to_vec());
+                let same = first.entry(key).or_insert_with(|| node.writes.to_vec());
+                let is_output = |written: &&u32| self.skeleton.output[**written as usize];
+                goes = *node.writes != **same && !node.writes.iter().any(|w| is_output(&w));
+                for (written, same) in node.writes.iter().zip(same.iter()) {
+                    if written != same && !is_output(&written) {
+                        source[*written as usize] = *same;
+                        any = true;
+                    }
+                }
+            }
+            if !goes {
+                self.put(index, node);
+            }
+        }
+        any
     }
 
     /// Applies rules in turn until none changes anything. Did any?
@@ -296,6 +344,12 @@ impl<'s> Nodes<'s> {
             }
         }
         true
+    }
+
+    /// A product takes in the addition behind it.
+    fn add_to_product(&self, index: u32) -> Option<Change> {
+        let adds = |fusing| matches!(fusing, Fusing::Adds | Fusing::Bias);
+        self.takes_in(index, Fusing::Product { adds: true }, adds)
     }
 
     /// A Gemm takes in its activation.
@@ -374,7 +428,7 @@ impl<'s> Nodes<'s> {
 
     fn product(&self, index: u32) -> Option<&Node<'s>> {
         self.node(index)
-            .filter(|node| node.fusing == Fusing::Product)
+            .filter(|node| matches!(node.fusing, Fusing::Product { .. }))
     }
 
     /// `past`, if any input of the node can be read past.
@@ -407,7 +461,8 @@ impl<'s> Nodes<'s> {
             return;
         };
         let mut reads = node.reads.into_owned();
-        if reader.fusing == Fusing::Sum {
+        let becomes_gemm = node.fusing == Fusing::Product { adds: true };
+        if reader.fusing == Fusing::Sum || becomes_gemm {
             let others = reader
                 .reads
                 .iter()
@@ -425,7 +480,13 @@ impl<'s> Nodes<'s> {
             // Of what was written before.
             shares: Cow::default(),
             workspace,
-            fusing: node.fusing,
+            fusing: match reader.fusing {
+                _ if becomes_gemm => Fusing::Gemm,
+                // FusedGemm, FusedConv and BiasGelu take in nothing more.
+                Fusing::Activation | Fusing::Gelu { .. } => Fusing::No,
+                _ => node.fusing,
+            },
+            equal: 0,
         });
     }
 
@@ -487,6 +548,48 @@ mod tests {
         let text =
             "g (float[4,4] x) => (float[4,4] y) <float[4,4] a> { a = MatMul(x, x) y = Exp(a) }";
         assert!(forms(text).is_empty());
+    }
+
+    #[test]
+    fn a_product_of_matrices_and_the_addition_behind_it_become_a_gemm() {
+        let text = |bias: &str, a: &str| {
+            format!(
+                "g (float[3,4] x, float[4,5] w, {bias} b) => (float[3,5] y) <float[3,5] a, float[3,5] s>
+                {{ a = MatMul(x, w) s = Add({a}) y = Relu(s) }}"
+            )
+        };
+        for bias in ["float[5]", "float[1,5]", "float[3,5]", "float[3,1]"] {
+            let fused = ["y(s) s(x,w,b)", "y(x,w,b)"];
+            assert_eq!(forms(&text(bias, "a, b")), fused);
+            assert_eq!(forms(&text(bias, "b, a")), fused);
+        }
+        for bias in ["float[1]", "float[1,1]", "float[1,3,5]"] {
+            assert!(forms(&text(bias, "a, b")).is_empty(), "{bias}");
+        }
+        let doubles = text("double[5]", "a, b").replace("float", "double");
+        assert!(forms(&doubles).is_empty());
+        assert!(forms(&text("float[5]", "a, a")).is_empty());
+    }
+
+    #[test]
+    fn of_nodes_that_compute_the_same_one_is_left() {
+        let text = "g (float[4] x) => (float[4] y, float[4] z) <float[4] a, float[4] b>
+            { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }";
+        // The first in DEFAULT order.
+        assert_eq!(forms(text), ["y(z,z) z(x)"]);
+        let text = "g (float[4] x) => (float[4] y) <float[4] a, float[4] b, float[4] c, float[4] d>
+            { a = Exp(x) b = Log(a) c = Exp(x) d = Log(c) y = Add(b, d) }";
+        assert_eq!(forms(text), ["c(x) d(c) y(d,d)"]);
+        // What puts something out stays.
+        let text = "g (float[4] x) => (float[4] y, float[4] z) { y = Exp(x) z = Exp(x) }";
+        assert!(forms(text).is_empty());
+    }
+
+    #[test]
+    fn of_two_activations_behind_each_other_only_the_first_is_fused() {
+        let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y) <float[4,4] a, float[4,4] b>
+            { a = Gemm(x, w) b = Sigmoid(a) y = Relu(b) }";
+        assert_eq!(forms(text), ["y(b) b(x,w)"]);
     }
 
     #[test]

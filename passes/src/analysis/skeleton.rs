@@ -4,6 +4,7 @@
 //! to build, so that variants of one graph can be tried by the thousand.
 
 use crate::analysis::cost::Cost;
+use crate::analysis::equal::equal_nodes;
 use crate::analysis::shapes::runtime_shapes;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
@@ -70,6 +71,8 @@ pub(crate) struct Skeleton {
     pub(crate) reads_only_shape: Vec<bool>,
     /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
     pub(crate) fusing: Vec<Fusing>,
+    /// By node: see [`equal_nodes`].
+    pub(crate) equal: Vec<u32>,
     /// The YieldOp, which hands over to PyTorch and back.
     pub(crate) yield_op: Option<u32>,
     /// By tensor.
@@ -84,7 +87,10 @@ pub(crate) struct Skeleton {
 impl Skeleton {
     /// The skeleton of `graph`; `costs` by node id.
     pub(crate) fn of(graph: &Graph, provider: Provider, costs: &[Cost]) -> Skeleton {
-        let mut skeleton = Skeleton::default();
+        let mut skeleton = Skeleton {
+            equal: equal_nodes(graph),
+            ..Skeleton::default()
+        };
         for id in graph.tensor_ids() {
             let tensor = graph.tensor(id);
             skeleton

@@ -4,7 +4,7 @@
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
 use super::{MICROSOFT, Provider};
-use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, Uses};
 
 /// What a node is to the optimizations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Fusing {
     Sum,
     /// An addition of a vector along the last axis: takes in the Gelu that alone reads its result.
     Bias,
+    /// Any other addition of two tensors.
+    Adds,
     /// A Gelu.
     Gelu {
         /// The bytes that its kernel takes once it has a bias: on the CPU as many as it writes.
@@ -30,8 +32,11 @@ pub enum Fusing {
     },
     /// A tensor times one constant number, which a matrix product can do by the way; which input is the tensor.
     Scales(usize),
-    /// A matrix product that takes in the two kinds above.
-    Product,
+    /// A matrix product that takes in transpositions and scaling; `adds`: and becomes a Gemm with the addition that alone reads it.
+    Product {
+        /// Is that addition there?
+        adds: bool,
+    },
     /// A convolution that takes in the activation which alone reads its result.
     Convolution,
     /// Such an activation.
@@ -56,10 +61,14 @@ impl Fusing {
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") if swaps_rows(node) => Fusing::Transposes,
             ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node),
-            ("", "MatMul") | (MICROSOFT, "FusedMatMul") => Fusing::Product,
+            ("", "MatMul") => Fusing::Product {
+                adds: adds(graph, uses, node, &shape),
+            },
+            (MICROSOFT, "FusedMatMul") => Fusing::Product { adds: false },
             ("", "Gemm") => Fusing::Gemm,
             ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
             ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias,
+            ("", "Add") => Fusing::Adds,
             (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
                 let bytes = written.and_then(|written| graph.tensor(written).bytes());
                 let workspace = bytes.filter(|_| activates).map_or(0, |bytes| bytes.0);
@@ -69,6 +78,44 @@ impl Fusing {
             ("", "Relu" | "Sigmoid" | "Tanh" | "LeakyRelu") if activates => Fusing::Activation,
             _ => Fusing::No,
         }
+    }
+}
+
+/// Does an Add alone read the product of two matrices, and add what Gemm can add? Source: `MatMulAddFusion`.
+fn adds<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> bool {
+    let Some(written) = node.output(0) else {
+        return false;
+    };
+    let &[reader] = uses.readers(written) else {
+        return false;
+    };
+    let add = graph.node(reader);
+    let has_kernel = matches!(
+        graph.tensor(written).element,
+        Some(ElementType::Float | ElementType::Float16)
+    );
+    let added = add.inputs.iter().flatten().find(|&&read| read != written);
+    let Some(&added) = added.filter(|_| add.is("", "Add") && has_kernel) else {
+        return false;
+    };
+    let [a, b] = [0, 1].map(|place| node.input(place).and_then(shape));
+    let (Some(&[ref rows, _]), Some(&[_, ref columns]), Some(added)) = (a, b, shape(added)) else {
+        return false;
+    };
+    let is = |one: &Dimension, other: &Dimension| one == other && *one != Dimension::Unknown;
+    let single = Dimension::Known(1);
+    match added {
+        [width] => is(width, columns),
+        [height, width] => {
+            is(width, columns) && (is(height, rows) || *height == single)
+                || is(height, rows) && *width == single
+        }
+        _ => false,
     }
 }
 

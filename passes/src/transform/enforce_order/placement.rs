@@ -190,6 +190,7 @@ impl Placement {
                 skeleton.workspace.push(0);
                 skeleton.reads_only_shape.push(false);
                 skeleton.fusing.push(Fusing::No);
+                skeleton.equal.push(0);
                 position.push(node as u32);
                 latest[barrier.passed as usize] = first;
             }
@@ -216,6 +217,7 @@ impl Placement {
                 .reads_only_shape
                 .push(self.base.reads_only_shape[node]);
             skeleton.fusing.push(self.base.fusing[node]);
+            skeleton.equal.push(self.base.equal[node]);
             if self.base.yield_op == Some(node as u32) {
                 skeleton.yield_op = Some(position.len() as u32);
             }

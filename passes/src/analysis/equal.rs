@@ -1,0 +1,172 @@
+//! Which nodes the runtime takes for the same, and computes once.
+//!
+//! Source: ONNX Runtime's `CommonSubexpressionElimination` and, for what they read, `ConstantSharing` and
+//! `EliminateIdentity`, all from ORT_ENABLE_BASIC on.
+
+use std::collections::HashMap;
+
+use crate::graph::{
+    Attribute, AttributeValue, Constant, Graph, Node, NodeId, TensorId, TensorKind,
+};
+
+/// Constants of more elements are not shared.
+const SHARED: usize = 8;
+
+/// By position in the file: nodes with the same number compute the same; 0 where no other does.
+pub(crate) fn equal_nodes(graph: &Graph) -> Vec<u32> {
+    let mut value = constants(graph);
+    let mut first: HashMap<Key<'_>, Vec<(NodeId, usize)>> = HashMap::new();
+    let mut equal = vec![0; graph.order().len()];
+    let mut numbers = 0;
+    for (position, &id) in graph.order().iter().enumerate() {
+        let node = graph.node(id);
+        if let ("Identity", &[Some(read)], &[Some(written)]) =
+            (node.op_type.as_str(), &*node.inputs, &*node.outputs)
+            && !graph.outputs.contains(&written)
+        {
+            value[written.index()] = value[read.index()];
+            continue;
+        }
+        if !is_merged(node) {
+            continue;
+        }
+        let alike = first.entry(key(node, &value)).or_default();
+        let mut alike_nodes = alike.iter();
+        let same = alike_nodes.find(|(other, _)| same_attributes(node, graph.node(*other)));
+        let Some(&(other, place)) = same else {
+            alike.push((id, position));
+            continue;
+        };
+        if equal[place] == 0 {
+            numbers += 1;
+            equal[place] = numbers;
+        }
+        equal[position] = equal[place];
+        for (written, other) in node.writes().zip(graph.node(other).writes()) {
+            value[written.index()] = other;
+        }
+    }
+    equal
+}
+
+/// Operator, values read, and which results are there.
+type Key<'g> = (&'g str, &'g str, Vec<Option<TensorId>>, Vec<bool>);
+
+fn key<'g>(node: &'g Node, value: &[TensorId]) -> Key<'g> {
+    let read = |input: &Option<TensorId>| input.map(|tensor| value[tensor.index()]);
+    (
+        &node.domain,
+        &node.op_type,
+        node.inputs.iter().map(read).collect(),
+        node.outputs.iter().map(Option::is_some).collect(),
+    )
+}
+
+/// By tensor: itself, or an earlier constant with the same contents.
+fn constants(graph: &Graph) -> Vec<TensorId> {
+    let mut value: Vec<TensorId> = graph.tensor_ids().collect();
+    let of_nodes = graph.order().iter().map(|&id| graph.node(id));
+    let of_nodes = of_nodes.filter(|node| node.is("", "Constant"));
+    let of_nodes: Vec<TensorId> = of_nodes.flat_map(Node::writes).collect();
+    let all = graph.tensor_ids();
+    let owned = all.filter(|&id| graph.tensor(id).kind == TensorKind::Initializer);
+    let mut first = HashMap::new();
+    for id in owned.chain(of_nodes) {
+        let tensor = graph.tensor(id);
+        let bits: Option<Vec<u64>> = tensor.constant.as_ref().map(|constant| match constant {
+            Constant::Ints(numbers) => numbers.iter().map(|&n| n as u64).collect(),
+            Constant::Floats(numbers) => numbers.iter().map(|n| n.to_bits()).collect(),
+        });
+        if let Some(bits) = bits.filter(|bits| bits.len() <= SHARED) {
+            let contents = (tensor.element, tensor.shape.clone(), bits);
+            value[id.index()] = *first.entry(contents).or_insert(id);
+        }
+    }
+    value
+}
+
+/// Does the runtime know that the operator computes the same from the same?
+fn is_merged(node: &Node) -> bool {
+    const RANDOM: [&str; 6] = [
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    ];
+    const KNOWN: [&str; 4] = [
+        "ConcatTraining",
+        "DequantizeLinear",
+        "QuantizeLinear",
+        "ShrunkenGather",
+    ];
+    let name = node.op_type.as_str();
+    let is_known = match node.domain.as_str() {
+        "" => !RANDOM.contains(&name) && name != "Constant",
+        "com.microsoft" => KNOWN.contains(&name),
+        _ => false,
+    };
+    is_known && node.captures.is_empty()
+}
+
+fn same_attributes(node: &Node, other: &Node) -> bool {
+    let has = |attribute: &Attribute| {
+        let comparable = !matches!(
+            attribute.value,
+            AttributeValue::Tensor { .. } | AttributeValue::Opaque
+        );
+        comparable && other.attribute(&attribute.name) == Some(&attribute.value)
+    };
+    node.attributes.len() == other.attributes.len() && node.attributes.iter().all(has)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equal(nodes: &str) -> Vec<u32> {
+        let text = format!("g (float[4] x, float[4] w) => (float[4] y) {{ {nodes} y = Neg(x) }}");
+        equal_nodes(&Graph::parse(&text).unwrap())
+    }
+
+    #[test]
+    fn the_same_operator_of_the_same_values_is_the_same() {
+        assert_eq!(equal("a = Exp(x) b = Exp(w) c = Exp(x)"), [1, 0, 1, 0]);
+        assert_eq!(equal("a = Exp(x) b = Log(x)"), [0, 0, 0]);
+        assert_eq!(equal("a = Add(x, w) b = Add(w, x)"), [0, 0, 0]);
+        // What follows from it, too, and an Identity is what it reads.
+        let text = "a = Exp(x) b = Identity(a) c = Log(b) d = Exp(x) e = Log(d)";
+        assert_eq!(equal(text), [1, 0, 2, 1, 2, 0]);
+    }
+
+    #[test]
+    fn attributes_and_numbers_of_results_tell_apart() {
+        let text =
+            "a = Elu<alpha = 1.0>(x) b = Elu<alpha = 2.0>(x) c = Elu<alpha = 1.0>(x) d = Elu(x)";
+        assert_eq!(equal(text), [1, 0, 1, 0, 0]);
+        assert_eq!(equal("a = Exp(x) b = Exp<__recompute = 1>(x)"), [0, 0, 0]);
+        assert_eq!(equal("a, b = Split(x) c = Split(x)"), [0, 0, 0]);
+        assert_eq!(equal("a, b = Split(x) c, d = Split(x)"), [1, 1, 0]);
+    }
+
+    #[test]
+    fn random_and_foreign_operators_stay_apart() {
+        assert_eq!(equal("a, b = Dropout(x) c, d = Dropout(x)"), [0, 0, 0]);
+        let text = "a = com.microsoft.Gelu(x) b = com.microsoft.Gelu(x)";
+        assert_eq!(equal(text), [0, 0, 0]);
+    }
+
+    #[test]
+    fn equal_constants_are_one() {
+        let equal = |other: &str| {
+            let text = format!(
+                "g (float[4] x) => (float[2,2] y) <int64[2] a = {{2, 2}}, int64[2] b = {{{other}}}>
+                {{ c = Reshape(x, a) d = Reshape(x, b) y = Add(c, d) }}"
+            );
+            equal_nodes(&Graph::parse(&text).unwrap())
+        };
+        assert_eq!(equal("2, 2"), [1, 1, 0]);
+        assert_eq!(equal("4, 1"), [0, 0, 0]);
+    }
+}
