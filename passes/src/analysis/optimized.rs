@@ -573,15 +573,16 @@ mod tests {
 
     #[test]
     fn of_nodes_that_compute_the_same_one_is_left() {
-        let text = "g (float[4] x) => (float[4] y, float[4] z) <float[4] a, float[4] b>
+        let text =
+            "g (float[1024] x) => (float[1024] y, float[1024] z) <float[1024] a, float[1024] b>
             { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }";
         // The first in DEFAULT order.
         assert_eq!(forms(text), ["y(z,z) z(x)"]);
-        let text = "g (float[4] x) => (float[4] y) <float[4] a, float[4] b, float[4] c, float[4] d>
+        let text = "g (float[1024] x) => (float[1024] y) <float[1024] a, float[1024] b, float[1024] c, float[1024] d>
             { a = Exp(x) b = Log(a) c = Exp(x) d = Log(c) y = Add(b, d) }";
         assert_eq!(forms(text), ["c(x) d(c) y(d,d)"]);
         // What puts something out stays.
-        let text = "g (float[4] x) => (float[4] y, float[4] z) { y = Exp(x) z = Exp(x) }";
+        let text = "g (float[1024] x) => (float[1024] y, float[1024] z) { y = Exp(x) z = Exp(x) }";
         assert!(forms(text).is_empty());
     }
 

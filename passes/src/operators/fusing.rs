@@ -104,7 +104,7 @@ fn adds<'g>(
         return false;
     };
     let [a, b] = [0, 1].map(|place| node.input(place).and_then(shape));
-    let (Some(&[ref rows, _]), Some(&[_, ref columns]), Some(added)) = (a, b, shape(added)) else {
+    let (Some([rows, _]), Some([_, columns]), Some(added)) = (a, b, shape(added)) else {
         return false;
     };
     let is = |one: &Dimension, other: &Dimension| one == other && *one != Dimension::Unknown;
