@@ -105,11 +105,11 @@ impl Liveness {
             .filter(|b| (b.first..=b.last).contains(&step))
             .map(|b| Holder::Tensor(TensorId(b.owner), Bytes(skeleton.size[b.owner as usize])))
             .collect();
-        if let Some(&node) = order.get(step) {
-            let position = graph.order().iter().position(|&id| id == node).unwrap_or(0);
-            holders.push(Holder::Workspace(node, Bytes(skeleton.workspace[position])));
-        }
         holders.push(Holder::Pattern(Bytes(allocation.pattern.unwrap_or(0))));
+        if let Some(&node) = order.get(step) {
+            let held: Bytes = holders.iter().map(|holder| holder.size()).sum();
+            holders.push(Holder::Workspace(node, peak - fixed - held));
+        }
         holders.retain(|holder| holder.size() > Bytes::ZERO);
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.size()));
         Liveness {
@@ -175,18 +175,22 @@ pub(crate) fn profile_with_objects(skeleton: &Skeleton, order: &[u32], object: u
 }
 
 pub(super) fn profile(skeleton: &Skeleton, order: &[u32], allocation: &Allocation) -> Vec<u64> {
-    let mut change = vec![0i128; order.len() + 1];
+    let mut allocated = vec![0i128; order.len() + 1];
+    let mut freed = allocated.clone();
     for buffer in &allocation.buffers {
         let size = i128::from(skeleton.size[buffer.owner as usize]);
-        change[buffer.first] += size;
-        change[buffer.last + 1] -= size;
+        allocated[buffer.first] += size;
+        freed[buffer.last + 1] += size;
     }
     let mut live = i128::from(allocation.pattern.unwrap_or(0));
-    let needs = order.iter().zip(&change).map(|(&node, change)| {
-        live += change;
-        u64::try_from(live)
-            .unwrap_or(u64::MAX)
-            .saturating_add(skeleton.workspace[node as usize])
+    let steps = order.iter().zip(allocated.iter().zip(&freed));
+    let needs = steps.map(|(&node, (allocated, freed))| {
+        let node = node as usize;
+        live -= freed;
+        let early = live + i128::from(skeleton.early[node]);
+        live += allocated;
+        let most = early.max(live + i128::from(skeleton.workspace[node]));
+        u64::try_from(most).unwrap_or(u64::MAX)
     });
     needs.collect()
 }
@@ -278,6 +282,29 @@ mod tests {
             { a = Exp(x) flat = Reshape(a, to) b = Exp(flat) c = Exp(b) }";
         let (_, liveness) = simulated(text, &[]);
         assert_eq!(liveness.objects, [1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_sum_of_four_takes_twice_as_much_where_its_result_has_memory_already() {
+        let text = "g (float[1024] x) => (float y) <float[1024] a, float[1024] b>
+            { a = Exp(x) b = Sum(x, x, x, x) y = ReduceSum<keepdims = 0>(b) }";
+        // Beside a, which nobody reads, in a buffer of its own: b and one intermediate sum.
+        let (graph, liveness) = simulated(text, &[0, 4096, 0]);
+        assert_eq!(liveness.profile[1], liveness.fixed + Bytes(12288));
+        // In that of a: two intermediate sums beside it.
+        let costs = [0, 4096, 0].map(|workspace| Cost {
+            workspace: Bytes(workspace),
+            ..Cost::default()
+        });
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let mut allocation = allocation::lean(&skeleton, &[0, 1, 2]);
+        let b = graph.tensor_named("b").unwrap().0;
+        allocation.buffers.retain(|buffer| buffer.owner != b);
+        allocation.buffers[0].last = 2;
+        assert_eq!(
+            super::profile(&skeleton, &[0, 1, 2], &allocation),
+            [4096, 12288, 4100]
+        );
     }
 
     #[test]

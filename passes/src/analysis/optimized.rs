@@ -242,6 +242,7 @@ impl<'s> Nodes<'s> {
             left.writes.push(node.writes.iter().copied());
             left.shares.push(node.shares.iter().copied());
             left.workspace.push(node.workspace);
+            left.early.push(self.skeleton.early[position]);
             left.reads_only_shape
                 .push(self.skeleton.reads_only_shape[position]);
             left.fusing.push(Fusing::No);

@@ -6,7 +6,7 @@
 use crate::analysis::cost::Cost;
 use crate::analysis::equal::equal_nodes;
 use crate::analysis::shapes::runtime_shapes;
-use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 
 /// Lists behind each other in one vector.
@@ -67,6 +67,8 @@ pub(crate) struct Skeleton {
     pub(crate) shares: Lists<Share>,
     /// By node: bytes that its kernel allocates besides its outputs.
     pub(crate) workspace: Vec<u64>,
+    /// By node: bytes that its kernel allocates before its outputs; they are freed when the outputs are there.
+    pub(crate) early: Vec<u64>,
     /// By node: is it a Shape or a Size?
     pub(crate) reads_only_shape: Vec<bool>,
     /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
@@ -167,6 +169,7 @@ impl Skeleton {
             self.writes.push([]);
             self.shares.push([]);
             self.workspace.push(0);
+            self.early.push(0);
             self.reads_only_shape.push(false);
             self.fusing.push(Fusing::No);
             return;
@@ -193,11 +196,20 @@ impl Skeleton {
                 }),
         );
         self.workspace.push(workspace);
+        self.early.push(early(node, workspace));
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
         self.fusing
             .push(Fusing::of(graph, uses, node, provider, shape));
+    }
+}
+
+/// A Sum of four or more has two intermediate sums at a time, one of them before its result is there (measured).
+fn early(node: &Node, workspace: u64) -> u64 {
+    match node.is("", "Sum") && node.inputs.len() > 3 {
+        true => 2 * workspace,
+        false => 0,
     }
 }
 

@@ -188,6 +188,7 @@ impl Placement {
                     always: true,
                 }));
                 skeleton.workspace.push(0);
+                skeleton.early.push(0);
                 skeleton.reads_only_shape.push(false);
                 skeleton.fusing.push(Fusing::No);
                 skeleton.equal.push(0);
@@ -213,6 +214,7 @@ impl Placement {
                 latest[barrier.passed as usize] = barrier.passed;
             }
             skeleton.workspace.push(self.base.workspace[node]);
+            skeleton.early.push(self.base.early[node]);
             skeleton
                 .reads_only_shape
                 .push(self.base.reads_only_shape[node]);
