@@ -196,7 +196,7 @@ impl Skeleton {
                 }),
         );
         self.workspace.push(workspace);
-        self.early.push(early(node, workspace));
+        self.early.push(early(graph, node, workspace));
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
@@ -205,11 +205,13 @@ impl Skeleton {
     }
 }
 
-/// A Sum of four or more has two intermediate sums at a time, one of them before its result is there (measured).
-fn early(node: &Node, workspace: u64) -> u64 {
-    match node.is("", "Sum") && node.inputs.len() > 3 {
-        true => 2 * workspace,
-        false => 0,
+/// A Sum of four or more on the CPU has two intermediate sums as large as its result before that is there (measured); later one,
+/// its workspace.
+fn early(graph: &Graph, node: &Node, workspace: u64) -> u64 {
+    let result = node.output(0).and_then(|sum| graph.tensor(sum).bytes());
+    match result.filter(|_| node.is("", "Sum") && node.inputs.len() > 3 && workspace > 0) {
+        Some(result) => workspace.saturating_add(result.0),
+        None => 0,
     }
 }
 
