@@ -1,10 +1,10 @@
 """Plans training graphs, runs original and rewritten, and prints what was predicted beside what was measured.
 
-Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...]
+Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--dim NAME=N ...]
            [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
 
-The graphs, and the dimensions that they are run with, stand in truth_models.json; a graph that DIR does
-not hold is left out. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
+The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
+as well, those of other graphs in --dim. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
 otherwise), and checked in them as check_model.py does. Without --budgets these are `fixed+50%` (70, 80 or
 90 % where less is infeasible) and `min`; with it, one that is infeasible is said to be. A row is ok if
 
@@ -245,6 +245,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--models", required=True, metavar="DIR")
     parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="for graphs that are not in truth_models.json")
     parser.add_argument("--settings", nargs="+", choices=["default", "lean"], default=["default"])
     parser.add_argument("--budgets", nargs="+", metavar="SIZE")
     parser.add_argument("--times", action="store_true", help="measure the added time as well")
@@ -256,10 +257,13 @@ def main():
     end = time.monotonic() + 60 * args.minutes
     with open(os.path.join(measure.TOOLS, "truth_models.json")) as file:
         entries = json.load(file)
-    present = {name: os.path.join(args.models, name + ".onnx") for name in entries}
-    chosen = [name for name in entries if os.path.exists(present[name]) and name in (args.only or entries)]
+    dims = dict(dim.split("=", 1) for dim in args.dim)
+    here = sorted(name[:-len(".onnx")] for name in os.listdir(args.models) if name.endswith(".onnx"))
+    entries.update({name: {"dims": dims} for name in here if name not in entries})
+    present = {name: os.path.join(args.models, name + ".onnx") for name in here}
+    chosen = [name for name in entries if name in present and name in (args.only or entries)]
     if not chosen:
-        parser.error(f"no known model in {args.models}")
+        parser.error(f"no such model in {args.models}")
     print(line(title for title, _ in COLUMNS))
     print(line("---" for _ in COLUMNS), flush=True)
     known = recorded(args.json)

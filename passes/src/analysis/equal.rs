@@ -34,11 +34,15 @@ fn numbered(graph: &Graph) -> Vec<u32> {
     let mut first: HashMap<Key<'_>, Vec<(NodeId, usize)>> = HashMap::new();
     let mut equal = vec![0; graph.order().len()];
     let mut numbers = 0;
+    let mut is_output = vec![false; value.len()];
+    for output in &graph.outputs {
+        is_output[output.index()] = true;
+    }
     for (position, &id) in graph.order().iter().enumerate() {
         let node = graph.node(id);
         if let ("Identity", &[Some(read)], &[Some(written)]) =
             (node.op_type.as_str(), &*node.inputs, &*node.outputs)
-            && !graph.outputs.contains(&written)
+            && !is_output[written.index()]
         {
             value[written.index()] = value[read.index()];
             continue;
