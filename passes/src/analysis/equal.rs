@@ -19,7 +19,10 @@ const MATTERS_FROM: Bytes = Bytes(4096);
 /// By position in the file: nodes with the same number compute the same; 0 where no other does, or where all are small.
 pub(crate) fn equal_nodes(graph: &Graph) -> Vec<u32> {
     let equal = numbered(graph);
-    let large = |tensor| graph.tensor(tensor).bytes() >= Some(MATTERS_FROM);
+    let large = |tensor| {
+        let bytes = graph.tensor(tensor).bytes();
+        bytes.is_none_or(|bytes| bytes >= MATTERS_FROM)
+    };
     let mut nodes = graph.order().iter().zip(&equal);
     let matters =
         |(&id, &number): (&NodeId, &u32)| number != 0 && graph.node(id).writes().any(large);
