@@ -440,7 +440,7 @@ fn layers_of_any_kind_run_at_the_smallest_peak() {
         (1, "default"),
         (3, "lean"),
         (4, "default"),
-        (5, "lean"),
+        (6, "lean"),
     ] {
         check_generated(settings, "mixed", seed, "min");
     }
@@ -458,7 +458,7 @@ fn generate(folder: &Path, family: &str, seed: u64) -> PathBuf {
     let script: [&OsStr; 6] = [
         "tools/generate.py".as_ref(),
         family.as_ref(),
-        "200".as_ref(),
+        "250".as_ref(),
         path.as_os_str(),
         "--seed".as_ref(),
         seed.as_ref(),

@@ -26,6 +26,7 @@ use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp,
 use crate::transform::enforce_order::{EnforceOrder, Thinning};
 use crate::transform::hide_sizes::HideSizes;
 use crate::transform::insert_mirrors::InsertMirrors;
+use crate::transform::keep_apart::KeepApart;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::transform::unmark_fused::UnmarkFused;
 
@@ -668,6 +669,7 @@ impl<'o> Pipeline<'o> {
         };
         let Ok(_) = insert.run(&mut graph);
         let Ok(_) = UnmarkFused.run(&mut graph);
+        let Ok(_) = KeepApart.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
         self.hide(&mut graph);
         let costs = costs(&graph, &self.options.device, &self.options.overrides);

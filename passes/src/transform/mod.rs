@@ -6,6 +6,7 @@ pub mod enforce_order;
 pub mod hide_sizes;
 pub mod infer_shapes;
 pub mod insert_mirrors;
+pub mod keep_apart;
 mod parts;
 pub mod release_unread;
 pub mod unmark_fused;

@@ -1,0 +1,122 @@
+//! Keeps the runtime from merging mirrors after it has fused them.
+//!
+//! Runtime fact (measured, 1.19.2): a Gemm that is made of a MatMul and an Add, of a Gemm and a Sum, or of a Gemm and a
+//! Transpose has none of their attributes, so no marker either, and is then merged with one of the original or of another
+//! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
+//! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory.
+
+use std::convert::Infallible;
+
+use super::release_unread::release;
+use crate::analysis::mirrors::MARKER;
+use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
+use crate::pass::{Changed, Pass};
+
+/// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of.
+/// **Needs**: concrete shapes.
+/// **Keeps**: everything that is there.
+pub struct KeepApart;
+
+impl Pass for KeepApart {
+    type Error = Infallible;
+
+    fn name(&self) -> &'static str {
+        "keep-apart"
+    }
+
+    fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        let uses = Uses::of(graph);
+        let before = graph.order().to_vec();
+        let mut order = Vec::with_capacity(before.len());
+        for &id in &before {
+            order.push(id);
+            if let Some(written) = fused(graph, &uses, id) {
+                order.push(release(graph, written));
+            }
+        }
+        if order.len() == before.len() {
+            return Ok(Changed::No);
+        }
+        graph.set_order(order);
+        Ok(Changed::Yes)
+    }
+}
+
+/// What the node writes, if it is a mirror that becomes part of a Gemm without its marker.
+fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
+    let node = graph.node(id);
+    let written = node
+        .output(0)
+        .filter(|_| node.attribute(MARKER).is_some())?;
+    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
+    // Shapes of known sizes are folded away.
+    let mut lasting = readers.filter(|reader| !reader.is("", "Shape"));
+    let alone = lasting.next().filter(|_| lasting.next().is_none())?;
+    let is_fused = match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "MatMul") => alone.is("", "Add") && multiplies_matrices(graph, node),
+        ("", "Gemm") => takes_in(node, alone) || reads_a_transpose(graph, uses, node),
+        _ => false,
+    };
+    is_fused.then_some(written)
+}
+
+fn multiplies_matrices(graph: &Graph, node: &Node) -> bool {
+    let rank = |tensor: TensorId| graph.tensor(tensor).shape.as_ref().map(Vec::len);
+    node.reads().all(|tensor| rank(tensor) == Some(2))
+}
+
+fn takes_in(gemm: &Node, reader: &Node) -> bool {
+    let adds = reader.is("", "Sum") && reader.inputs.len() == 2;
+    gemm.reads().count() == 2 && (adds || reader.is("", "Transpose"))
+}
+
+fn reads_a_transpose(graph: &Graph, uses: &Uses, node: &Node) -> bool {
+    let mut producers = node.reads().filter_map(|tensor| uses.producer(tensor));
+    producers.any(|producer| graph.node(producer).is("", "Transpose"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::text::diff;
+
+    #[test]
+    fn what_would_become_a_gemm_without_a_marker_has_a_second_reader() {
+        let mut graph = Graph::parse(
+            "g (float[2,2] x, float[2,2] w, float[2] v, float[2,2,2] cube) => (float[2,2] y, float[2,2,2] z)
+             <float[2,2] a, float[2,2] b, float[2,2] c, float[2,2] d, float[2,2] e, float[2,2] f, float[2,2] g,
+              float[2,2] h, float[2,2] i, float[2,2] t, float[2,2,2] k> {
+                a = MatMul<__recompute = 1>(x, w)
+                b = Add<__recompute = 1>(a, v)
+                c = MatMul(b, w)
+                d = Add(c, v)
+                e = Gemm<__recompute = 1>(d, w)
+                f = Sum<__recompute = 1>(e, d)
+                t = Transpose(w)
+                g = Gemm<__recompute = 1>(f, t)
+                h = Gemm<__recompute = 1>(g, w, v)
+                i = Sum<__recompute = 1>(h, f)
+                k = MatMul<__recompute = 1>(cube, w)
+                z = Add<__recompute = 1>(k, v)
+                y = Relu(i)
+             }",
+        )
+        .unwrap();
+        let before = graph.to_listing();
+        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::Yes));
+        insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
+          a = MatMul <__recompute = 1> (x, w)
+        + "a/size" = Size(a)
+          b = Add <__recompute = 1> (a, v)
+        ...
+          e = Gemm <__recompute = 1> (d, w)
+        + "e/size" = Size(e)
+          f = Sum <__recompute = 1> (e, d)
+        ...
+          g = Gemm <__recompute = 1> (f, t)
+        + "g/size" = Size(g)
+          h = Gemm <__recompute = 1> (g, w, v)
+        "#);
+        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No));
+    }
+}
