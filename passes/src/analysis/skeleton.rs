@@ -6,7 +6,7 @@
 use crate::analysis::cost::Cost;
 use crate::analysis::equal::equal_nodes;
 use crate::analysis::shapes::runtime_shapes;
-use crate::graph::{Dimension, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 
 /// Lists behind each other in one vector.
@@ -196,22 +196,13 @@ impl Skeleton {
                 }),
         );
         self.workspace.push(workspace);
-        self.early.push(early(graph, node, workspace));
+        self.early
+            .push(operators::early_workspace(graph, node, workspace));
         self.reads_only_shape
             .push(node.is("", "Shape") || node.is("", "Size"));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
         self.fusing
             .push(Fusing::of(graph, uses, node, provider, shape));
-    }
-}
-
-/// A Sum of four or more on the CPU has two intermediate sums as large as its result before that is there (measured); later one,
-/// its workspace.
-fn early(graph: &Graph, node: &Node, workspace: u64) -> u64 {
-    let result = node.output(0).and_then(|sum| graph.tensor(sum).bytes());
-    match result.filter(|_| node.is("", "Sum") && node.inputs.len() > 3 && workspace > 0) {
-        Some(result) => workspace.saturating_add(result.0),
-        None => 0,
     }
 }
 

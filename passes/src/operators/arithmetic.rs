@@ -6,7 +6,7 @@ use super::evaluate::{binary, broadcast_positions, cast, select, unary, with_con
 use super::view::{Fault, Outputs, View, broadcast, known};
 use super::{Family, Operator, Provider, everything, microsoft, onnx};
 use crate::bytes::Bytes;
-use crate::graph::{Constant, ElementType};
+use crate::graph::{Constant, ElementType, Graph, Node};
 
 pub(super) const OPERATORS: &[Operator] = &[
     onnx("Abs", Family::Elementwise, map),
@@ -100,6 +100,17 @@ fn partial_result(view: &View, provider: Provider) -> Option<Bytes> {
         .then(|| view.output(0))
         .flatten()
         .map(|y| y.bytes())
+}
+
+/// Bytes that the kernel has before its result is there, which frees some of them: from the fourth operand on two partial results, beside
+/// one later, its `workspace` (measured for Sum, Max, Min and Mean). 0 for other kernels.
+pub(crate) fn early_workspace(graph: &Graph, node: &Node, workspace: u64) -> u64 {
+    const VARIADIC: [&str; 4] = ["Max", "Mean", "Min", "Sum"];
+    let takes_turns = node.domain.is_empty() && VARIADIC.contains(&node.op_type.as_str());
+    let several = takes_turns && node.inputs.len() > 3 && workspace > 0;
+    let result = node.output(0).filter(|_| several);
+    let result = result.and_then(|result| graph.tensor(result).bytes());
+    result.map_or(0, |result| workspace.saturating_add(result.0))
 }
 
 /// The CPU kernel of Where first writes the chosen part of either operand into a tensor of its
@@ -310,5 +321,20 @@ mod tests {
         let add = Case::onnx("Add").float(&x).float(&x);
         let sum = Case::onnx("Sum").float(&x).float(&x).float(&x).float(&x);
         assert_eq!(sum.work().bytes, 3.0 * add.work().bytes);
+    }
+
+    #[test]
+    fn from_the_fourth_operand_on_there_are_two_partial_results() {
+        let early = |operator: &str, operands: &str, workspace: u64| {
+            let text = format!("g (float[8] x) => (float[8] y) {{ y = {operator}({operands}) }}");
+            let graph = Graph::parse(&text).unwrap();
+            early_workspace(&graph, graph.node(graph.order()[0]), workspace)
+        };
+        for operator in ["Sum", "Max", "Min", "Mean"] {
+            assert_eq!(early(operator, "x, x, x, x", 32), 64);
+            assert_eq!(early(operator, "x, x, x", 32), 0);
+        }
+        assert_eq!(early("Sum", "x, x, x, x", 0), 0);
+        assert_eq!(early("Concat", "x, x, x, x", 32), 0);
     }
 }

@@ -42,6 +42,7 @@ mod testing;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+pub(crate) use arithmetic::early_workspace;
 use entry::{
     ATEN, Aliases, MICROSOFT, Operator, ShapeRule, everything, like_first, microsoft, onnx,
     output_twice, per_input_element, per_output_element,

@@ -29,21 +29,29 @@ impl Pass for ReleaseUnread {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let uses = Uses::of(graph);
-        let before = graph.order().to_vec();
-        let mut order = Vec::with_capacity(before.len());
-        for &id in &before {
-            order.push(id);
-            for tensor in unread(graph, &uses, id) {
-                order.push(release(graph, tensor));
-            }
-        }
-        if order.len() == before.len() {
-            return Ok(Changed::No);
-        }
-        graph.set_order(order);
-        Ok(Changed::Yes)
+        Ok(read_by_sizes(graph, unread))
     }
+}
+
+/// Puts a Size behind every node for each of those tensors that `chosen` finds among its results.
+pub(super) fn read_by_sizes(
+    graph: &mut Graph,
+    chosen: fn(&Graph, &Uses, NodeId) -> Vec<TensorId>,
+) -> Changed {
+    let uses = Uses::of(graph);
+    let before = graph.order().to_vec();
+    let mut order = Vec::with_capacity(before.len());
+    for &id in &before {
+        order.push(id);
+        for tensor in chosen(graph, &uses, id) {
+            order.push(release(graph, tensor));
+        }
+    }
+    if order.len() == before.len() {
+        return Changed::No;
+    }
+    graph.set_order(order);
+    Changed::Yes
 }
 
 fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
@@ -63,8 +71,7 @@ fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
         .collect()
 }
 
-/// Adds a Size that reads the tensor.
-pub(super) fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
+fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
     let of = &graph.tensor(tensor).name;
     let (node, output) = (format!("ckpt-opt/release/{of}"), format!("{of}/size"));
     let size = Tensor {
