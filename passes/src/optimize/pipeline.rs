@@ -30,14 +30,20 @@ use crate::transform::keep_apart::KeepApart;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::transform::unmark_fused::UnmarkFused;
 
-/// How often the search aims lower because the runtime's order needs more than the plan's.
+/// How often the search is asked, each time for less, because the runtime's order needs more than the plan's.
+const ATTEMPTS: usize = 6;
+
+/// How often barriers are chosen anew because they leave another room than they were chosen for.
 const CORRECTIONS: usize = 4;
 
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
-/// Another attempt leaves this part of the budget free.
+/// Another attempt leaves this part of the budget free, ...
 const SPARE: u64 = 20_000;
+
+/// ... the next so many times as much.
+const MORE_SPARE: u64 = 4;
 
 /// Up to this part of a budget need not be used.
 const SLIGHT: u64 = 400;
@@ -538,7 +544,8 @@ impl<'o> Pipeline<'o> {
         below: u64,
     ) -> Result<Candidate, Missed> {
         let mut target = (budget - self.spare()).min(self.room(planner, budget));
-        for _ in 0..CORRECTIONS {
+        let mut spare = budget.0 / SPARE;
+        for _ in 0..ATTEMPTS {
             let plan = match planner.cheaper(target, below) {
                 Ok(plan) => plan,
                 // The smallest may fit, though it needs more than the target.
@@ -560,10 +567,11 @@ impl<'o> Pipeline<'o> {
             match self.enforced(graph, &costs, &plan, budget) {
                 Ok(candidate) => return Ok(candidate),
                 // Less than the same plan needs, or it is found again; and a little less than that, as its barriers
-                // are others.
+                // are others, which may be too little the more often.
                 Err(excess) => {
-                    let more = Bytes(excess.0 / 8 + budget.0 / SPARE + 1);
+                    let more = Bytes(excess.0 / 8 + spare + 1);
                     target = target.min(plan.predicted_peak) - excess - more;
+                    spare *= MORE_SPARE;
                 }
             }
         }
@@ -608,13 +616,23 @@ impl<'o> Pipeline<'o> {
                 .map_err(|missed| missed.reached - room)?;
             Ok(self.candidate(graph, plan))
         };
+        let planned = || {
+            let provider = self.options.device.provider;
+            Liveness::in_file_order(&graph, provider, costs).peak_with_objects()
+        };
         let mut room = budget - frame(&graph);
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None);
         for look in 0..=CORRECTIONS {
             let candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
-                Err(excess) => return fits.ok_or(excess),
+                // With every barrier there is they take much room themselves; of a plan that needs too much without
+                // any, only that is known to be too much.
+                Err(excess) => {
+                    let alone = planned() - room;
+                    let excess = if alone > Bytes::ZERO { alone.min(excess) } else { excess };
+                    return fits.ok_or(excess);
+                }
             };
             // The barriers' own tensors take some room as well, and the settings may.
             let left = budget - candidate.extra();
@@ -635,9 +653,7 @@ impl<'o> Pipeline<'o> {
             return Ok(candidate);
         }
         // As much as the plan needs more than its barriers left room for.
-        let provider = self.options.device.provider;
-        let planned = Liveness::in_file_order(&graph, provider, costs);
-        Err(planned.peak_with_objects() - room)
+        Err(planned() - room)
     }
 
     fn enforce<'c>(

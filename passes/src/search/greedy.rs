@@ -78,6 +78,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
         stale_after: 1 + steps as u64 / Problem::MANY as u64,
         queue: BinaryHeap::new(),
         ceiling: f64::MAX,
+        patience: CEILING,
         accepted: 0,
     };
     run.queue_all(state);
@@ -92,7 +93,10 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
                 return Reached::Stuck;
             }
             run.excess = Excess::of(state);
-            run.ceiling = if retried { f64::MAX } else { run.ceiling };
+            if retried {
+                run.ceiling = f64::MAX;
+                run.patience *= MORE_PATIENCE;
+            }
             retried = true;
             run.queue_all(state);
             continue;
@@ -112,7 +116,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
         if still_best {
             state.make(&found);
             run.accept(state, &found);
-            run.ceiling = fresh * CEILING;
+            run.ceiling = fresh * run.patience;
             retried = false;
         } else {
             let entry = (Score(fresh), candidate, run.accepted);
@@ -122,8 +126,12 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
     Reached::Budget
 }
 
-/// The ceiling, as a multiple of what the last accepted move cost.
+/// The ceiling at first, as a multiple of what the last accepted move cost.
 const CEILING: f64 = 20.0;
+
+/// Where nothing is left below the ceiling, it is as many times as high from then on: else everything would be looked
+/// at once more for each move.
+const MORE_PATIENCE: f64 = 4.0;
 
 struct Run {
     excess: Excess,
@@ -132,6 +140,8 @@ struct Run {
     queue: BinaryHeap<Entry>,
     /// Ways that cost more per unit of Φ are not worth looking at yet.
     ceiling: f64,
+    /// What it is, as a multiple of what the last accepted move cost.
+    patience: f64,
     accepted: u64,
 }
 

@@ -101,7 +101,7 @@ impl<'p> Choice<'p> {
         {
             return Ok(self.fewer(&all, effort));
         }
-        Err(self.peak(&all))
+        Err(self.peak(&chosen).min(self.peak(&all)))
     }
 
     /// The largest need of all orders.
