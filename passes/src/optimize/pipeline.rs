@@ -626,11 +626,19 @@ impl<'o> Pipeline<'o> {
         for look in 0..=CORRECTIONS {
             let candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
-                // With every barrier there is they take much room themselves; of a plan that needs too much without
-                // any, only that is known to be too much.
                 Err(excess) => {
                     let alone = planned() - room;
-                    let excess = if alone > Bytes::ZERO { alone.min(excess) } else { excess };
+                    if thinning == Thinning::Quick && alone == Bytes::ZERO {
+                        // Where every byte counts, needless barriers do.
+                        thinning = Thinning::Thorough;
+                        continue;
+                    }
+                    // Of a plan that needs too much without any barriers only that is known to be too much.
+                    let excess = if alone > Bytes::ZERO {
+                        alone.min(excess)
+                    } else {
+                        excess
+                    };
                     return fits.ok_or(excess);
                 }
             };

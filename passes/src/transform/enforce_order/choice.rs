@@ -36,6 +36,8 @@ pub(super) struct Choice<'p> {
     budget: u64,
     /// Bytes that a tensor takes besides its elements.
     object: u64,
+    /// Are those of what barriers pass on left out?
+    relaxed: bool,
     allowance: usize,
     thinning: usize,
 }
@@ -70,6 +72,7 @@ impl<'p> Choice<'p> {
                 .collect(),
             budget,
             object: pass.object.0,
+            relaxed: false,
             allowance: WORK,
             thinning: match pass.thinning {
                 Thinning::Quick => THINNING.min(QUICK * placement.len()),
@@ -101,12 +104,40 @@ impl<'p> Choice<'p> {
         {
             return Ok(self.fewer(&all, effort));
         }
-        Err(self.peak(&chosen).min(self.peak(&all)))
+        let reached = self.peak(&chosen).min(self.peak(&all));
+        match self.relaxed {
+            true => Err(reached),
+            false => self.choose_relaxed().map_err(|peak| peak.min(reached)),
+        }
+    }
+
+    /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
+    /// as in the beginning. So they are chosen, and thinned out, as if those took none, in half of the room that they have.
+    fn choose_relaxed(&self) -> Result<Vec<Barrier>, u64> {
+        let all = vec![true; self.placement.len()];
+        let in_room = |budget| Choice {
+            sequences: self.sequences.clone(),
+            relaxed: true,
+            budget,
+            ..*self
+        };
+        let planned = in_room(0).peak(&all);
+        let room = self.budget.checked_sub(planned).ok_or(u64::MAX)?;
+        let mut effort = Effort::default();
+        let barriers = in_room(planned + room / 2).choose_by(&mut effort)?;
+        match self.first_misfit(&barriers, &mut effort) {
+            None => Ok(barriers),
+            Some(_) => Err(self.peak_with(&barriers)),
+        }
     }
 
     /// The largest need of all orders.
     pub(super) fn peak(&self, chosen: &Chosen) -> u64 {
-        let runs = self.runs(&self.placement.barriers(chosen), &mut Effort::default());
+        self.peak_with(&self.placement.barriers(chosen))
+    }
+
+    fn peak_with(&self, barriers: &[Barrier]) -> u64 {
+        let runs = self.runs(barriers, &mut Effort::default());
         let needs = runs.iter().flat_map(|run| run.profile.iter().copied());
         needs.max().unwrap_or(0)
     }
@@ -148,8 +179,15 @@ impl<'p> Choice<'p> {
         let (skeleton, position) = built.form(way);
         let order = execution_order(skeleton, way.1);
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+        let mut profile = liveness::profile_with_objects(skeleton, &order, self.object);
+        if self.relaxed {
+            let outputs = built.outputs_of_barriers(&wanted);
+            for (need, outputs) in profile.iter_mut().zip(outputs) {
+                *need = need.saturating_sub(self.object * outputs);
+            }
+        }
         Run {
-            profile: liveness::profile_with_objects(skeleton, &order, self.object),
+            profile,
             broken: self.broken_sequence(&wanted),
             wanted,
         }
@@ -294,13 +332,20 @@ type Way = (usize, ExecutionOrder);
 struct Built {
     /// With the positions of its nodes in the file.
     plain: (Skeleton, Vec<u32>),
+    /// By position in the file: how many outputs the barrier there has.
+    outputs: Vec<u32>,
     optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
 }
 
 impl Built {
     fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
+        let mut outputs = vec![0; placement.len()];
+        for barrier in barriers {
+            outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
+        }
         Built {
             plain: placement.with_barriers(barriers),
+            outputs,
             optimized: OnceLock::new(),
         }
     }
@@ -320,6 +365,18 @@ impl Built {
             None => &self.plain,
             Some(number) => &self.forms()[number],
         }
+    }
+
+    /// By step: how many outputs barriers have up to there, all of which the runtime keeps to the end.
+    fn outputs_of_barriers(&self, wanted: &[u32]) -> Vec<u64> {
+        let mut outputs = self.outputs.clone();
+        let mut all = 0;
+        let step = |&position: &u32| {
+            // A barrier runs before its reader, which has the same position.
+            all += u64::from(std::mem::take(&mut outputs[position as usize]));
+            all
+        };
+        wanted.iter().map(step).collect()
     }
 
     fn orders(&self) -> impl Iterator<Item = ExecutionOrder> {
