@@ -23,8 +23,11 @@ const WORK: usize = 40_000_000;
 /// And thinning out, first the barriers and then what they wait for: one too many costs little.
 const THINNING: usize = WORK / 5;
 
-/// How many times a quick look at either visits every node.
+/// How many times a quick look at either visits every node, ...
 const QUICK: usize = 24;
+
+/// ... and at least a thorough one.
+const THOROUGH: usize = 192;
 
 /// In how many groups at most waits are thinned out.
 const GROUPS: usize = 64;
@@ -76,7 +79,7 @@ impl<'p> Choice<'p> {
             allowance: WORK,
             thinning: match pass.thinning {
                 Thinning::Quick => THINNING.min(QUICK * placement.len()),
-                Thinning::Thorough => THINNING,
+                Thinning::Thorough => THINNING.max(THOROUGH * placement.len()),
             },
         }
     }
@@ -137,9 +140,12 @@ impl<'p> Choice<'p> {
     }
 
     fn peak_with(&self, barriers: &[Barrier]) -> u64 {
-        let runs = self.runs(barriers, &mut Effort::default());
-        let needs = runs.iter().flat_map(|run| run.profile.iter().copied());
-        needs.max().unwrap_or(0)
+        let built = Built::of(self.placement, barriers);
+        let mut ways = built.plain();
+        ways.extend(built.optimized());
+        let peak = |way: &Way| self.run(&built, *way).profile.into_iter().max();
+        let peaks = parallel::map(&ways, peak);
+        peaks.into_iter().flatten().max().unwrap_or(0)
     }
 
     /// The first way of running the graph with barriers that exceeds the budget. What did last is looked at first, as
@@ -161,14 +167,19 @@ impl<'p> Choice<'p> {
         None
     }
 
-    /// Every way of running the graph with barriers.
+    /// The ways of running the graph with barriers: as it is, and if it fits so, as the runtime optimizes it.
     fn runs(&self, barriers: &[Barrier], effort: &mut Effort) -> Vec<Run> {
         let built = Built::of(self.placement, barriers);
-        let mut ways = built.plain();
-        ways.extend(built.optimized());
-        let visits = ways.iter().map(|&way| built.form(way).0.len());
-        effort.work = visits.fold(effort.work, usize::saturating_add);
-        parallel::map(&ways, |&way| self.run(&built, way))
+        let mut run = |ways: Vec<Way>| {
+            let visits = ways.iter().map(|&way| built.form(way).0.len());
+            effort.work = visits.fold(effort.work, usize::saturating_add);
+            parallel::map(&ways, |&way| self.run(&built, way))
+        };
+        let mut runs = run(built.plain());
+        if runs.iter().all(|run| self.is_kept_by(run)) {
+            runs.extend(run(built.optimized()));
+        }
+        runs
     }
 
     fn is_kept_by(&self, run: &Run) -> bool {
