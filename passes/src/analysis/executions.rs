@@ -6,7 +6,7 @@ use super::cost::Cost;
 use super::liveness::{Known, Liveness, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
-use super::shapes::Shapes;
+use super::shapes::{Shapes, runtime_shapes};
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
@@ -53,7 +53,8 @@ struct Way {
 impl<'g> Executions<'g> {
     /// Tensors of unknown size count nothing: infer shapes first. `costs` are by node id.
     pub fn of(graph: &'g Graph, provider: Provider, costs: &[Cost]) -> Executions<'g> {
-        let skeleton = Skeleton::of(graph, provider, costs);
+        let shapes = runtime_shapes(graph);
+        let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs);
         let optimized = skeleton.optimized();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
@@ -71,7 +72,7 @@ impl<'g> Executions<'g> {
         });
         Executions {
             graph,
-            shapes: Shapes::of(graph),
+            shapes: Shapes::of(graph, &shapes),
             skeleton,
             optimized,
             ways,

@@ -42,25 +42,19 @@ pub(super) fn outputs(
 ) -> Vec<Option<Vec<Dimension>>> {
     reads.sort_by_key(|read| read.tensor);
     reads.dedup_by_key(|read| read.tensor);
-    let ask = |varied: &[&Name]| {
-        let mut stand_ins: Vec<StandIn> = reads
-            .iter()
-            .map(|read| StandIn {
-                tensor: read.tensor,
-                shape: read
-                    .shape
-                    .and_then(|_| graph.tensor(read.tensor).shape.clone()),
-                keeps_contents: read.is_constant,
-            })
-            .collect();
-        for name in varied {
-            for &(input, place) in &name.places {
-                if let Some(shape) = &mut stand_ins[input].shape {
-                    shape[place] = name.other_size();
-                }
-            }
-        }
-        operators::infer_instead(graph, node, &stand_ins)
+    let stand_in = |read: &Read| StandIn {
+        tensor: read.tensor,
+        shape: read
+            .shape
+            .and_then(|_| graph.tensor(read.tensor).shape.clone()),
+        keeps_contents: read.is_constant,
+    };
+    let mut stand_ins: Vec<StandIn> = reads.iter().map(stand_in).collect();
+    let mut ask = |varied: &[&Name]| {
+        vary(&mut stand_ins, varied, |name| name.other_size());
+        let outputs = operators::infer_instead(graph, node, &stand_ins);
+        vary(&mut stand_ins, varied, |name| name.size);
+        outputs
     };
     let (Some(names), Some(plain)) = (names(graph, &reads), ask(&[])) else {
         return Vec::new();
@@ -86,6 +80,17 @@ pub(super) fn outputs(
         }
     }
     shapes
+}
+
+/// Gives the names these sizes.
+fn vary(stand_ins: &mut [StandIn], names: &[&Name], size: impl Fn(&Name) -> u64) {
+    for name in names {
+        for &(input, place) in &name.places {
+            if let Some(shape) = &mut stand_ins[input].shape {
+                shape[place] = size(name);
+            }
+        }
+    }
 }
 
 /// Of all inputs; `None` if there are too many.

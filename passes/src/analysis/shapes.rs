@@ -25,13 +25,12 @@ pub(crate) struct Shapes {
 }
 
 impl Shapes {
-    /// What the runtime knows of `graph`, which needs concrete shapes.
-    pub(crate) fn of(graph: &Graph) -> Shapes {
-        let shapes = runtime_shapes(graph);
+    /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`].
+    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Shapes {
         let bound = bound_symbols(graph);
         let mut numbers: BTreeMap<(u64, &[Dimension]), u32> = BTreeMap::new();
         let mut known = Shapes::default();
-        for (id, shape) in graph.tensor_ids().zip(&shapes) {
+        for (id, shape) in graph.tensor_ids().zip(shapes) {
             let bytes = graph.tensor(id).element.map(|element| element.bytes(1).0);
             let (Some(shape), Some(bytes)) = (shape, bytes) else {
                 known.class.push(None);

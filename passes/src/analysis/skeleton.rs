@@ -89,6 +89,16 @@ pub(crate) struct Skeleton {
 impl Skeleton {
     /// The skeleton of `graph`; `costs` by node id.
     pub(crate) fn of(graph: &Graph, provider: Provider, costs: &[Cost]) -> Skeleton {
+        Skeleton::with_shapes(graph, &runtime_shapes(graph), provider, costs)
+    }
+
+    /// The same of a graph whose [`runtime_shapes`] are known.
+    pub(crate) fn with_shapes(
+        graph: &Graph,
+        shapes: &[RuntimeShape],
+        provider: Provider,
+        costs: &[Cost],
+    ) -> Skeleton {
         let mut skeleton = Skeleton {
             equal: equal_nodes(graph),
             ..Skeleton::default()
@@ -104,7 +114,7 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
-        let (shapes, uses) = (runtime_shapes(graph), Uses::of(graph));
+        let uses = Uses::of(graph);
         for (position, &id) in graph.order().iter().enumerate() {
             let node = graph.node(id);
             if node.is("com.microsoft", "YieldOp") {
@@ -114,7 +124,7 @@ impl Skeleton {
                 }
             }
             let workspace = costs[id.index()].workspace.0;
-            skeleton.push_node(graph, &uses, &shapes, id, provider, workspace);
+            skeleton.push_node(graph, &uses, shapes, id, provider, workspace);
         }
         skeleton
     }

@@ -18,6 +18,7 @@ use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::{Group, VARIANTS, Variant};
+use crate::parallel;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
@@ -219,9 +220,13 @@ impl<'o> Pipeline<'o> {
     pub(super) fn least(&self, known: &Summary) -> u64 {
         let room = known.budget - self.options.reserve - frame(&self.base.graph);
         let searches = self.orders.iter();
-        let searches = searches.map(|order| self.task().relaxed_search(order));
-        let bounds = searches.map(|search| search.lower_bound(room, known.time_added));
-        bounds.min().unwrap_or(0)
+        let searches: Vec<Search> = searches
+            .map(|order| self.task().relaxed_search(order))
+            .collect();
+        let bounds = parallel::map(&searches, |search| {
+            search.lower_bound(room, known.time_added)
+        });
+        bounds.into_iter().min().unwrap_or(0)
     }
 
     /// What MONeT's program replaces, and by what.
@@ -494,10 +499,8 @@ impl<'o> Pipeline<'o> {
     /// The plan with the smallest peak, with every barrier that helps.
     fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
         let (mut graph, costs) = self.apply(plan);
-        let open = self.enforce(Bytes::ZERO, &costs, thinning);
-        let budget = open.smallest_peak(&graph);
-        // It fits by construction; if not, the simulation of the candidate tells.
-        let _ = EnforceOrder { budget, ..open }.run(&mut graph);
+        let enforce = self.enforce(Bytes::ZERO, &costs, thinning);
+        enforce.run_in_smallest_peak(&mut graph);
         self.candidate(graph, plan)
     }
 

@@ -95,9 +95,23 @@ impl EnforceOrder<'_> {
     /// as far as barriers can enforce it.
     pub fn smallest_peak(&self, graph: &Graph) -> Bytes {
         let placement = Placement::new(graph, self.provider, self.costs);
-        let choice = Choice::new(&placement, graph, self, 0);
+        liveness::fixed_bytes(graph) + Bytes(self.smallest(&placement, graph))
+    }
+
+    /// Inserts barriers as the pass does, for [`EnforceOrder::smallest_peak`] instead of its budget.
+    pub fn run_in_smallest_peak(&self, graph: &mut Graph) {
+        let placement = Placement::new(graph, self.provider, self.costs);
+        let peak = self.smallest(&placement, graph);
+        // It fits by construction; if not, the simulation of the graph tells.
+        if let Ok(barriers) = Choice::new(&placement, graph, self, peak).choose() {
+            insert(graph, &barriers);
+        }
+    }
+
+    /// Without what the caller owns.
+    fn smallest(&self, placement: &Placement, graph: &Graph) -> u64 {
         let all = vec![true; graph.order().len()];
-        liveness::fixed_bytes(graph) + Bytes(choice.peak(&all))
+        Choice::new(placement, graph, self, 0).peak(&all)
     }
 }
 
