@@ -32,14 +32,21 @@ mod whole;
 
 use super::problem::Problem;
 use crate::program::{Limits, Solver};
+pub(crate) use ascent::Rounds;
 use ascent::{Cover, climb};
 use gaps::gaps;
 
 /// Nanoseconds that every schedule within `budget` adds; `known` is what one such schedule adds,
 /// and `memory` the need of each step without copies.
-pub(crate) fn lower_bound(problem: &Problem, memory: &[f64], budget: f64, known: u64) -> u64 {
+pub(crate) fn lower_bound(
+    problem: &Problem,
+    memory: &[f64],
+    budget: f64,
+    known: u64,
+    rounds: Rounds,
+) -> u64 {
     covered(problem, memory, budget, known, |cover| {
-        climb(cover, known as f64)
+        climb(cover, known as f64, rounds)
     })
 }
 

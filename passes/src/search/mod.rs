@@ -34,6 +34,7 @@ use crate::watch::{Best, Watch};
 pub use alternatives::Alternatives;
 pub use first_order::first_orders;
 
+use bound::Rounds;
 use greedy::{Reached, greedy};
 use problem::{Form, Problem, Step};
 use profile::Exponent;
@@ -498,21 +499,25 @@ impl Search {
     /// Nanoseconds that every schedule with these forms adds.
     fn bound_of(&self, decisions: &Decisions, budget: Bytes, added: u64) -> u64 {
         if self.problem.sites.is_empty() {
-            return self.lower_bound(budget, added);
+            return self.bound_in(budget, added, Rounds::Few);
         }
         let decided = self.problem.decided(&decisions.forms);
         let longer = decided.time() - self.problem.time();
         let copies = added as f64 - longer;
         let search = Search::of(decided, None, self.effort);
-        let bound = search.lower_bound(budget, copies.max(0.0) as u64);
+        let bound = search.bound_in(budget, copies.max(0.0) as u64, Rounds::Few);
         (bound as f64 + longer).max(0.0) as u64
     }
 
     /// Nanoseconds that every schedule within `budget` adds which keeps the order of first
     /// computations, the nodes being as they are; `known` is what one such schedule adds.
     pub fn lower_bound(&self, budget: Bytes, known: u64) -> u64 {
+        self.bound_in(budget, known, Rounds::Many)
+    }
+
+    fn bound_in(&self, budget: Bytes, known: u64, rounds: Rounds) -> u64 {
         let target = self.target(budget);
-        bound::lower_bound(&self.problem, &self.memory(), target, known)
+        bound::lower_bound(&self.problem, &self.memory(), target, known, rounds)
     }
 
     /// What [`Search::lower_bound`] says, by a solver, which may prove more: with the exact program for small graphs, with

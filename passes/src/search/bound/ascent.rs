@@ -5,7 +5,13 @@ use super::overlap::Overlap;
 use crate::search::problem::Step;
 
 /// Rounds of the subgradient method.
-const ROUNDS: usize = 400;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounds {
+    /// To decide by: what is left to gain is a hundredth of the bound or so.
+    Few = 100,
+    /// To report.
+    Many = 400,
+}
 
 /// Rounds without a better bound before the pace is halved.
 const PATIENCE: usize = 20;
@@ -21,8 +27,8 @@ pub(crate) struct Cover<'a> {
 }
 
 /// Climbs the dual to the best lower bound in nanoseconds that it finds; `known` is an upper bound,
-/// which sets the pace at first.
-pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> f64 {
+/// which sets the pace at first, and ends the climb when it is reached.
+pub(crate) fn climb(cover: &Cover<'_>, known: f64, rounds: Rounds) -> f64 {
     let Cover { deficit, gaps, .. } = cover;
     let scale = deficit.iter().copied().fold(1.0, f64::max);
     let steps = deficit.len();
@@ -34,7 +40,10 @@ pub(crate) fn climb(cover: &Cover<'_>, known: f64) -> f64 {
     let mut best = 0.0;
     let (mut best_price, mut best_weights) = (price.clone(), split.weights.clone());
     let (mut pace, mut stale) = (1.0, 0);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds as usize {
+        if best > known {
+            break;
+        }
         for step in 0..steps {
             prefix[step + 1] = prefix[step] + price[step];
         }
