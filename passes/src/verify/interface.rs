@@ -8,61 +8,87 @@ use crate::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
 
 /// What the caller sees must stay.
 pub(super) fn interface(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
-    let names = |graph: &Graph, ids: &[TensorId]| -> Vec<String> {
-        ids.iter().map(|&id| outside(graph.tensor(id))).collect()
-    };
-    let initializers = |graph: &Graph| -> Vec<String> {
-        let ids = graph
-            .tensor_ids()
-            .filter(|&id| graph.tensor(id).kind == TensorKind::Initializer);
-        let mut all: Vec<String> = ids.map(|id| outside(graph.tensor(id))).collect();
-        all.sort();
-        all
-    };
-    let opsets = |graph: &Graph| -> Vec<String> {
-        graph
-            .opsets
-            .iter()
-            .map(|(domain, version)| format!("\"{domain}\" {version}"))
-            .collect()
-    };
     let parts = [
         (
             "inputs",
-            names(original, &original.inputs),
-            names(rewritten, &rewritten.inputs),
+            tensors(original, &original.inputs),
+            tensors(rewritten, &rewritten.inputs),
         ),
         (
             "outputs",
-            names(original, &original.outputs),
-            names(rewritten, &rewritten.outputs),
+            tensors(original, &original.outputs),
+            tensors(rewritten, &rewritten.outputs),
         ),
         (
             "initializers",
             initializers(original),
             initializers(rewritten),
         ),
-        ("operator sets", opsets(original), opsets(rewritten)),
     ];
     for (what, expected, found) in parts {
-        let length = expected.len().max(found.len());
-        let nothing = "nothing".to_owned();
-        let pair = |i: usize| {
-            (
-                expected.get(i).unwrap_or(&nothing),
-                found.get(i).unwrap_or(&nothing),
-            )
-        };
-        if let Some((expected, found)) = (0..length).map(pair).find(|(a, b)| a != b) {
-            let (expected, found) = (expected.clone(), found.clone());
-            return Err(Violation::Interface {
+        let other = |(a, b): &(Option<&&Tensor>, Option<&&Tensor>)| !same(*a, *b);
+        if let Some((expected, found)) = zip_longest(&expected, &found).find(other) {
+            return Err(differs(
                 what,
-                expected,
-                found,
-            });
+                expected.map(|t| outside(t)),
+                found.map(|t| outside(t)),
+            ));
         }
     }
-    Ok(())
+    let (expected, found) = (opsets(original), opsets(rewritten));
+    let other = zip_longest(&expected, &found).find(|(a, b)| a != b);
+    match other {
+        None => Ok(()),
+        Some((expected, found)) => Err(differs("operator sets", expected.cloned(), found.cloned())),
+    }
+}
+
+fn tensors<'g>(graph: &'g Graph, ids: &[TensorId]) -> Vec<&'g Tensor> {
+    ids.iter().map(|&id| graph.tensor(id)).collect()
+}
+
+/// By name.
+fn initializers(graph: &Graph) -> Vec<&Tensor> {
+    let all = graph.tensor_ids().map(|id| graph.tensor(id));
+    let mut all: Vec<&Tensor> = all
+        .filter(|tensor| tensor.kind == TensorKind::Initializer)
+        .collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+fn opsets(graph: &Graph) -> Vec<String> {
+    let opsets = graph.opsets.iter();
+    opsets
+        .map(|(domain, version)| format!("\"{domain}\" {version}"))
+        .collect()
+}
+
+/// Pairs of what stands at the same place, with nothing behind the end of the shorter list.
+fn zip_longest<'a, T>(
+    a: &'a [T],
+    b: &'a [T],
+) -> impl Iterator<Item = (Option<&'a T>, Option<&'a T>)> {
+    (0..a.len().max(b.len())).map(|i| (a.get(i), b.get(i)))
+}
+
+fn differs(what: &'static str, expected: Option<String>, found: Option<String>) -> Violation {
+    let shown = |part: Option<String>| part.unwrap_or_else(|| "nothing".to_owned());
+    Violation::Interface {
+        what,
+        expected: shown(expected),
+        found: shown(found),
+    }
+}
+
+/// Do they look the same from outside? The text of large contents is only made where it may tell (it does not tell one NaN
+/// from another).
+fn same(a: Option<&&Tensor>, b: Option<&&Tensor>) -> bool {
+    let (Some(a), Some(b)) = (a, b) else {
+        return a.is_none() && b.is_none();
+    };
+    let declared = a.name == b.name && a.element == b.element && a.declared == b.declared;
+    declared && (a.constant == b.constant || outside(a) == outside(b))
 }
 
 /// Name, type and contents.
