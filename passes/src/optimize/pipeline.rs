@@ -873,10 +873,10 @@ impl Searches {
             let costs = costs.filter_map(|(i, cost)| Some((cost?, i)));
             costs.min().map(|(_, i)| i)
         };
-        let rough = match self.searches.as_slice() {
+        let rough = match self.searches.as_mut_slice() {
             [_] => Some(0),
             all => cheapest(
-                all.iter()
+                all.iter_mut()
                     .map(|search| search.rough_estimate(budget))
                     .collect(),
             ),

@@ -64,6 +64,14 @@ pub struct Search {
     /// The same with little work.
     small: Option<Found>,
     starts: Option<Starts>,
+    /// What came of the starts of a rough estimate.
+    rough: Option<Rough>,
+}
+
+/// Starts for a target, and what came of them.
+struct Rough {
+    target: f64,
+    found: Vec<(Start, Option<Found>)>,
 }
 
 /// The cheapest schedules known within a budget, the best first.
@@ -111,7 +119,7 @@ impl Found {
 }
 
 /// Where a search begins.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Start {
     /// Without copies.
     Greedy(Exponent),
@@ -228,6 +236,7 @@ impl Search {
             smallest: None,
             small: None,
             starts: None,
+            rough: None,
         }
     }
 
@@ -309,7 +318,7 @@ impl Search {
     }
 
     /// What a part of the starts adds at least: for a comparison with other searches.
-    pub fn rough_estimate(&self, budget: Bytes) -> Option<u64> {
+    pub fn rough_estimate(&mut self, budget: Bytes) -> Option<u64> {
         let target = self.target(budget);
         if target < self.problem.structural_bound() {
             return None;
@@ -319,8 +328,11 @@ impl Search {
             let prices = bulk::prices(&self.problem).into_iter();
             starts.extend(prices.take(ROUGH).map(Start::Plenty));
         }
-        let found = self.found(&starts, target);
-        Some(self.added(found.first()?.cost))
+        let found = parallel::map(&starts, |start| self.start(start, target));
+        let least = found.iter().flatten().map(|found| found.cost).min();
+        let found = starts.into_iter().zip(found).collect();
+        self.rough = Some(Rough { target, found });
+        Some(self.added(least?))
     }
 
     /// A plan within `budget` made with as little work as can be.
@@ -396,7 +408,14 @@ impl Search {
 
     /// The cheapest of what comes of the starts.
     fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
-        let found = parallel::map(starts, |start| self.start(start, target));
+        let rough = self.rough.as_ref().filter(|rough| rough.target == target);
+        let rough = rough.map_or(&[][..], |rough| &rough.found);
+        let found = parallel::map(starts, |start| {
+            match rough.iter().find(|(other, _)| other == start) {
+                Some((_, found)) => found.clone(),
+                None => self.start(start, target),
+            }
+        });
         let mut found: Vec<Found> = found.into_iter().flatten().collect();
         found.sort_by_key(|found| found.cost);
         found.dedup_by_key(|found| found.cost);
