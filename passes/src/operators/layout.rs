@@ -65,7 +65,10 @@ fn transpose(view: &View) -> Result<Outputs, Fault> {
 }
 
 fn concat(view: &View) -> Result<Outputs, Fault> {
-    let parts = view.inputs()?;
+    concatenated(view, &view.inputs()?)
+}
+
+fn concatenated(view: &View, parts: &[Input<'_>]) -> Result<Outputs, Fault> {
     let Some(first) = parts.first() else {
         return Err(Fault::MissingInput(0));
     };
@@ -87,15 +90,18 @@ fn concat(view: &View) -> Result<Outputs, Fault> {
     }
     // Along the first axis, contents follow one another.
     let leading = first.shape[..axis].iter().all(|&d| d == 1);
-    let constants: Option<Vec<&Constant>> = parts.iter().map(|p| p.constant).collect();
-    let contents = constants.filter(|_| leading).and_then(|c| concatenate(&c));
+    let constants = || -> Option<Vec<&Constant>> { parts.iter().map(|p| p.constant).collect() };
+    let contents = leading
+        .then(constants)
+        .flatten()
+        .and_then(|c| concatenate(&c));
     Ok(vec![with_contents(first.with_shape(shape), contents)])
 }
 
 /// ConcatTraining: as Concat, and the sizes of the parts.
 fn concat_training(view: &View) -> Result<Outputs, Fault> {
-    let mut outputs = concat(view)?;
     let parts = view.inputs()?;
+    let mut outputs = concatenated(view, &parts)?;
     let axis = view.axis("axis", 1, parts[0].rank())?;
     let sizes: Option<Vec<i64>> = parts
         .iter()
