@@ -306,12 +306,16 @@ impl<'o> Pipeline<'o> {
         chosen: Option<Strategy>,
         planner: &dyn Planner,
     ) -> Result<Optimized, OptimizeError> {
-        verify_rewritten(self.original, &candidate.graph, self.options, budget)?;
         let notes = match chosen {
             None => planner.notes(),
             Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
         };
-        let summary = self.summary(&candidate, budget, smallest, notes);
+        let (original, written, options) = (self.original, &candidate.graph, self.options);
+        let (verified, summary) = parallel::both(
+            || verify_rewritten(original, written, options, budget),
+            || self.summary(&candidate, budget, smallest, notes),
+        );
+        verified?;
         Ok(Optimized {
             graph: candidate.graph,
             summary,
