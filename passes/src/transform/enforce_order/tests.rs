@@ -100,7 +100,7 @@ fn a_hoisted_mirror_is_held_back_by_one_barrier() {
 #[test]
 fn nobody_reads_any_but_the_first_output_of_a_barrier() {
     let (mut barriers, mut followed) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..120 {
         let graph = random_training_graph(seed, 40);
         let costs = free(&graph);
         let open = EnforceOrder {

@@ -182,3 +182,30 @@ fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
     assert!(work[0] * 2 < work[1], "{work:?}");
     assert!(left[0] * 2 < left[2] && left[1] <= left[0], "{left:?}");
 }
+
+/// Objects as large as tensors: with a barrier before every node no order fits.
+#[test]
+fn barriers_that_take_room_are_chosen_where_all_of_them_take_too_much() {
+    let (mut by_room, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let graph = mirrored(seed, 60);
+        let placement = placed(&graph);
+        let all = vec![true; placement.len()];
+        let mut made = choice(&placement, &graph, 0);
+        made.object = 40;
+        made.relaxed = true;
+        let planned = made.peak(&all);
+        made.relaxed = false;
+        // In between what the order needs and what it needs with every barrier.
+        made.budget = planned + (made.peak(&all) - planned) / 2;
+        let Ok(barriers) = made.choose() else {
+            refused += 1;
+            continue;
+        };
+        assert!(fits(&made, &barriers), "seed {seed}");
+        let needed = |run: &Run| !made.is_kept_by(run);
+        let unchanged = made.runs(&[], &mut Effort::default());
+        by_room += usize::from(!barriers.is_empty() && unchanged.iter().any(needed));
+    }
+    assert!(by_room > 20, "{by_room} with barriers, {refused} refused");
+}
