@@ -39,3 +39,35 @@ fn on_uniform_chains_as_many_layers_run_again_as_revolve_s_optimum_at_every_memo
         assert_eq!(ours, optimum, "{length} layers");
     }
 }
+
+#[test]
+fn a_rough_estimate_spares_the_search_that_follows_work_and_changes_nothing() {
+    let chain = UniformChain::new(32);
+    let rules = Recomputation::of(&chain.graph, &BTreeMap::new());
+    let effort = Effort {
+        seed: 1,
+        evaluations: 2_000,
+    };
+    let plan = |budget: Bytes, roughly: bool| {
+        let watch = Arc::new(Watch::default());
+        let (order, costs) = (chain.graph.order(), &chain.costs);
+        let search = Search::new(&chain.graph, order, Provider::Cpu, costs, &rules, effort);
+        let mut search = search.watched(watch.clone());
+        let rough = roughly.then(|| search.rough_estimate(budget));
+        let before = watch.evaluations();
+        let plan = search
+            .within(budget)
+            .map(|plan| (plan.sequence, plan.added));
+        (rough.flatten(), plan, watch.evaluations() - before)
+    };
+    let mut estimated = 0;
+    for budget in chain.peaks() {
+        let (_, alone, all) = plan(budget, false);
+        let (rough, same, less) = plan(budget, true);
+        assert_eq!(same, alone, "{budget}");
+        let spared = less < all || all == 0 || rough.is_none();
+        assert!(spared, "{budget}: {less} of {all} evaluations");
+        estimated += usize::from(rough.is_some());
+    }
+    assert!(estimated > 5, "{estimated}");
+}

@@ -107,14 +107,15 @@ impl<'p> Choice<'p> {
         {
             return Ok(self.fewer(&all, effort));
         }
+        if self.relaxed {
+            // What is reached as if they took no room tells nothing.
+            return Err(u64::MAX);
+        }
         // Less than the budget is what sequences that are not kept take.
         let peaks = [&chosen, &all].map(|barriers| self.peak(barriers));
         let too_large = peaks.into_iter().filter(|&peak| peak > self.budget);
         let reached = too_large.min().unwrap_or(peaks[1]);
-        match self.relaxed {
-            true => Err(reached),
-            false => self.choose_relaxed().map_err(|peak| peak.min(reached)),
-        }
+        self.choose_relaxed().map_err(|peak| peak.min(reached))
     }
 
     /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
@@ -130,9 +131,7 @@ impl<'p> Choice<'p> {
         let planned = in_room(0).peak(&all);
         let room = self.budget.checked_sub(planned).ok_or(u64::MAX)?;
         let mut effort = Effort::default();
-        let barriers = in_room(planned + room / 2).choose_by(&mut effort);
-        // What is reached as if they took no room tells nothing.
-        let barriers = barriers.map_err(|_| u64::MAX)?;
+        let barriers = in_room(planned + room / 2).choose_by(&mut effort)?;
         match self.first_misfit(&barriers, &mut effort) {
             None => Ok(barriers),
             Some(_) => Err(self.peak_with(&barriers)),
