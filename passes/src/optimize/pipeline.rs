@@ -37,6 +37,12 @@ const ATTEMPTS: usize = 6;
 /// How often barriers are chosen anew because they leave another room than they were chosen for.
 const CORRECTIONS: usize = 4;
 
+/// How often a smaller budget than what is reached is tried for the smallest peak.
+const SMALLER: usize = 5;
+
+/// Less than this part of what a step takes is not worth trying for.
+const NARROW: u64 = 50;
+
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
@@ -154,21 +160,17 @@ impl<'o> Pipeline<'o> {
             let own = Box::new(Searches::new(&task, &self.orders));
             Box::new(Portfolio::new(&task, own, &self.orders))
         });
-        let is_written = budgets.contains(&BudgetRequest::Smallest);
         let refused = |reason| OptimizeError::Refused { strategy, reason };
-        let (least, mut smallest) = match is_written {
-            true => self.smallest_of(planner.smallest_few().map_err(refused)?),
-            false => {
-                let least = planner.smallest_in_passing().map_err(refused)?;
-                let smallest = self.smallest(&least, Thinning::Quick);
-                (least, smallest)
-            }
-        };
         let asked = strategy == Strategy::Auto;
         let mut rivals = asked.then(|| Rivals::of(&task));
-        if is_written {
-            smallest = self.smaller(smallest, rivals.as_mut());
+        let (least, smallest) = match budgets.contains(&BudgetRequest::Smallest) {
+            true => self.least_of_all(planner.as_mut(), rivals.as_mut()),
+            false => planner.smallest_in_passing().map(|least| {
+                let smallest = self.smallest(&least, Thinning::Quick);
+                (least, smallest)
+            }),
         }
+        .map_err(refused)?;
         let each = budgets.iter();
         Ok(each
             .map(|&request| {
@@ -331,9 +333,10 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
         let reserve = self.options.reserve;
-        let few = planner.smallest_few();
-        let (_, smallest) = self.smallest_of(few.unwrap_or_else(|_| vec![least.clone()]));
-        let smallest = self.smaller(smallest, rivals);
+        let smallest = match self.least_of_all(planner, rivals) {
+            Ok((_, smallest)) => smallest,
+            Err(_) => self.smallest(least, Thinning::Thorough),
+        };
         if smallest.need() <= budget {
             return Ok(smallest);
         }
@@ -343,12 +346,53 @@ impl<'o> Pipeline<'o> {
         })
     }
 
-    /// `own`, or what a published strategy reaches if that is less.
-    fn smaller(&self, own: Candidate, rivals: Option<&mut Rivals<'_>>) -> Candidate {
-        let mut best = own;
-        let Some(rivals) = rivals.filter(|_| !self.stopped()) else {
-            return best;
+    /// The smallest that is found with all the work there is, and the plan that the search takes for the smallest.
+    fn least_of_all(
+        &self,
+        planner: &mut dyn Planner,
+        rivals: Option<&mut Rivals<'_>>,
+    ) -> Result<(Plan, Candidate), String> {
+        let (least, smallest) = self.smallest_of(planner.smallest_few()?);
+        let Some(rivals) = rivals else {
+            return Ok((least, smallest));
         };
+        let smallest = self.smaller(smallest, rivals);
+        let smallest = self.planned_for_less(planner, &least, smallest);
+        Ok((least, smallest))
+    }
+
+    /// `smallest`, or what needs less because it is planned for a smaller budget: the search for the smallest peak knows
+    /// nothing of barriers, and where many are needed another plan takes less with them.
+    fn planned_for_less(
+        &self,
+        planner: &mut dyn Planner,
+        least: &Plan,
+        smallest: Candidate,
+    ) -> Candidate {
+        let planned = least.predicted_peak + frame(&self.base.graph);
+        let (mut missed, mut best) = (planned, smallest);
+        for _ in 0..SMALLER {
+            let between = best.need() - missed;
+            if between <= Bytes((best.need() - self.before.fixed).0 / NARROW) || self.stopped() {
+                break;
+            }
+            let budget = missed + Bytes(between.0 / 2);
+            let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
+            let target = budget - self.spare();
+            match self.planned(&mut start, target, None, budget, u64::MAX) {
+                Ok(found) if found.need() < best.need() => best = found,
+                _ => missed = budget,
+            }
+        }
+        best
+    }
+
+    /// `own`, or what a published strategy reaches if that is less.
+    fn smaller(&self, own: Candidate, rivals: &mut Rivals<'_>) -> Candidate {
+        let mut best = own;
+        if self.stopped() {
+            return best;
+        }
         for rival in rivals.all() {
             let least = rival.planner.smallest().ok();
             if let Some(least) = least.filter(|least| least.predicted_peak < best.need()) {
@@ -550,10 +594,23 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         below: u64,
     ) -> Result<Candidate, Missed> {
-        let mut target = (budget - self.spare()).min(self.room(planner, budget));
+        let target = (budget - self.spare()).min(self.room(planner, budget));
+        let mut plan = |target| planner.cheaper(target, below);
+        self.planned(&mut plan, target, least, budget, below)
+    }
+
+    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less.
+    fn planned(
+        &self,
+        plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
+        mut target: Bytes,
+        least: Option<&Plan>,
+        budget: Bytes,
+        below: u64,
+    ) -> Result<Candidate, Missed> {
         let mut spare = budget.0 / SPARE;
         for _ in 0..ATTEMPTS {
-            let plan = match planner.cheaper(target, below) {
+            let plan = match plan(target) {
                 Ok(plan) => plan,
                 // The smallest may fit, though it needs more than the target.
                 Err(Unplanned::TooLarge(smallest)) => {
@@ -919,6 +976,11 @@ impl Planner for Searches {
         self.searches.first()?.sketch(budget)
     }
 
+    fn start(&mut self, budget: Bytes) -> Option<Plan> {
+        let chosen = self.choose(budget)?;
+        self.searches[chosen].begin(budget)
+    }
+
     fn smallest(&mut self) -> Result<Plan, String> {
         let least = self.smallest_few()?.into_iter();
         let least = least.min_by_key(|plan| (plan.predicted_peak, plan.added));
@@ -947,6 +1009,27 @@ mod tests {
     use super::*;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
+
+    #[test]
+    fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
+        let mut smaller = 0;
+        for seed in 0..12 {
+            let graph = random_training_graph(seed, 150);
+            let options = options(Strategy::Auto, BudgetRequest::Smallest);
+            let nothing = Choices::new();
+            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let task = pipeline.task();
+            let own = Box::new(Searches::new(&task, &pipeline.orders));
+            let mut planner = Portfolio::new(&task, own, &pipeline.orders);
+            let few = planner.smallest_few().expect("plans");
+            let (least, smallest) = pipeline.smallest_of(few);
+            let before = smallest.need();
+            let after = pipeline.planned_for_less(&mut planner, &least, smallest);
+            assert!(after.need() <= before, "seed {seed}");
+            smaller += usize::from(after.need() < before);
+        }
+        assert!(smaller > 2, "{smaller}");
+    }
 
     #[test]
     fn no_verified_plan_adds_less_than_its_lower_bound() {

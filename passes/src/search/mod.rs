@@ -317,6 +317,13 @@ impl Search {
         Some(self.added(cost))
     }
 
+    /// The cheapest start within `budget`, before it is improved; `None` if there is none.
+    pub fn begin(&mut self, budget: Bytes) -> Option<Plan> {
+        self.estimate(budget)?;
+        let decisions = self.starts.as_ref()?.found.first()?.decisions.clone();
+        Some(self.plan(&decisions))
+    }
+
     /// What a part of the starts adds at least: for a comparison with other searches.
     pub fn rough_estimate(&mut self, budget: Bytes) -> Option<u64> {
         let target = self.target(budget);

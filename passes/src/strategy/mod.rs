@@ -240,6 +240,11 @@ pub trait Planner {
         None
     }
 
+    /// Some plan within `budget`, if one is found, as cheap as it is before it is improved.
+    fn start(&mut self, budget: Bytes) -> Option<Plan> {
+        self.within(budget).ok()
+    }
+
     /// The plan with the smallest peak; or why such graphs are refused.
     fn smallest(&mut self) -> Result<Plan, String> {
         match self.within(Bytes::ZERO) {

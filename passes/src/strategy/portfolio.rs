@@ -144,6 +144,11 @@ impl Planner for Portfolio<'_> {
         self.own.sketch(budget)
     }
 
+    fn start(&mut self, budget: Bytes) -> Option<Plan> {
+        let own = self.own.start(budget);
+        own.or_else(|| self.others()?.search.begin(budget))
+    }
+
     fn smallest(&mut self) -> Result<Plan, String> {
         Ok(Self::least(self.smallest_few()?))
     }
