@@ -1,7 +1,7 @@
 """Plans training graphs at many budgets and prints how good the plans are and how long they took.
 
 Usage: quality.py --binary target/release/ckpt-opt [--models DIR] [--only NAME ...] [--budgets SIZE ...]
-                  [--sizes N ...] [--against BINARY] [--csv FILE] [--timeout SECONDS] [--sweep [N]]
+                  [--sizes N ...] [--against BINARY] [--csv FILE] [--timeout SECONDS] [--sweep [N] [--together]]
 
 The graphs are those of truth_models.json that DIR holds, then generated ones (generate.py) of each size
 in --sizes, and uniform chains of 16, 32 and 64 (32, 64 and 128 nodes). --only takes names or patterns: `cnn_*`. A generated graph's
@@ -14,7 +14,8 @@ Peaks are in MB (10^6 bytes) beyond what the caller owns. --against plans with a
 how many points of overhead this one is worse.
 
 --sweep plans at N (50) budgets instead, in equal steps from the smallest peak found to that of the unmodified
-graph. A larger budget must never give more overhead, every budget must be kept, and none may be infeasible.
+graph. A larger budget must never give more overhead, every budget must be kept, and none may be infeasible. Each budget
+is planned for itself; with --together all of them are by one run of `ckpt-opt sweep`.
 Exit status 0 if that held everywhere.
 """
 
@@ -70,7 +71,11 @@ def generated_graphs(folder, sizes, wanted):
 
 def plan(binary, graph, budget, timeout):
     """The status (None: no end within the time), the figures or the message, and the seconds it took."""
-    command = [binary, graph.path, "--dry-run", "--budget", budget, "--runtime-settings", "lean", "--json", "--quiet"]
+    return run([binary, graph.path, "--dry-run", "--budget", budget], graph, timeout)
+
+
+def run(command, graph, timeout):
+    command += ["--runtime-settings", "lean", "--json", "--quiet"]
     for dim in graph.dims:
         command += ["--dim", dim]
     start = time.monotonic()
@@ -165,6 +170,18 @@ def compare_budgets(args, graphs):
     return failed
 
 
+def plan_together(binary, graph, budgets, timeout):
+    """What `plan` says of each of the budgets, by one run of `ckpt-opt sweep`."""
+    command = [binary, "sweep", graph.path]
+    for budget in budgets:
+        command += ["--budget", budget]
+    status, figures, seconds = run(command, graph, timeout)
+    if status != 0:
+        return [(status, figures, seconds) for _ in budgets]
+    rows = figures["strategies"][0]["rows"]
+    return [(0 if row["fits"] else INFEASIBLE, dict(row, fixed_bytes=figures["fixed_bytes"]), seconds) for row in rows]
+
+
 def sweep(args, graphs):
     """Returns how many graphs broke a rule."""
     table = Table(["graph", "budgets", "infeasible", "over budget", "rises", "largest rise", "where", "seconds"], args.csv)
@@ -178,8 +195,11 @@ def sweep(args, graphs):
             continue
         low, high = figures["budget_bytes"], figures["peak_before_bytes"]
         budgets = [low + (high - low) * step // (args.sweep - 1) for step in range(args.sweep)]
-        outcomes = [(budget, plan(args.binary, graph, str(budget), args.timeout)) for budget in budgets]
-        reached = [(budget, figures) for budget, (status, figures, _) in outcomes if status == 0]
+        if args.together:
+            outcomes = plan_together(args.binary, graph, [str(budget) for budget in budgets], args.timeout)
+        else:
+            outcomes = [plan(args.binary, graph, str(budget), args.timeout) for budget in budgets]
+        reached = [(budget, figures) for budget, (status, figures, _) in zip(budgets, outcomes) if status == 0]
         over = sum(figures["peak_after_bytes"] > budget for budget, figures in reached)
         rises = []
         for i, (budget, figures) in enumerate(reached):
@@ -212,6 +232,7 @@ def main():
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", default=600)
     parser.add_argument("--sweep", nargs="?", type=int, const=50, metavar="N")
+    parser.add_argument("--together", action="store_true", help="sweep by one run of ckpt-opt sweep for each graph")
     args = parser.parse_args()
 
     def wanted(name):
