@@ -43,6 +43,18 @@ const SMALLER: usize = 5;
 /// Less than this part of what a step takes is not worth trying for.
 const NARROW: u64 = 50;
 
+/// Barriers that take more than this part of what a plan adds, ...
+const MANY_BARRIERS: u64 = 4;
+
+/// ... and more than this part of a step's time, may be too many.
+const NOTABLE: u64 = 200;
+
+/// Then it is planned anew up to so many times, ...
+const FEWER_BARRIERS: usize = 3;
+
+/// ... each time with one more of so many parts of what a step takes left for them.
+const ROOM_FOR_BARRIERS: u64 = 50;
+
 /// A plan that adds no more than this part of the step's time stands.
 const CHEAP: u64 = 20;
 
@@ -463,11 +475,8 @@ impl<'o> Pipeline<'o> {
     /// Does it add so little that nobody else needs to be asked? Not where barriers, which the search
     /// does not see, are a notable part of that: another plan may need fewer.
     fn is_cheap(&self, candidate: &Candidate) -> bool {
-        let (graph, costs) = (&candidate.graph, &candidate.costs);
-        let (added, step) = (self.added(candidate), time(graph, costs));
-        let is_barrier = |id: &&NodeId| graph.node(**id).is("com.microsoft", "PassThrough");
-        let barriers = graph.order().iter().filter(is_barrier);
-        let barriers: u64 = barriers.map(|id| costs[id.index()].time.0).sum();
+        let step = time(&candidate.graph, &candidate.costs);
+        let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
         added <= step / CHEAP && (barriers <= added / 8 || barriers <= step / 2_000)
     }
 
@@ -596,7 +605,43 @@ impl<'o> Pipeline<'o> {
     ) -> Result<Candidate, Missed> {
         let target = (budget - self.spare()).min(self.room(planner, budget));
         let mut plan = |target| planner.cheaper(target, below);
-        self.planned(&mut plan, target, least, budget, below)
+        let found = self.planned(&mut plan, target, least, budget, below)?;
+        Ok(self.with_room_for_barriers(planner, found, target, budget))
+    }
+
+    /// `found`, or what adds less since it is planned for less than `target`: the search knows nothing of barriers, and what
+    /// leaves them some room can need far fewer.
+    fn with_room_for_barriers(
+        &self,
+        planner: &mut dyn Planner,
+        found: Candidate,
+        mut target: Bytes,
+        budget: Bytes,
+    ) -> Candidate {
+        let part = Bytes((target - self.before.fixed).0 / ROOM_FOR_BARRIERS);
+        let mut best = found;
+        for _ in 0..FEWER_BARRIERS {
+            let (barriers, added) = (self.time_of_barriers(&best), self.added(&best));
+            let step = time(&best.graph, &best.costs);
+            if barriers <= added / MANY_BARRIERS || barriers <= step / NOTABLE || self.stopped() {
+                break;
+            }
+            target = target - part;
+            let mut plan = |target| planner.cheaper(target, added);
+            match self.planned(&mut plan, target, None, budget, added) {
+                Ok(other) if self.added(&other) < added => best = other,
+                _ => break,
+            }
+        }
+        best
+    }
+
+    /// Nanoseconds.
+    fn time_of_barriers(&self, candidate: &Candidate) -> u64 {
+        let (graph, costs) = (&candidate.graph, &candidate.costs);
+        let is_barrier = |id: &&NodeId| graph.node(**id).is("com.microsoft", "PassThrough");
+        let barriers = graph.order().iter().filter(is_barrier);
+        barriers.map(|id| costs[id.index()].time.0).sum()
     }
 
     /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less.
@@ -1029,6 +1074,30 @@ mod tests {
             smaller += usize::from(after.need() < before);
         }
         assert!(smaller > 2, "{smaller}");
+    }
+
+    #[test]
+    fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
+        let (mut before, mut after) = (0, 0);
+        for (seed, part) in [(7, 0.8), (11, 0.9), (14, 0.8), (20, 0.9)] {
+            let graph = random_training_graph(seed, 400);
+            let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(part));
+            let nothing = Choices::new();
+            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let task = pipeline.task();
+            let mut planner = Searches::new(&task, &pipeline.orders);
+            let budget = pipeline.budget(options.budget, Bytes::ZERO);
+            let target = budget - pipeline.spare();
+            let mut plan = |target| planner.cheaper(target, u64::MAX);
+            let Ok(found) = pipeline.planned(&mut plan, target, None, budget, u64::MAX) else {
+                continue;
+            };
+            before += pipeline.added(&found);
+            let fewer = pipeline.with_room_for_barriers(&mut planner, found, target, budget);
+            assert!(fewer.need() <= budget, "seed {seed}");
+            after += pipeline.added(&fewer);
+        }
+        assert!(after < before - before / 20, "{after} of {before}");
     }
 
     #[test]
