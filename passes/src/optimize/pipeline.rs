@@ -606,7 +606,11 @@ impl<'o> Pipeline<'o> {
         let target = (budget - self.spare()).min(self.room(planner, budget));
         let mut plan = |target| planner.cheaper(target, below);
         let found = self.planned(&mut plan, target, least, budget, below)?;
-        Ok(self.with_room_for_barriers(planner, found, target, budget))
+        // A published strategy's plan is written as it is.
+        match self.options.strategy {
+            Strategy::Auto => Ok(self.with_room_for_barriers(planner, found, target, budget)),
+            _ => Ok(found),
+        }
     }
 
     /// `found`, or what adds less since it is planned for less than `target`: the search knows nothing of barriers, and what
