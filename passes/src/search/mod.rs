@@ -109,6 +109,11 @@ struct Found {
 }
 
 impl Found {
+    /// Is any node replaced?
+    fn has_variants(&self) -> bool {
+        self.decisions.forms.iter().any(|&form| form != 0)
+    }
+
     fn of(state: &State<'_>) -> Found {
         Found {
             peak: state.peak(),
@@ -131,6 +136,9 @@ enum Start {
     From(Decisions),
 }
 
+/// What the greedy search begins with, each by itself.
+const EXPONENTS: [Exponent; 3] = [Exponent::One, Exponent::Half, Exponent::Two];
+
 /// Independent neighbourhood searches, each from another start, whatever the number of processors.
 const CHAINS: u64 = 4;
 
@@ -152,14 +160,21 @@ const MOST_ROUNDS: u64 = 5;
 /// A gap this narrow is not worth another round.
 const GAP: f64 = 0.0075;
 
+/// Neither is one where the last round gained no more than this part of a step's time.
+const GAIN: f64 = 0.0001;
+
 /// A gap this narrow is not worth any.
 const CLOSED: f64 = 0.0005;
 
-/// A search that has to add less than something is given up when its best start adds so many times as much, ...
-const FAR: f64 = 1.2;
+/// A search that has to add less than something is given up where its best rough start would have to lose more than
+/// this part of its gap for that, ...
+const ROUGH_HOPE: f64 = 0.75;
 
-/// ... or what comes of it.
-const STILL_FAR: f64 = 1.05;
+/// ... its best start this part, ...
+const HOPE: f64 = 0.5;
+
+/// ... or what came of a round this one.
+const LATE_HOPE: f64 = 0.25;
 
 /// So many of the best they go on from.
 const BEST: usize = 2;
@@ -373,12 +388,12 @@ impl Search {
                 .collect(),
             None if self.problem.is_large() => vec![Start::Greedy(Exponent::One)],
             None => {
-                let exponents = [Exponent::One, Exponent::Half, Exponent::Two];
-                let greedy = exponents.map(Start::Greedy).into_iter();
                 let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
-                let frozen = exponents.map(Start::Frozen).into_iter();
-                let frozen = frozen.filter(|_| !self.problem.sites.is_empty());
-                greedy.chain(plenty).chain(frozen).collect()
+                EXPONENTS
+                    .map(Start::Greedy)
+                    .into_iter()
+                    .chain(plenty)
+                    .collect()
             }
         };
         let mut known: Vec<&Found> = Vec::new();
@@ -400,8 +415,21 @@ impl Search {
         }
         let known = known.into_iter().map(|known| known.decisions.clone());
         starts.extend(known.map(Start::From));
-        found.extend(self.found(&starts, target));
-        found.sort_by_key(|found| found.cost);
+        let tried = self.each(&starts, target);
+        // Where no variant was taken, the same is found without them.
+        let differs = |exponent: &Exponent| {
+            let greedy = Start::Greedy(*exponent);
+            let of = starts.iter().position(|start| *start == greedy);
+            of.is_some_and(|of| tried[of].as_ref().is_none_or(Found::has_variants))
+        };
+        let frozen = EXPONENTS.into_iter().filter(differs);
+        let frozen: Vec<Start> = match self.problem.is_large() || self.problem.sites.is_empty() {
+            true => Vec::new(),
+            false => frozen.map(Start::Frozen).collect(),
+        };
+        found.extend(tried.into_iter().flatten());
+        found.extend(self.each(&frozen, target).into_iter().flatten());
+        found = cheapest(found);
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
@@ -413,21 +441,21 @@ impl Search {
         }
     }
 
-    /// The cheapest of what comes of the starts.
-    fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
+    /// What comes of each of the starts.
+    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<Found>> {
         let rough = self.rough.as_ref().filter(|rough| rough.target == target);
         let rough = rough.map_or(&[][..], |rough| &rough.found);
-        let found = parallel::map(starts, |start| {
+        parallel::map(starts, |start| {
             match rough.iter().find(|(other, _)| other == start) {
                 Some((_, found)) => found.clone(),
                 None => self.start(start, target),
             }
-        });
-        let mut found: Vec<Found> = found.into_iter().flatten().collect();
-        found.sort_by_key(|found| found.cost);
-        found.dedup_by_key(|found| found.cost);
-        found.truncate(CHAINS as usize);
-        found
+        })
+    }
+
+    /// The cheapest of what comes of the starts.
+    fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
+        cheapest(self.each(starts, target).into_iter().flatten().collect())
     }
 
     /// What is left of `budget` for what the search decides on.
@@ -454,6 +482,23 @@ impl Search {
     /// The best schedule found, not improved further when it is far from adding less than `below`.
     fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<Found> {
         let target = self.target(budget);
+        let mut bounds = Vec::new();
+        if below < u64::MAX && self.starts.is_none() {
+            if self
+                .rough
+                .as_ref()
+                .is_none_or(|rough| rough.target != target)
+            {
+                self.rough_estimate(budget)?;
+            }
+            let rough = self.rough.as_ref()?.found.iter();
+            let best = rough.filter_map(|(_, found)| found.as_ref());
+            if let Some(best) = best.min_by_key(|found| found.cost).cloned()
+                && self.is_far(budget, &best, below, ROUGH_HOPE, &mut bounds)
+            {
+                return Some(best);
+            }
+        }
         self.estimate(budget)?;
         let starts = self.starts.as_ref()?;
         let mut found = starts.found.clone();
@@ -461,13 +506,21 @@ impl Search {
             true => (self.effort.evaluations / AGAIN, 1, 1),
             false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
         };
-        let (mut bounds, mut given_up) = (Vec::new(), false);
+        let mut given_up = false;
+        let mut before: Option<u64> = None;
         for round in 0..most {
             let worth = if round < rounds { CLOSED } else { GAP };
             let best = found.first()?;
-            let far = below as f64 * if round == 0 { FAR } else { STILL_FAR };
-            given_up = self.added(best.cost) as f64 > far;
-            if given_up || self.gap(budget, best, &mut bounds) <= worth {
+            let hope = if round == 0 { HOPE } else { LATE_HOPE };
+            given_up = self.is_far(budget, best, below, hope, &mut bounds);
+            if given_up {
+                break;
+            }
+            let gap = self.gap(budget, best, &mut bounds);
+            let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
+                (before - best.cost) as f64 / self.problem.time()
+            });
+            if gap <= worth || gap <= GAP && gained < GAIN {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -496,25 +549,48 @@ impl Search {
         Some(best)
     }
 
+    /// Would the search have to close more than the `hope`d for part of the gap to add less than `below`?
+    fn is_far(
+        &self,
+        budget: Bytes,
+        found: &Found,
+        below: u64,
+        hope: f64,
+        bounds: &mut Vec<(Vec<Form>, u64)>,
+    ) -> bool {
+        let added = self.added(found.cost);
+        if below == u64::MAX || added < below {
+            return false;
+        }
+        let bound = self.bound_for(budget, found, bounds);
+        (added - below) as f64 > hope * (added - bound) as f64
+    }
+
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
     /// looked up.
     fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> f64 {
         let once = self.problem.time();
         let added = self.added(found.cost);
-        let forms = &found.decisions.forms;
-        let known = bounds.iter().find(|(of, _)| of == forms);
-        let bound = known.map(|&(_, bound)| bound.min(added));
-        let bound = bound.unwrap_or_else(|| {
-            let bound = self.bound_of(&found.decisions, budget, added);
-            bounds.push((forms.clone(), bound));
-            bound
-        });
+        let bound = self.bound_for(budget, found, bounds);
         self.problem.watch.show(Best {
             added,
             least: bound,
             step: once as u64,
         });
         (once + added as f64) / (once + bound as f64).max(1.0) - 1.0
+    }
+
+    /// Nanoseconds that every schedule with the forms of `found` adds, at most what that does.
+    fn bound_for(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> u64 {
+        let added = self.added(found.cost);
+        let forms = &found.decisions.forms;
+        let known = bounds.iter().find(|(of, _)| of == forms);
+        let bound = known.map(|&(_, bound)| bound.min(added));
+        bound.unwrap_or_else(|| {
+            let bound = self.bound_of(&found.decisions, budget, added).min(added);
+            bounds.push((forms.clone(), bound));
+            bound
+        })
     }
 
     /// What a schedule of that cost adds to the step as it is; nothing if its variants save time.
@@ -794,6 +870,14 @@ impl Search {
             variants,
         }
     }
+}
+
+/// The first few by cost, each cost once.
+fn cheapest(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by_key(|found| found.cost);
+    found.dedup_by_key(|found| found.cost);
+    found.truncate(CHAINS as usize);
+    found
 }
 
 fn of_copies(copies: Vec<Copy>) -> Decisions {

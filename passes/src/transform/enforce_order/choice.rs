@@ -21,7 +21,7 @@ use super::{EnforceOrder, Thinning};
 const WORK: usize = 40_000_000;
 
 /// And thinning out, first the barriers and then what they wait for: one too many costs little.
-const THINNING: usize = WORK / 5;
+const THINNING: usize = WORK / 20;
 
 /// How many times a quick look at either visits every node, ...
 const QUICK: usize = 24;
