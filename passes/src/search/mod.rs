@@ -484,15 +484,14 @@ impl Search {
         let target = self.target(budget);
         let mut bounds = Vec::new();
         if below < u64::MAX && self.starts.is_none() {
-            if self
-                .rough
-                .as_ref()
-                .is_none_or(|rough| rough.target != target)
-            {
-                self.rough_estimate(budget)?;
+            let known = self.rough.as_ref().map(|rough| rough.target);
+            if known != Some(target) {
+                // Where it finds nothing the other starts may.
+                let _ = self.rough_estimate(budget);
             }
-            let rough = self.rough.as_ref()?.found.iter();
-            let best = rough.filter_map(|(_, found)| found.as_ref());
+            let rough = self.rough.iter().filter(|rough| rough.target == target);
+            let found = rough.flat_map(|rough| &rough.found);
+            let best = found.filter_map(|(_, found)| found.as_ref());
             if let Some(best) = best.min_by_key(|found| found.cost).cloned()
                 && self.is_far(budget, &best, below, ROUGH_HOPE, &mut bounds)
             {
