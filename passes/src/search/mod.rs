@@ -163,6 +163,9 @@ const GAP: f64 = 0.0075;
 /// Neither is one where the last round gained no more than this part of a step's time.
 const GAIN: f64 = 0.0001;
 
+/// However wide the gap is, after so many rounds that gained nothing there are no more.
+const MOST_IDLE: u32 = 2;
+
 /// A gap this narrow is not worth any.
 const CLOSED: f64 = 0.0005;
 
@@ -185,8 +188,14 @@ const AGAIN: u64 = 4;
 /// A greedy search for a small peak may evaluate so much for each step, ...
 const WORK_PER_STEP: u64 = 500;
 
-/// ... one for a budget so much: of 100,000 nodes, 300 to 460 for each were needed.
+/// ... one for a budget so much: of 100,000 nodes, 300 to 460 for each were needed; ...
 const START_PER_STEP: u64 = 1000;
+
+/// ... and one of those that mostly are beaten so much: where they take more they are.
+const OTHER_PER_STEP: u64 = 300;
+
+/// In a small graph those may evaluate one of so many parts of the effort.
+const OTHER: u64 = 10;
 
 /// An exponent, a stride, and work; see [`DESCENTS`].
 type Descent = (Exponent, f64, u64);
@@ -507,6 +516,7 @@ impl Search {
         };
         let mut given_up = false;
         let mut before: Option<u64> = None;
+        let mut idle = 0;
         for round in 0..most {
             let worth = if round < rounds { CLOSED } else { GAP };
             let best = found.first()?;
@@ -519,7 +529,8 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            if gap <= worth || gap <= GAP && gained < GAIN {
+            idle = if gained > 0.0 { 0 } else { idle + 1 };
+            if gap <= worth || gap <= GAP && gained < GAIN || idle == MOST_IDLE {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -697,13 +708,21 @@ impl Search {
             }
             Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
         }
-        let limit = self.limit(START_PER_STEP);
-        if greedy(&mut state, &mut None, limit) != Reached::Budget {
-            return None;
+        let limit = match start {
+            Start::Greedy(Exponent::One | Exponent::Half) | Start::From(_) => {
+                self.limit(START_PER_STEP)
+            }
+            Start::Greedy(Exponent::Two) | Start::Frozen(_) | Start::Plenty(_) => {
+                let steps = self.problem.steps.len() as u64;
+                (self.effort.evaluations / OTHER).max(steps * OTHER_PER_STEP)
+            }
+        };
+        let reached = greedy(&mut state, &mut None, limit);
+        if reached == Reached::Budget {
+            prune(&mut state, limit);
         }
-        prune(&mut state, limit);
         self.problem.watch.count(state.evaluations());
-        Some(Found::of(&state))
+        (reached == Reached::Budget).then(|| Found::of(&state))
     }
 
     /// The work of one descent: more for a large graph, which takes more moves.

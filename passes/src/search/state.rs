@@ -129,6 +129,8 @@ struct Scratch {
     stamp: u32,
     shifts: Vec<(Step, f64)>,
     sums: Vec<f64>,
+    /// By node: where it stands in the group last looked at.
+    ranks: Vec<u32>,
     weighed: Vec<Step>,
     /// Empty ones, for their memory.
     undos: Vec<Undo>,
@@ -158,6 +160,7 @@ impl<'p> State<'p> {
             spared_time: 0,
             scratch: Scratch {
                 group_seen: vec![0; n],
+                ranks: vec![0; n],
                 ..Scratch::default()
             },
             evaluations: Cell::new(0),
@@ -646,6 +649,15 @@ impl<'p> State<'p> {
         let sums = &mut self.scratch.sums;
         sums.clear();
         sums.resize(inside.len() + 2, 0.0);
+        for (rank, &copy) in inside.iter().enumerate() {
+            self.scratch.ranks[copy as usize] = rank as u32;
+        }
+        let ranks = &self.scratch.ranks;
+        // What other groups left in the table is not what is inside.
+        let rank_of = |step: Step| {
+            let rank = *ranks.get(step as usize)? as usize;
+            (inside.get(rank) == Some(&step)).then_some(rank)
+        };
         // The group's positions: its copies, then the original.
         let rank = |step: Step| {
             if step > group {
@@ -653,7 +665,9 @@ impl<'p> State<'p> {
             } else if step <= inside[0] {
                 0
             } else {
-                inside.partition_point(|&n| n < step)
+                let behind = || rank_of(step - 1).map(|rank| rank + 1);
+                let rank = rank_of(step).or_else(behind);
+                rank.unwrap_or_else(|| inside.partition_point(|&n| n < step))
             }
         };
         for local in locals {
