@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::UniformChain;
+use crate::analysis::cost::Nanos;
+use crate::testing::{UniformChain, random_training_graph};
 
 /// How many layers run again at every memory size, ours and Revolve's optimum.
 fn against_revolve(length: u64, evaluations: u64) -> (Vec<Option<u64>>, Vec<Option<u64>>) {
@@ -40,19 +41,24 @@ fn on_uniform_chains_as_many_layers_run_again_as_revolve_s_optimum_at_every_memo
     }
 }
 
-#[test]
-fn a_rough_estimate_spares_the_search_that_follows_work_and_changes_nothing() {
-    let chain = UniformChain::new(32);
+/// A fresh search on a uniform chain, and what watches it.
+fn search_of(chain: &UniformChain, evaluations: u64) -> (Search, Arc<Watch>) {
     let rules = Recomputation::of(&chain.graph, &BTreeMap::new());
     let effort = Effort {
         seed: 1,
-        evaluations: 2_000,
+        evaluations,
     };
+    let watch = Arc::new(Watch::default());
+    let (order, costs) = (chain.graph.order(), &chain.costs);
+    let search = Search::new(&chain.graph, order, Provider::Cpu, costs, &rules, effort);
+    (search.watched(watch.clone()), watch)
+}
+
+#[test]
+fn a_rough_estimate_spares_the_search_that_follows_work_and_changes_nothing() {
+    let chain = UniformChain::new(32);
     let plan = |budget: Bytes, roughly: bool| {
-        let watch = Arc::new(Watch::default());
-        let (order, costs) = (chain.graph.order(), &chain.costs);
-        let search = Search::new(&chain.graph, order, Provider::Cpu, costs, &rules, effort);
-        let mut search = search.watched(watch.clone());
+        let (mut search, watch) = search_of(&chain, 2_000);
         let rough = roughly.then(|| search.rough_estimate(budget));
         let before = watch.evaluations();
         let plan = search
@@ -70,4 +76,51 @@ fn a_rough_estimate_spares_the_search_that_follows_work_and_changes_nothing() {
         estimated += usize::from(rough.is_some());
     }
     assert!(estimated > 5, "{estimated}");
+}
+
+#[test]
+fn a_search_for_what_every_plan_is_below_finds_the_same_even_where_rough_starts_find_nothing() {
+    let mut missed = 0;
+    for seed in 0..30 {
+        let graph = random_training_graph(seed, 12 + 2 * seed as usize);
+        let search = || {
+            let cost = |id: u64| Cost {
+                time: Nanos(1 + id % 7),
+                workspace: Bytes::ZERO,
+            };
+            let costs: Vec<Cost> = (0..graph.node_count() as u64).map(cost).collect();
+            let rules = Recomputation::of(&graph, &BTreeMap::new());
+            let effort = Effort {
+                seed: 1,
+                evaluations: 2_000,
+            };
+            Search::new(&graph, graph.order(), Provider::Cpu, &costs, &rules, effort)
+        };
+        let made = |plan: Plan| (plan.sequence, plan.added);
+        let budget = search().smallest().predicted_peak;
+        let alone = search().within(budget).map(made);
+        let below = search().cheaper(budget, u64::MAX - 1).ok().map(made);
+        assert_eq!(below, alone, "seed {seed}");
+        missed += usize::from(search().rough_estimate(budget).is_none() && alone.is_some());
+    }
+    assert!(missed > 0, "rough starts find what all find");
+}
+
+#[test]
+fn a_search_that_cannot_get_below_is_given_up_with_a_part_of_the_work() {
+    let chain = UniformChain::new(32);
+    let (mut all, mut given_up) = (0, 0);
+    for budget in chain.peaks() {
+        let (mut search, watch) = search_of(&chain, 20_000);
+        let Some(plan) = search.within(budget).filter(|plan| plan.added > 0) else {
+            continue;
+        };
+        all += watch.evaluations();
+        let least = search.lower_bound(budget, plan.added);
+        let (mut search, watch) = search_of(&chain, 20_000);
+        let missed = search.cheaper(budget, least).map(|plan| plan.added);
+        assert_eq!(missed, Err(Missed::TooSlow), "{budget}");
+        given_up += watch.evaluations();
+    }
+    assert!(2 * given_up < all, "{given_up} of {all} evaluations");
 }
