@@ -1,0 +1,185 @@
+//! The cheapest schedule within a budget: rounds of neighbourhood searches from the best starts, as long as the
+//! gap to the bound is worth it.
+
+use super::neighbourhood;
+use super::problem::Form;
+use super::profile::Exponent;
+use super::starts::Starts;
+use super::state::State;
+use super::{CHAINS, Found, Missed, Search};
+use crate::bytes::Bytes;
+use crate::parallel;
+use crate::plan::Plan;
+use crate::watch::Best;
+
+/// How much each neighbourhood search may distort its scores: little finds what is near, much
+/// finds what is not.
+const NOISE: [f64; 2] = [0.6, 5.0];
+
+/// In so many rounds the neighbourhood searches use up their effort; each begins from the best of
+/// the round before.
+const ROUNDS: u64 = 2;
+
+/// So many rounds there are at most, while the gap is wide.
+const MOST_ROUNDS: u64 = 5;
+
+/// A gap this narrow is not worth another round.
+const GAP: f64 = 0.0075;
+
+/// Neither is one where the last round gained no more than this part of a step's time.
+const GAIN: f64 = 0.0001;
+
+/// However wide the gap is, after so many rounds that gained nothing there are no more.
+const MOST_IDLE: u32 = 2;
+
+/// A gap this narrow is not worth any.
+const CLOSED: f64 = 0.0005;
+
+/// A search that has to add less than something is given up where its best rough start would have to lose more than
+/// this part of its gap for that, ...
+const ROUGH_HOPE: f64 = 0.75;
+
+/// ... its best start this part, ...
+const HOPE: f64 = 0.5;
+
+/// ... or what came of a round this one.
+const LATE_HOPE: f64 = 0.25;
+
+/// So many of the best they go on from.
+const BEST: usize = 2;
+
+/// What has been improved for a budget near by is searched again for this part of the effort.
+const AGAIN: u64 = 4;
+
+impl Search {
+    /// The cheapest plan found whose every step stays within `budget`, what the caller owns
+    /// included; `None` if none is found.
+    pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
+        self.cheaper(budget, u64::MAX).ok()
+    }
+
+    /// The same, if it adds less than `below` nanoseconds; given up when that is far off.
+    pub fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Missed> {
+        let within = self.improve_within(budget, below);
+        let found = within.ok_or(Missed::TooLarge)?;
+        match self.added(found.cost) < below {
+            true => Ok(self.plan(&found.decisions)),
+            false => Err(Missed::TooSlow),
+        }
+    }
+
+    /// The best schedule found, not improved further when it is far from adding less than `below`.
+    fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<Found> {
+        let target = self.target(budget);
+        let mut bounds = Vec::new();
+        if below < u64::MAX && self.starts.is_none() {
+            let known = self.rough.as_ref().map(|rough| rough.target);
+            if known != Some(target) {
+                // Where it finds nothing the other starts may.
+                let _ = self.rough_estimate(budget);
+            }
+            let rough = self.rough.iter().filter(|rough| rough.target == target);
+            let found = rough.flat_map(|rough| &rough.found);
+            let best = found.filter_map(|(_, found)| found.as_ref());
+            if let Some(best) = best.min_by_key(|found| found.cost).cloned()
+                && self.is_far(budget, &best, below, ROUGH_HOPE, &mut bounds)
+            {
+                return Some(best);
+            }
+        }
+        self.estimate(budget)?;
+        let starts = self.starts.as_ref()?;
+        let mut found = starts.found.clone();
+        let (effort, rounds, most) = match starts.improved {
+            true => (self.effort.evaluations / AGAIN, 1, 1),
+            false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
+        };
+        let mut given_up = false;
+        let mut before: Option<u64> = None;
+        let mut idle = 0;
+        for round in 0..most {
+            let worth = if round < rounds { CLOSED } else { GAP };
+            let best = found.first()?;
+            let hope = if round == 0 { HOPE } else { LATE_HOPE };
+            given_up = self.is_far(budget, best, below, hope, &mut bounds);
+            if given_up {
+                break;
+            }
+            let gap = self.gap(budget, best, &mut bounds);
+            let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
+                (before - best.cost) as f64 / self.problem.time()
+            });
+            idle = if gained > 0.0 { 0 } else { idle + 1 };
+            if gap <= worth || gap <= GAP && gained < GAIN || idle == MOST_IDLE {
+                break;
+            }
+            let chains: Vec<u64> = (0..CHAINS).collect();
+            let improved = parallel::map(&chains, |&chain| {
+                let from = &found[chain as usize % found.len()];
+                let mut state = State::new(&self.problem, target, Exponent::One);
+                neighbourhood::restore(&mut state, &from.decisions);
+                let seed = self.effort.seed.wrapping_mul(most).wrapping_add(round);
+                let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
+                let noise = NOISE[chain as usize % NOISE.len()];
+                neighbourhood::improve(&mut state, seed, noise, effort / rounds);
+                self.problem.watch.count(state.evaluations());
+                Found::of(&state)
+            });
+            found.extend(improved);
+            found.sort_by_key(|found| found.cost);
+            found.dedup_by(|a, b| a.decisions == b.decisions);
+            found.truncate(BEST);
+        }
+        let best = found.first()?.clone();
+        self.starts = Some(Starts {
+            budget,
+            found,
+            improved: !given_up,
+        });
+        Some(best)
+    }
+
+    /// Would the search have to close more than the `hope`d for part of the gap to add less than `below`?
+    fn is_far(
+        &self,
+        budget: Bytes,
+        found: &Found,
+        below: u64,
+        hope: f64,
+        bounds: &mut Vec<(Vec<Form>, u64)>,
+    ) -> bool {
+        let added = self.added(found.cost);
+        if below == u64::MAX || added < below {
+            return false;
+        }
+        let bound = self.bound_for(budget, found, bounds);
+        (added - below) as f64 > hope * (added - bound) as f64
+    }
+
+    /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
+    /// looked up.
+    fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> f64 {
+        let once = self.problem.time();
+        let added = self.added(found.cost);
+        let bound = self.bound_for(budget, found, bounds);
+        self.problem.watch.show(Best {
+            added,
+            least: bound,
+            step: once as u64,
+        });
+        (once + added as f64) / (once + bound as f64).max(1.0) - 1.0
+    }
+
+    /// Nanoseconds that every schedule with the forms of `found` adds, at most what that does.
+    fn bound_for(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> u64 {
+        let added = self.added(found.cost);
+        let forms = &found.decisions.forms;
+        let known = bounds.iter().find(|(of, _)| of == forms);
+        let bound = known.map(|&(_, bound)| bound.min(added));
+        bound.unwrap_or_else(|| {
+            let bound = self.bound_of(&found.decisions, budget, added).min(added);
+            bounds.push((forms.clone(), bound));
+            bound
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! The smallest peak: descents from nothing and from schedules for very little memory, each aiming lower and lower
+//! until it is stuck.
+
+use super::bulk;
+use super::greedy::{Reached, greedy};
+use super::neighbourhood;
+use super::problem::Step;
+use super::profile::Exponent;
+use super::reversal;
+use super::state::{Decisions, State};
+use super::{Found, Search};
+use crate::parallel;
+use crate::plan::Plan;
+
+/// An exponent, a stride, and work; see [`DESCENTS`].
+type Descent = (Exponent, f64, u64);
+
+/// A descent's greedy searches may evaluate so much for each step.
+const WORK_PER_STEP: u64 = 500;
+
+/// How to look for the smallest peak: the exponent; the part of the way to the structural bound
+/// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
+/// by); and the work, as a multiple of that of a neighbourhood search.
+const DESCENTS: [Descent; 3] = [
+    (Exponent::One, 0.5, 2),
+    (Exponent::One, 1.0, 2),
+    (Exponent::Two, 1.0, 1),
+];
+
+/// A look at how little memory is possible takes one of so many parts of a descent's work.
+const SMALL: u64 = 8;
+
+/// A chain is reversed with up to so many checkpoints; with more the other starts do as well. In a large graph, which
+/// has fewer of those, it is reversed with twice as many and so on instead.
+const MOST_CHECKPOINTS: usize = 32;
+
+/// A descent ends when it is stuck at strides of this size.
+const SHORTEST_STRIDE: f64 = 0.01;
+
+impl Search {
+    /// The plan with the smallest peak that is found.
+    pub fn smallest(&mut self) -> Plan {
+        let found = self.find_smallest().decisions.clone();
+        self.plan(&found)
+    }
+
+    /// A plan with a small peak, found with a part of the work.
+    pub fn small(&mut self) -> Plan {
+        if self.smallest.is_some() {
+            return self.smallest();
+        }
+        if self.small.is_none() {
+            self.find_frugal();
+            self.small = Some(self.look_for_smallest(&DESCENTS[..1], SMALL));
+        }
+        let found = self.small.as_ref().map(|small| small.decisions.clone());
+        self.plan(&found.unwrap_or_default())
+    }
+
+    pub(super) fn find_smallest(&mut self) -> &Found {
+        if self.smallest.is_none() {
+            self.find_frugal();
+            let descents = match self.problem.is_large() {
+                true => &DESCENTS[..1],
+                false => &DESCENTS[..],
+            };
+            self.smallest = Some(self.look_for_smallest(descents, 1));
+        }
+        self.smallest.as_ref().expect("just set")
+    }
+
+    fn find_frugal(&mut self) {
+        if self.frugal.is_empty() {
+            self.frugal = self.look_for_frugal();
+        }
+    }
+
+    /// Each descent takes one of so many `parts` of its work.
+    fn look_for_smallest(&self, descents: &[Descent], parts: u64) -> Found {
+        let least = |of: &'_ [Found]| -> Option<Found> {
+            let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
+            least.cloned()
+        };
+        let given = [least(&self.given)]
+            .into_iter()
+            .chain(self.frugal.iter().map(|of| least(of)));
+        let from_given = given.flatten().map(|found| (descents[0], found));
+        let from_nothing = descents.iter().map(|&descent| (descent, Found::default()));
+        let descents: Vec<(Descent, Found)> = from_nothing.chain(from_given).collect();
+        let found = parallel::map(&descents, |((exponent, stride, work), from)| {
+            self.descend(
+                &from.decisions,
+                *exponent,
+                *stride,
+                self.limit(WORK_PER_STEP) * work / parts,
+            )
+        });
+        let least = found.into_iter().min_by(|a, b| {
+            let by_peak = a.peak.total_cmp(&b.peak);
+            by_peak.then(a.cost.cmp(&b.cost))
+        });
+        least.unwrap_or_default()
+    }
+
+    /// Schedules for very little memory: with everything cheap computed again, and as a chain is
+    /// reversed with few checkpoints.
+    fn look_for_frugal(&self) -> Vec<Vec<Found>> {
+        let evaluate = |fill: &dyn Fn(&mut State<'_>)| {
+            let mut state = State::new(&self.problem, 0.0, Exponent::One);
+            fill(&mut state);
+            Found::of(&state)
+        };
+        // The first of the steps that need most.
+        let memory = self.memory().into_iter().enumerate().rev();
+        let turn = memory
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map_or(0, |turn| turn.0);
+        let chain = reversal::Chain::of(&self.problem, turn as Step);
+        let prices = match self.problem.is_large() {
+            true => Vec::new(),
+            false => bulk::prices(&self.problem),
+        };
+        let cheap = parallel::map(&prices, |&price| {
+            evaluate(&|state| bulk::evict_below(state, price))
+        });
+        let few = 1..=MOST_CHECKPOINTS;
+        let twice = |&checkpoints: &usize| Some(2 * checkpoints);
+        let many = std::iter::successors(Some(2 * MOST_CHECKPOINTS), twice);
+        let many = many.take_while(|&checkpoints| checkpoints < chain.len());
+        let checkpoints: Vec<usize> = match self.problem.is_large() {
+            true => many.collect(),
+            false => few.collect(),
+        };
+        let reversed = parallel::map(&checkpoints, |&checkpoints| {
+            let copies = chain.copies(checkpoints)?;
+            Some(evaluate(&|state| {
+                state.apply(&copies);
+            }))
+        });
+        vec![cheap, reversed.into_iter().flatten().collect()]
+    }
+
+    /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
+    /// far.
+    fn descend(&self, from: &Decisions, exponent: Exponent, mut stride: f64, limit: u64) -> Found {
+        let bound = self.problem.structural_bound();
+        let mut state = State::new(&self.problem, 0.0, exponent);
+        neighbourhood::restore(&mut state, from);
+        // At first as if there were no variants, so that they never end in a larger peak.
+        let first_stride = stride;
+        state.freeze(!self.problem.sites.is_empty());
+        let mut best = Found::of(&state);
+        while best.peak > bound && stride > SHORTEST_STRIDE {
+            let target = best.peak - (best.peak - bound) * stride;
+            state.aim(target, exponent);
+            let reached = greedy(&mut state, &mut None, limit);
+            if state.peak() < best.peak {
+                best = Found::of(&state);
+            }
+            match reached {
+                Reached::Budget => {}
+                Reached::Stuck => {
+                    stride /= 2.0;
+                    neighbourhood::restore(&mut state, &best.decisions);
+                    if stride <= SHORTEST_STRIDE && state.is_frozen() {
+                        state.freeze(false);
+                        stride = first_stride;
+                    }
+                }
+                Reached::Limit => break,
+            }
+        }
+        self.problem.watch.count(state.evaluations());
+        best
+    }
+}

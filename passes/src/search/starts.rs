@@ -1,0 +1,239 @@
+//! Where a search begins: schedules within a budget that are made at once, each in another way.
+
+use super::bulk;
+use super::greedy::{Reached, greedy};
+use super::neighbourhood;
+use super::profile::Exponent;
+use super::prune::prune;
+use super::state::{Decisions, State};
+use super::{CHAINS, Found, Search};
+use crate::bytes::Bytes;
+use crate::parallel;
+use crate::plan::Plan;
+
+/// The starts of a rough estimate, and what came of them.
+pub(super) struct Rough {
+    pub(super) target: f64,
+    pub(super) found: Vec<(Start, Option<Found>)>,
+}
+
+/// The cheapest schedules known within a budget, the best first.
+pub(super) struct Starts {
+    pub(super) budget: Bytes,
+    pub(super) found: Vec<Found>,
+    /// Have they, or those that they come from, been through the neighbourhood search?
+    pub(super) improved: bool,
+}
+
+/// Where a search begins.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Start {
+    /// Without copies.
+    Greedy(Exponent),
+    /// The same, and with the nodes as they are: variants that save at once can be in the way.
+    Frozen(Exponent),
+    /// With everything up to that price computed again.
+    Plenty(f64),
+    /// With these decisions.
+    From(Decisions),
+}
+
+/// What the greedy search begins with, each by itself.
+const EXPONENTS: [Exponent; 3] = [Exponent::One, Exponent::Half, Exponent::Two];
+
+/// A budget this much below one that is known has the same starts: the pipeline aims a little
+/// lower when the runtime's order needs more than the plan's.
+const NEAR: f64 = 0.98;
+
+/// A start may evaluate so much for each step: of 100,000 nodes, 300 to 460 for each were needed.
+const START_PER_STEP: u64 = 1000;
+
+/// One of those that mostly are beaten may evaluate so much: where they take more they are.
+const OTHER_PER_STEP: u64 = 300;
+
+/// In a small graph those may evaluate one of so many parts of the effort.
+const OTHER: u64 = 10;
+
+/// For a rough estimate it begins with so few prices.
+const ROUGH: usize = 2;
+
+impl Search {
+    /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
+    /// there is none. Whatever [`Search::smallest`] reaches is found.
+    pub fn estimate(&mut self, budget: Bytes) -> Option<u64> {
+        let known = self.starts.as_ref();
+        if known.is_none_or(|starts| starts.budget != budget) {
+            self.starts = Some(self.find_starts(budget));
+        }
+        let cost = self.starts.as_ref()?.found.first()?.cost;
+        Some(self.added(cost))
+    }
+
+    /// The cheapest start within `budget`, before it is improved; `None` if there is none.
+    pub fn begin(&mut self, budget: Bytes) -> Option<Plan> {
+        self.estimate(budget)?;
+        let decisions = self.starts.as_ref()?.found.first()?.decisions.clone();
+        Some(self.plan(&decisions))
+    }
+
+    /// What a part of the starts adds at least: for a comparison with other searches.
+    pub fn rough_estimate(&mut self, budget: Bytes) -> Option<u64> {
+        let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return None;
+        }
+        let mut starts = vec![Start::Greedy(Exponent::One)];
+        if !self.problem.is_large() {
+            let prices = bulk::prices(&self.problem).into_iter();
+            starts.extend(prices.take(ROUGH).map(Start::Plenty));
+        }
+        let found = parallel::map(&starts, |start| self.start(start, target));
+        let least = found.iter().flatten().map(|found| found.cost).min();
+        let found = starts.into_iter().zip(found).collect();
+        self.rough = Some(Rough { target, found });
+        Some(self.added(least?))
+    }
+
+    /// A plan within `budget` made with as little work as can be.
+    pub fn sketch(&self, budget: Bytes) -> Option<Plan> {
+        let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return None;
+        }
+        let found = self.start(&Start::Greedy(Exponent::One), target)?;
+        Some(self.plan(&found.decisions))
+    }
+
+    fn find_starts(&mut self, budget: Bytes) -> Starts {
+        let target = self.target(budget);
+        if target < self.problem.structural_bound() {
+            return Starts {
+                budget,
+                found: Vec::new(),
+                improved: false,
+            };
+        }
+        let near = self.starts.take().filter(|known| {
+            known.improved && budget <= known.budget && target >= self.target(known.budget) * NEAR
+        });
+        let improved = near.is_some();
+        let mut starts: Vec<Start> = match near {
+            Some(known) => known
+                .found
+                .into_iter()
+                .map(|f| Start::From(f.decisions))
+                .collect(),
+            None if self.problem.is_large() => vec![Start::Greedy(Exponent::One)],
+            None => {
+                let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
+                EXPONENTS
+                    .map(Start::Greedy)
+                    .into_iter()
+                    .chain(plenty)
+                    .collect()
+            }
+        };
+        let mut known: Vec<&Found> = Vec::new();
+        if !improved {
+            let given = self.given.iter().chain(self.frugal.iter().flatten());
+            let given = given.filter(|given| given.peak <= target);
+            known.extend(given.min_by_key(|given| given.cost));
+        }
+        let smallest = self.smallest.as_ref().or(self.small.as_ref());
+        known.extend(smallest.filter(|smallest| smallest.peak <= target));
+        let mut found = Vec::new();
+        if self.problem.is_large() && !improved {
+            // What is known takes much longer to prune than the greedy search takes in all, and what is dearer as it
+            // is hardly ever ends cheaper.
+            found = self.found(&starts, target);
+            starts.clear();
+            let best = found.first().map_or(u64::MAX, |best| best.cost);
+            known.retain(|known| known.cost < best);
+        }
+        let known = known.into_iter().map(|known| known.decisions.clone());
+        starts.extend(known.map(Start::From));
+        let tried = self.each(&starts, target);
+        // Where no variant was taken, the same is found without them.
+        let differs = |exponent: &Exponent| {
+            let greedy = Start::Greedy(*exponent);
+            let of = starts.iter().position(|start| *start == greedy);
+            of.is_some_and(|of| tried[of].as_ref().is_none_or(Found::has_variants))
+        };
+        let frozen = EXPONENTS.into_iter().filter(differs);
+        let frozen: Vec<Start> = match self.problem.is_large() || self.problem.sites.is_empty() {
+            true => Vec::new(),
+            false => frozen.map(Start::Frozen).collect(),
+        };
+        found.extend(tried.into_iter().flatten());
+        found.extend(self.each(&frozen, target).into_iter().flatten());
+        found = cheapest(found);
+        if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
+            let smallest = Start::From(self.find_smallest().decisions.clone());
+            found = self.found(&[smallest], target);
+        }
+        Starts {
+            budget,
+            found,
+            improved,
+        }
+    }
+
+    /// What comes of each of the starts.
+    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<Found>> {
+        let rough = self.rough.as_ref().filter(|rough| rough.target == target);
+        let rough = rough.map_or(&[][..], |rough| &rough.found);
+        parallel::map(starts, |start| {
+            match rough.iter().find(|(other, _)| other == start) {
+                Some((_, found)) => found.clone(),
+                None => self.start(start, target),
+            }
+        })
+    }
+
+    /// The cheapest of what comes of the starts.
+    fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
+        cheapest(self.each(starts, target).into_iter().flatten().collect())
+    }
+
+    fn start(&self, start: &Start, target: f64) -> Option<Found> {
+        let exponent = match start {
+            Start::Greedy(exponent) | Start::Frozen(exponent) => *exponent,
+            Start::Plenty(_) | Start::From(_) => Exponent::One,
+        };
+        let mut state = State::new(&self.problem, target, exponent);
+        match start {
+            Start::Greedy(_) => {}
+            Start::Frozen(_) => state.freeze(true),
+            Start::Plenty(price) => {
+                bulk::evict_below(&mut state, *price);
+                if state.all_copies().is_empty() {
+                    return None;
+                }
+            }
+            Start::From(decisions) => neighbourhood::restore(&mut state, decisions),
+        }
+        let limit = match start {
+            Start::Greedy(Exponent::One | Exponent::Half) | Start::From(_) => {
+                self.limit(START_PER_STEP)
+            }
+            Start::Greedy(Exponent::Two) | Start::Frozen(_) | Start::Plenty(_) => {
+                let steps = self.problem.steps.len() as u64;
+                (self.effort.evaluations / OTHER).max(steps * OTHER_PER_STEP)
+            }
+        };
+        let reached = greedy(&mut state, &mut None, limit);
+        if reached == Reached::Budget {
+            prune(&mut state, limit);
+        }
+        self.problem.watch.count(state.evaluations());
+        (reached == Reached::Budget).then(|| Found::of(&state))
+    }
+}
+
+/// The first few by cost, each cost once.
+fn cheapest(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by_key(|found| found.cost);
+    found.dedup_by_key(|found| found.cost);
+    found.truncate(CHAINS as usize);
+    found
+}
