@@ -29,9 +29,6 @@ const GAP: f64 = 0.0075;
 /// Neither is one where the last round gained no more than this part of a step's time.
 const GAIN: f64 = 0.0001;
 
-/// However wide the gap is, after so many rounds that gained nothing there are no more.
-const MOST_IDLE: u32 = 2;
-
 /// A gap this narrow is not worth any.
 const CLOSED: f64 = 0.0005;
 
@@ -96,7 +93,6 @@ impl Search {
         };
         let mut given_up = false;
         let mut before: Option<u64> = None;
-        let mut idle = 0;
         for round in 0..most {
             let worth = if round < rounds { CLOSED } else { GAP };
             let best = found.first()?;
@@ -109,8 +105,7 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            idle = if gained > 0.0 { 0 } else { idle + 1 };
-            if gap <= worth || gap <= GAP && gained < GAIN || idle == MOST_IDLE {
+            if gap <= worth || gap <= GAP && gained < GAIN {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
