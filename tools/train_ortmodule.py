@@ -1,0 +1,191 @@
+"""Trains with PyTorch's ORTModule, once with the training graph that it makes and once with that graph rewritten.
+
+Usage: train_ortmodule.py --binary ckpt-opt [--network transformer|convolutions] [--budget SIZE] [--steps N]
+
+Needs what tools/requirements.txt does not install: torch (2.2.2 was used; "numpy<2"), and ORTModule's extension, by
+`python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install` (a C++ compiler; four minutes).
+
+A first run saves the graph, ckpt-opt rewrites it (`--runtime-settings lean`: ORTModule plans no memory), and a second run
+hands the rewritten bytes to the TrainingAgent that executes both halves; nothing else changes. Both have the same
+parameters and batches, one thread, and plain gradient descent. Prints JSON: the losses, whether losses and trained
+parameters and statistics are equal to the bit, and, with the malloc counter preloaded, the peak of the last step, PyTorch's tensors
+included. Exit status 1 if they are not equal.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+BATCH = {"transformer": (8, 128), "convolutions": (8, 3, 64, 64)}
+RATE = 0.01
+
+
+def transformer(torch):
+    """A language model of four blocks, and its loss. Tokens are (batch, positions)."""
+    nn = torch.nn
+    width, heads, words, positions = 128, 4, 512, BATCH["transformer"][1]
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.drop = nn.Dropout(0.1)
+
+        def forward(self, x):
+            y = self.before(x)
+            split = [part(y).view(-1, positions, heads, width // heads).transpose(1, 2)
+                     for part in (self.query, self.key, self.value)]
+            scores = torch.softmax(split[0] @ split[1].transpose(2, 3) / (width // heads) ** 0.5, -1)
+            x = x + self.drop(self.out((scores @ split[2]).transpose(1, 2).reshape(-1, positions, width)))
+            return x + self.drop(self.narrow(nn.functional.gelu(self.wide(self.behind(x)))))
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(positions, width))
+            self.blocks = nn.Sequential(*(Block() for _ in range(4)))
+            self.last = nn.Linear(width, words)
+
+        def forward(self, tokens):
+            guesses = self.last(self.blocks(self.words(tokens) + self.places))
+            return nn.functional.cross_entropy(guesses.view(-1, words), tokens.roll(-1, 1).view(-1))
+
+    return Network(), lambda: torch.randint(0, words, BATCH["transformer"])
+
+
+def convolutions(torch):
+    """A residual network of four blocks, and its loss. Images are (batch, channels, height, width)."""
+    nn = torch.nn
+
+    def layer(channels):
+        return nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(3, 32, 3, padding=1)
+            self.blocks = nn.ModuleList(nn.Sequential(layer(32), layer(32)) for _ in range(4))
+            self.last = nn.Linear(32, 10)
+
+        def forward(self, images):
+            x = self.first(images)
+            for block in self.blocks:
+                x = x + block(x)
+            guesses = self.last(x.mean((2, 3)))
+            return nn.functional.cross_entropy(guesses, (images.mean((1, 2, 3)) > 0).long())
+
+    return Network(), lambda: torch.randn(BATCH["convolutions"])
+
+
+def replace_graph(manager, path):
+    """Has every TrainingAgent made execute the graph at `path`, if there is one, by one thread and without the arena,
+    which would hide what a step takes."""
+    make = manager.TrainingAgent
+
+    def agent(graph, names, devices, results, returned, options, *others):
+        if path is not None:
+            with open(path, "rb") as file:
+                graph = file.read()
+        options.intra_op_num_threads = 1
+        options.enable_cpu_mem_arena = False
+        return make(graph, names, devices, results, returned, options, *others)
+
+    manager.TrainingAgent = agent
+
+
+def train(args):
+    """Trains, and writes what came of it to `args.result`."""
+    import onnxruntime
+    import torch
+    from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _training_manager
+    from run_step import MallocCounter
+
+    replace_graph(_training_manager, args.rewritten)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    onnxruntime.set_seed(0)
+    network, batch = {"transformer": transformer, "convolutions": convolutions}[args.network](torch)
+    module = ORTModule(network, DebugOptions(log_level=LogLevel.ERROR, save_onnx=True, onnx_prefix="step"))
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    counter, losses = MallocCounter(), []
+
+    def step():
+        loss = module(inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+
+    for _ in range(args.steps):
+        inputs = batch()
+        peak = counter.during(step)
+    trained = {name: value.numpy() for name, value in network.state_dict().items()}
+    np.savez(args.result, losses=np.array(losses), peak=np.array(-1 if peak is None else peak), **trained)
+
+
+def run(args, folder, result, rewritten=None):
+    command = [sys.executable, os.path.abspath(__file__), "--network", args.network, "--steps", str(args.steps),
+               "--result", result] + (["--rewritten", rewritten] if rewritten else [])
+    environment = dict(os.environ, ORTMODULE_SAVE_ONNX_PATH=folder)
+    if args.malloc_counter:
+        environment["LD_PRELOAD"] = args.malloc_counter
+    subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+    return np.load(result)
+
+
+def rewrite(args, graph, rewritten):
+    """Rewrites the graph for the batch; returns what ckpt-opt says."""
+    import onnx
+
+    shape = onnx.load(graph).graph.input[0].type.tensor_type.shape.dim
+    dims = [f"{dim.dim_param}={size}" for dim, size in zip(shape, BATCH[args.network]) if dim.dim_param]
+    command = [args.binary, graph, rewritten, "--budget", args.budget, "--runtime-settings", "lean", "--json", "--quiet"]
+    for dim in dims:
+        command += ["--dim", dim]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary")
+    parser.add_argument("--network", choices=list(BATCH), default="transformer")
+    parser.add_argument("--budget", default="fixed+50%")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--malloc-counter", metavar="LIBRARY", default=os.environ.get("MALLOC_COUNTER"))
+    parser.add_argument("--rewritten", help=argparse.SUPPRESS)
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.result:
+        train(args)
+        return 0
+    if not args.binary:
+        parser.error("--binary is missing")
+    with tempfile.TemporaryDirectory() as folder:
+        before = run(args, folder, os.path.join(folder, "before.npz"))
+        graph = next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith("optimized_training.onnx"))
+        rewritten = os.path.join(folder, "rewritten.onnx")
+        said = rewrite(args, graph, rewritten)
+        after = run(args, folder, os.path.join(folder, "after.npz"), rewritten)
+        different = [name for name in before.files if name != "peak" and before[name].tobytes() != after[name].tobytes()]
+        print(json.dumps({
+            "losses": before["losses"].tolist(),
+            "arrays": len(before.files) - 1,
+            "different": different,
+            "peak_before": int(before["peak"]),
+            "peak_after": int(after["peak"]),
+            "predicted_before": said["peak_before_bytes"] - said["fixed_bytes"],
+            "predicted_after": said["peak_after_bytes"] - said["fixed_bytes"],
+            "recomputed_nodes": said["recomputed_nodes"],
+        }, indent=2))
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
