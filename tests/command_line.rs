@@ -169,6 +169,28 @@ fn json_has_the_promised_keys() {
       "fixed_bytes": 19369,
       "peak_before_bytes": 193026,
       "peak_after_bytes": 164890,
+      "peaks_after": [
+        {
+          "order": "DEFAULT",
+          "level": "ORT_DISABLE_ALL",
+          "bytes": 162366
+        },
+        {
+          "order": "DEFAULT",
+          "level": "ORT_ENABLE_ALL",
+          "bytes": 162366
+        },
+        {
+          "order": "PRIORITY_BASED",
+          "level": "ORT_DISABLE_ALL",
+          "bytes": 164890
+        },
+        {
+          "order": "PRIORITY_BASED",
+          "level": "ORT_ENABLE_ALL",
+          "bytes": 164890
+        }
+      ],
       "smallest_peak_bytes": 164890,
       "reordered_peak_bytes": 192354,
       "reserved_before_bytes": 1100713,

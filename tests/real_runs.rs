@@ -743,6 +743,19 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
         number(&checked["rewritten"], "default").max(number(&checked["rewritten"], "priority"));
     assert_close("before", number(&plan, "peak_before_bytes") - fixed, before);
     assert_close("after", number(&plan, "peak_after_bytes") - fixed, after);
+    let ways = plan["peaks_after"].as_array().expect("a list");
+    assert_eq!(ways.len(), 4);
+    for way in ways {
+        let key = match (way["order"].as_str(), way["level"].as_str()) {
+            (Some("DEFAULT"), Some("ORT_DISABLE_ALL")) => "default",
+            (Some("PRIORITY_BASED"), Some("ORT_DISABLE_ALL")) => "priority",
+            (Some("DEFAULT"), Some("ORT_ENABLE_ALL")) => "enable_all",
+            (Some("PRIORITY_BASED"), Some("ORT_ENABLE_ALL")) => "enable_all_priority",
+            other => panic!("no such way: {other:?}"),
+        };
+        let measured = number(&checked["rewritten"], key);
+        assert_close(key, number(way, "bytes") - fixed, measured);
+    }
     assert!(
         after < before,
         "{model}: {after} bytes after, {before} before"

@@ -3,7 +3,7 @@
 use ckpt_passes::analysis::mirrors::is_mirror;
 use ckpt_passes::graph::NodeId;
 use ckpt_passes::operators::variants::Approximation;
-use ckpt_passes::optimize::Peak;
+use ckpt_passes::optimize::{Execution, Peak};
 use serde::Serialize;
 
 use super::{Outcome, ProviderOptions, provider_options, stop_reason};
@@ -15,6 +15,8 @@ struct Figures<'a> {
     fixed_bytes: u64,
     peak_before_bytes: u64,
     peak_after_bytes: u64,
+    /// What the rewritten graph needs in each order and at each level.
+    peaks_after: Vec<ExecutionReport>,
     smallest_peak_bytes: u64,
     reordered_peak_bytes: u64,
     /// What the runtime's arena takes from the system, by how it grows; 0 where the settings have none.
@@ -41,6 +43,13 @@ struct Figures<'a> {
     device: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     provider_options: Option<ProviderOptions>,
+}
+
+#[derive(Serialize)]
+struct ExecutionReport {
+    order: &'static str,
+    level: &'static str,
+    bytes: u64,
 }
 
 /// What `--report` writes.
@@ -148,6 +157,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         fixed_bytes: summary.fixed.0,
         peak_before_bytes: summary.before.bytes.0,
         peak_after_bytes: summary.after.bytes.0,
+        peaks_after: summary.executions.iter().map(execution).collect(),
         smallest_peak_bytes: summary.smallest_peak.0,
         reordered_peak_bytes: summary.reordered_peak.0,
         reserved_before_bytes: summary.reserved_before.powers_of_two.0,
@@ -170,6 +180,14 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         runtime_settings: outcome.arguments.setting.runtime_settings.name(),
         device: outcome.device,
         provider_options: provider_options(summary),
+    }
+}
+
+fn execution(execution: &Execution) -> ExecutionReport {
+    ExecutionReport {
+        order: execution.order.name(),
+        level: execution.level.name(),
+        bytes: execution.bytes.0,
     }
 }
 

@@ -42,6 +42,25 @@ pub struct Executions<'g> {
     ways: Vec<Way>,
 }
 
+/// `SessionOptions.graph_optimization_level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The graph runs as it is.
+    DisableAll,
+    /// What every session uses unless told otherwise.
+    EnableAll,
+}
+
+impl Level {
+    /// What ONNX Runtime calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::DisableAll => "ORT_DISABLE_ALL",
+            Level::EnableAll => "ORT_ENABLE_ALL",
+        }
+    }
+}
+
 struct Way {
     order: ExecutionOrder,
     /// Which of the optimized forms; `None` for the graph as it is.
@@ -84,6 +103,26 @@ impl<'g> Executions<'g> {
         parallel::map(&self.ways, |way| {
             (way.order, self.simulate_one(way, settings))
         })
+    }
+
+    /// Which of what [`Executions::simulate`] says holds for each order and level.
+    pub fn by_level(&self) -> Vec<(ExecutionOrder, Level, usize)> {
+        let as_it_is = self.ways.iter().filter(|way| way.form.is_none());
+        let mut found = Vec::new();
+        for way in as_it_is {
+            let at = |form: Option<usize>| {
+                let mut ways = self.ways.iter().enumerate();
+                ways.find(|(_, other)| other.order == way.order && other.form == form)
+            };
+            // The last form is that of the highest level.
+            for (level, form) in [
+                (Level::DisableAll, None),
+                (Level::EnableAll, self.optimized.len().checked_sub(1)),
+            ] {
+                found.extend(at(form).map(|(index, _)| (way.order, level, index)));
+            }
+        }
+        found
     }
 
     /// What the arena reserves with `settings`, by way, what the caller owns included.

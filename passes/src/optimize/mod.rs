@@ -17,7 +17,7 @@ use need::{describe, need, simulated};
 
 use crate::analysis::algorithms::{Choice, Timed};
 use crate::analysis::cost::{Device, Overrides, beside_model, costs};
-use crate::analysis::executions::Reserved;
+use crate::analysis::executions::{Level, Reserved};
 use crate::analysis::liveness::fixed_bytes;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::settings::RuntimeSettings;
@@ -112,6 +112,17 @@ pub struct Peak {
     pub holders: Vec<(String, Bytes)>,
 }
 
+/// What a graph needs in one way of running it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execution {
+    /// In which order.
+    pub order: ExecutionOrder,
+    /// At which level of the runtime's optimizations.
+    pub level: Level,
+    /// Everything included.
+    pub bytes: Bytes,
+}
+
 /// What was done.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -121,8 +132,10 @@ pub struct Summary {
     pub fixed: Bytes,
     /// The unmodified graph in DEFAULT order.
     pub before: Peak,
-    /// The rewritten graph in the worse of both orders.
+    /// The rewritten graph in the order and at the level in which it needs most.
     pub after: Peak,
+    /// What it needs in each order and at each level.
+    pub executions: Vec<Execution>,
     /// The smallest peak that the search can reach.
     pub smallest_peak: Bytes,
     /// What the written order of first computations needs as planned, with variants and without

@@ -1,7 +1,7 @@
 //! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
 
 use super::form::Choices;
-use super::{Options, Peak};
+use super::{Execution, Options, Peak};
 use crate::analysis::cost::{Cost, costs};
 use crate::analysis::executions::{Executions, Reserved};
 use crate::analysis::liveness::{Holder, Liveness};
@@ -21,6 +21,8 @@ pub(super) struct Candidate {
     /// The variants that the search put into it.
     pub(super) variants: Choices,
     worst: Liveness,
+    /// What it needs in each way of running it, without the reserve.
+    executions: Vec<Execution>,
     /// The largest need of tensors and their objects, were the settings lean.
     lean: Bytes,
 }
@@ -40,6 +42,13 @@ impl Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let executions = Executions::of(&graph, options.device.provider, &costs);
         let all = executions.simulate(options.settings);
+        let by_level = executions.by_level().into_iter();
+        let by_level = by_level.map(|(order, level, way)| Execution {
+            order,
+            level,
+            bytes: need(&graph, &all[way].1),
+        });
+        let by_level = by_level.collect();
         // The first of equals, so that the plain DEFAULT order is described where it can be.
         let all = all.into_iter().map(|(_, liveness)| liveness).rev();
         let worst = all
@@ -59,6 +68,7 @@ impl Candidate {
             costs,
             variants: Choices::new(),
             worst,
+            executions: by_level,
             lean,
         }
     }
@@ -79,6 +89,15 @@ impl Candidate {
         let executions = Executions::of(&self.graph, options.device.provider, &self.costs);
         let all = executions.reserved(options.settings).into_iter();
         all.fold(Reserved::default(), Reserved::max)
+    }
+
+    /// What it needs in each order and at each level.
+    pub(super) fn executions(&self, reserve: Bytes) -> Vec<Execution> {
+        let all = self.executions.iter().map(|&execution| Execution {
+            bytes: execution.bytes + reserve,
+            ..execution
+        });
+        all.collect()
     }
 
     /// That need in detail.

@@ -870,6 +870,7 @@ impl<'o> Pipeline<'o> {
             fixed: self.before.fixed + reserve,
             before: describe(self.original, &self.before, reserve),
             after: candidate.peak(reserve),
+            executions: candidate.executions(reserve),
             smallest_peak: smallest.min(candidate.need()) + reserve,
             time_before,
             time_added,
