@@ -658,9 +658,19 @@ impl<'o> Pipeline<'o> {
         below: u64,
     ) -> Result<Candidate, Missed> {
         let mut spare = budget.0 / SPARE;
+        // What there was a plan for.
+        let mut reached = None;
         for _ in 0..ATTEMPTS {
             let plan = match plan(target) {
                 Ok(plan) => plan,
+                // Too much less was asked for.
+                Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > target) => {
+                    let between = reached
+                        .take()
+                        .map_or(Bytes::ZERO, |reached| reached - target);
+                    target = target + Bytes(between.0 / 2);
+                    continue;
+                }
                 // The smallest may fit, though it needs more than the target.
                 Err(Unplanned::TooLarge(smallest)) => {
                     let least = least.filter(|l| l.predicted_peak <= smallest.predicted_peak);
@@ -683,7 +693,9 @@ impl<'o> Pipeline<'o> {
                 // are others, which may be too little the more often.
                 Err(excess) => {
                     let more = Bytes(excess.0 / 8 + spare + 1);
-                    target = target.min(plan.predicted_peak) - excess - more;
+                    target = target.min(plan.predicted_peak);
+                    reached = Some(target);
+                    target = target - excess - more;
                     spare *= MORE_SPARE;
                 }
             }
