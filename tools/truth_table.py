@@ -166,8 +166,9 @@ def faults(planned, check, budget):
 
 def errors(planned, check):
     """By how much more is predicted than measured of the rewritten graph, as a part of it, by way to run it."""
-    predicted = {WAYS[way["order"], way["level"]]: way["bytes"] - planned["fixed_bytes"] for way in planned["peaks_after"]}
-    return {way: predicted[way] / check["rewritten"][way] - 1 for way in WAYS.values()}
+    # Rows that were recorded before the program said so have none.
+    ways = {WAYS[way["order"], way["level"]]: way["bytes"] for way in planned.get("peaks_after", [])}
+    return {way: (peak - planned["fixed_bytes"]) / check["rewritten"][way] - 1 for way, peak in ways.items()}
 
 
 def megabytes(count):
@@ -199,10 +200,12 @@ def cells(row):
             "after_priority": megabytes(check["rewritten"]["priority"]),
             "after_enable_all": megabytes(check["rewritten"]["enable_all"]),
             "after_enable_all_priority": megabytes(check["rewritten"]["enable_all_priority"]),
-            "off": f"{100 * max(errors(planned, check).values(), key=abs):+.3f} %",
             "bits": f"{check['compared']} equal" if check["bits_equal"] else f"{len(check['differing'])} DIFFER",
             "difference": f"{check['max_relative_difference']:.0e}",
         })
+        off = errors(planned, check).values()
+        if off:
+            texts["off"] = f"{100 * max(off, key=abs):+.3f} %"
     if "times" in row:
         texts["added"] = f"{100 * row['times']['added']:.1f} %"
     if "static" in row:
