@@ -668,7 +668,7 @@ impl<'o> Pipeline<'o> {
                     let between = reached
                         .take()
                         .map_or(Bytes::ZERO, |reached| reached - target);
-                    target = target + Bytes(between.0 / 2);
+                    target += Bytes(between.0 / 2);
                     continue;
                 }
                 // The smallest may fit, though it needs more than the target.
