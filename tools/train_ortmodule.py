@@ -86,10 +86,11 @@ def convolutions(torch):
 
 def replace_graph(manager, path):
     """Has every TrainingAgent made execute the graph at `path`, if there is one, by one thread and without the arena,
-    which would hide what a step takes."""
-    make = manager.TrainingAgent
+    which would hide what a step takes. Returns the set of graphs that they were made for."""
+    make, asked = manager.TrainingAgent, set()
 
     def agent(graph, names, devices, results, returned, options, *others):
+        asked.add(graph)
         if path is not None:
             with open(path, "rb") as file:
                 graph = file.read()
@@ -98,6 +99,7 @@ def replace_graph(manager, path):
         return make(graph, names, devices, results, returned, options, *others)
 
     manager.TrainingAgent = agent
+    return asked
 
 
 def train(args):
@@ -107,7 +109,7 @@ def train(args):
     from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _training_manager
     from run_step import MallocCounter
 
-    replace_graph(_training_manager, args.rewritten)
+    asked = replace_graph(_training_manager, args.rewritten)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     onnxruntime.set_seed(0)
@@ -126,6 +128,9 @@ def train(args):
     for _ in range(args.steps):
         inputs = batch()
         peak = counter.during(step)
+    # The one that was rewritten, and not PyTorch alone.
+    if len(asked) != 1:
+        sys.exit(f"ORTModule was to execute one graph, and executed {len(asked)}")
     trained = {name: value.numpy() for name, value in network.state_dict().items()}
     np.savez(args.result, losses=np.array(losses), peak=np.array(-1 if peak is None else peak), **trained)
 
@@ -133,7 +138,8 @@ def train(args):
 def run(args, folder, result, rewritten=None):
     command = [sys.executable, os.path.abspath(__file__), "--network", args.network, "--steps", str(args.steps),
                "--result", result] + (["--rewritten", rewritten] if rewritten else [])
-    environment = dict(os.environ, ORTMODULE_SAVE_ONNX_PATH=folder)
+    # Where something fails ORTModule would go on with PyTorch alone.
+    environment = dict(os.environ, ORTMODULE_SAVE_ONNX_PATH=folder, ORTMODULE_FALLBACK_POLICY="FALLBACK_DISABLE")
     if args.malloc_counter:
         environment["LD_PRELOAD"] = args.malloc_counter
     subprocess.run(command, check=True, env=environment, stdout=sys.stderr)

@@ -1118,6 +1118,33 @@ mod tests {
     }
 
     #[test]
+    fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budget_asks() {
+        let graph = random_training_graph(3, 150);
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let nothing = Choices::new();
+        let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+        let plan = Searches::new(&pipeline.task(), &pipeline.orders)
+            .smallest()
+            .expect("a plan");
+        // Less than anything needs.
+        let (budget, first) = (Bytes(plan.predicted_peak.0 / 2), plan.predicted_peak);
+        let mut asked = Vec::new();
+        let mut answer = |target| {
+            asked.push(target);
+            match asked.len() {
+                1 => Ok(plan.clone()),
+                2 => Err(Unplanned::TooLarge(plan.clone())),
+                _ => Err(Unplanned::TooSlow),
+            }
+        };
+        let found = pipeline.planned(&mut answer, first, None, budget, u64::MAX);
+        assert!(matches!(found, Err(Missed::TooSlow)));
+        assert_eq!(asked.len(), 3);
+        assert!(asked[1] < first);
+        assert_eq!(asked[2], asked[1] + Bytes((first - asked[1]).0 / 2));
+    }
+
+    #[test]
     fn no_verified_plan_adds_less_than_its_lower_bound() {
         let mut compared = 0;
         for seed in 0..60 {
