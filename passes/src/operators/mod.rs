@@ -314,7 +314,7 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
         (MICROSOFT, "LSTMTraining") if position != 4 => RuntimeShape::Unknown,
         (MICROSOFT, "SoftmaxCrossEntropyLossGrad" | "SoftmaxCrossEntropyLossInternalGrad") => {
-            RuntimeShape::Other
+            RuntimeShape::Of(1)
         }
         ("", "Pad" | "Slice" | "Split") => RuntimeShape::Resized,
         ("", "Resize" | "Tile" | "Upsample") => RuntimeShape::Numbered,
@@ -325,6 +325,8 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         ("", "AveragePool" | "Conv" | "ConvTranspose" | "LpPool" | "MaxPool") => {
             RuntimeShape::Windowed
         }
+        // Its sizes have to be declared: without, a session crashes.
+        ("", "MaxPoolGrad") => RuntimeShape::Unknown,
         ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization" | "OneHot") => {
             RuntimeShape::Unknown
         }
@@ -352,9 +354,16 @@ pub fn dimensions_from(
             let transposed = node.int("transA").unwrap_or(0) != 0;
             (0, vec![(0, usize::from(transposed))])
         }
-        ("", "AveragePool" | "Conv" | "GlobalAveragePool" | "MaxPool") if first => {
+        ("", "AveragePool" | "Conv" | "ConvTranspose" | "GlobalAveragePool" | "MaxPool")
+            if first =>
+        {
             (0, vec![(0, 0)])
         }
+        ("", "Gather") => {
+            let axis = node.int("axis").unwrap_or(0);
+            (1, vec![(usize::try_from(axis).ok()?, 0)])
+        }
+        ("", "SoftmaxCrossEntropyLoss") if !first => (0, same()),
         _ => match runtime_shape(node, position) {
             RuntimeShape::Of(input) => (input, same()),
             _ => return None,

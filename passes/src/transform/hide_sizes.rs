@@ -18,7 +18,7 @@ use crate::bytes::Bytes;
 use crate::graph::{
     AttributeValue, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
 };
-use crate::operators;
+use crate::operators::{self, RuntimeShape};
 use crate::pass::{Changed, Pass};
 
 /// What the names of hidden dimensions begin with.
@@ -110,33 +110,31 @@ impl Hiding {
             .any(|&(to, _)| to == position);
         let is_inner = graph.tensor(output).kind == TensorKind::Value;
         let is_large = graph.tensor(output).bytes() >= Some(from);
-        if forwards || !is_inner || !is_large || graph.outputs.contains(&output) {
+        if !is_inner || graph.outputs.contains(&output) {
             return;
         }
         let shape = self.inference.shape(output).map(<[Dimension]>::to_vec);
         let Some(mut shape) = shape.filter(|shape| are_numbers(shape)) else {
             return;
         };
-        let inferred = match self.inferred.take() {
-            Some((of, inferred)) if of == id => inferred,
-            _ => self.inference.inferred(graph, id),
-        };
-        let here = inferred.get(position).cloned().flatten();
-        self.inferred = Some((id, inferred));
-        let dimension = match here {
+        let inferred = self.inferred(graph, id, position);
+        let unknown = Dimension::Unknown;
+        let hidden = match inferred.as_ref().filter(|here| here.len() == shape.len()) {
             // What follows from the inputs, if only it were not declared.
-            Some(inferred) if inferred.len() == shape.len() => {
-                let known = inferred
-                    .iter()
-                    .position(|d| !matches!(d, Dimension::Known(_)));
-                match known {
-                    Some(at) => Some((at, inferred[at].clone())),
-                    None => self.computed_otherwise(graph, id, position, shape.len()),
-                }
+            Some(here) if !are_numbers(here) => {
+                let mut here = here.iter().cloned().enumerate();
+                here.find(|(_, dimension)| !is_number(dimension))
             }
-            _ => self.computed_otherwise(graph, id, position, shape.len()),
+            _ => match self.declared_alone(graph, id, position, inferred.is_none(), is_large) {
+                Some(at) => Some((at, unknown)),
+                None if is_large && !forwards => {
+                    let at = self.read_otherwise(graph, id, position, shape.len());
+                    at.map(|at| (at, unknown))
+                }
+                None => None,
+            },
         };
-        let Some((at, dimension)) = dimension else {
+        let Some((at, dimension)) = hidden else {
             return;
         };
         shape[at] = match (dimension, &shape[at]) {
@@ -148,41 +146,79 @@ impl Hiding {
         self.changed = Changed::Yes;
     }
 
+    /// What the runtime infers of that result from the node's inputs.
+    fn inferred(&mut self, graph: &Graph, id: NodeId, position: usize) -> Option<Vec<Dimension>> {
+        let inferred = match self.inferred.take() {
+            Some((of, inferred)) if of == id => inferred,
+            _ => self.inference.inferred(graph, id),
+        };
+        let here = inferred.get(position).cloned().flatten();
+        self.inferred = Some((id, inferred));
+        here
+    }
+
+    /// A dimension that the runtime knows from the declaration alone. Of a small result only one that an input without
+    /// sizes has as well: then others that are computed from it have none either.
+    fn declared_alone(
+        &mut self,
+        graph: &Graph,
+        id: NodeId,
+        position: usize,
+        nothing_inferred: bool,
+        is_large: bool,
+    ) -> Option<usize> {
+        let node = graph.node(id);
+        let alone = match operators::runtime_shape(node, position) {
+            RuntimeShape::Unknown => true,
+            RuntimeShape::Of(_) | RuntimeShape::Broadcast => nothing_inferred,
+            RuntimeShape::AllNumbered => {
+                let first = self.inference.shape(node.input(0)?);
+                nothing_inferred && !first.is_some_and(are_numbers)
+            }
+            _ => false,
+        };
+        if !alone {
+            return None;
+        }
+        // So that others find it, it must follow from the inputs.
+        let uses = self.uses.get_or_insert_with(|| Uses::of(graph));
+        let sizes = operators::infer(graph, uses, node)?.ok()?;
+        let sizes = &sizes.get(position)?.as_ref()?.shape;
+        if is_large {
+            return Some(0);
+        }
+        (0..sizes.len()).find(|&at| {
+            node.inputs.iter().flatten().any(|&input| {
+                let known = self.inference.shape(input).and_then(|shape| shape.get(at));
+                let is_named = known.is_some_and(|known| !is_number(known));
+                let of = graph.tensor(input).shape.as_ref();
+                is_named && of.is_some_and(|of| of[at] == sizes[at])
+            })
+        })
+    }
+
     /// Lets the node read, without its sizes, the input from which a dimension of the result comes; which one.
-    fn computed_otherwise(
+    fn read_otherwise(
         &mut self,
         graph: &mut Graph,
         id: NodeId,
         position: usize,
         rank: usize,
-    ) -> Option<(usize, Dimension)> {
+    ) -> Option<usize> {
         let node = graph.node(id);
-        if operators::runtime_shape(node, position) == operators::RuntimeShape::Unknown {
-            // The runtime knows it by its declaration alone; so that others find it, it must follow from the inputs.
-            let uses = self.uses.get_or_insert_with(|| Uses::of(graph));
-            let known = operators::infer(graph, uses, node)?.ok()?;
-            known.get(position)?.as_ref()?;
-            return Some((0, Dimension::Unknown));
-        }
         let (input, pairs) = operators::dimensions_from(node, position, rank)?;
         let read = node.input(input)?;
         let known = self.inference.shape(read)?;
-        let is_named = |&&(_, of): &&(usize, usize)| {
-            known
-                .get(of)
-                .is_some_and(|d| !matches!(d, Dimension::Known(_)))
-        };
-        let at = match pairs.iter().find(is_named) {
-            Some(&(at, _)) => at,
-            None => {
-                let rank = known.len();
-                let forwarded = self.forwarded(graph, read, rank);
-                graph.node_mut(id).inputs[input] = Some(forwarded);
-                self.inferred = None;
-                pairs.first()?.0
-            }
-        };
-        Some((at, Dimension::Unknown))
+        let is_named = |&&(_, of): &&(usize, usize)| known.get(of).is_some_and(|of| !is_number(of));
+        if let Some(&(at, _)) = pairs.iter().find(is_named) {
+            return Some(at);
+        }
+        let rank = known.len();
+        let &(at, _) = pairs.iter().find(|&&(_, of)| of < rank)?;
+        let forwarded = self.forwarded(graph, read, rank);
+        graph.node_mut(id).inputs[input] = Some(forwarded);
+        self.inferred = None;
+        Some(at)
     }
 
     /// `tensor` without its sizes.
@@ -264,7 +300,11 @@ fn name(size: u64) -> Dimension {
 }
 
 fn are_numbers(shape: &[Dimension]) -> bool {
-    !shape.is_empty() && shape.iter().all(|d| matches!(d, Dimension::Known(_)))
+    !shape.is_empty() && shape.iter().all(is_number)
+}
+
+fn is_number(dimension: &Dimension) -> bool {
+    matches!(dimension, Dimension::Known(_))
 }
 
 #[cfg(test)]
