@@ -82,11 +82,21 @@ const BUNDLED: [(&str, &str, &str); 6] = [
 fn rewrite(folder: &Path, bundled: (&str, &str, &str), settings: &str) -> [PathBuf; 2] {
     let (model, dims, budget) = bundled;
     let original = root().join(format!("testdata/models/{model}.onnx"));
+    rewrite_file(folder, original, dims, budget, settings)
+}
+
+fn rewrite_file(
+    folder: &Path,
+    original: PathBuf,
+    dims: &str,
+    budget: &str,
+    settings: &str,
+) -> [PathBuf; 2] {
     let rewritten = folder.join("rewritten.onnx");
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
         .args([&original, &rewritten])
         .args(["--budget", budget, "--runtime-settings", settings])
-        .args(dims.split(' ').flat_map(|dim| ["--dim", dim]))
+        .args(dims.split_whitespace().flat_map(|dim| ["--dim", dim]))
         .output()
         .expect("ckpt-opt starts");
     assert_success(&output);
@@ -122,6 +132,22 @@ fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
     }
 }
 
+/// All sizes of these are fixed, and hidden from a session.
+#[test]
+fn what_a_session_knows_of_the_shapes_where_the_batch_is_fixed_is_known() {
+    for (family, seed) in [("mixed", 1), ("mixed", 4), ("mixed", 5), ("cnn", 0)] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let original = generate(folder.path(), family, seed);
+        let paths = rewrite_file(folder.path(), original, "", "fixed+90%", "default");
+        let compared = assert_shapes_known(&paths, "");
+        assert!(compared > 200, "{family} {seed}: {compared} tensors");
+        let rewritten = Model::open(&paths[1]).and_then(|model| model.graph());
+        let rewritten = rewritten.expect("a graph");
+        let hides = |id: TensorId| rewritten.tensor(id).name.ends_with("/hidden");
+        assert!(rewritten.tensor_ids().any(hides), "{family} {seed}");
+    }
+}
+
 /// Returns how many shapes were compared. Graphs that have none of the dimensions take none.
 fn assert_shapes_known(paths: &[PathBuf], dims: &str) -> usize {
     let tool = Path::new("tools/measure_known_shapes.py");
@@ -150,7 +176,7 @@ fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
             _ => None,
         })
         .collect();
-    let bindings = dims.split(' ').map(|dim| {
+    let bindings = dims.split_whitespace().map(|dim| {
         let (name, size) = dim.split_once('=').expect("a dimension");
         (name.to_owned(), size.parse().expect("a size"))
     });

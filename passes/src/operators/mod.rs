@@ -313,6 +313,11 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         (MICROSOFT, "GRUGrad" | "LSTMGrad") if position < 2 => RuntimeShape::Of(position),
         (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
         (MICROSOFT, "LSTMTraining") if position != 4 => RuntimeShape::Unknown,
+        ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
+            if position == 1 =>
+        {
+            RuntimeShape::Of(0)
+        }
         (MICROSOFT, "SoftmaxCrossEntropyLossGrad" | "SoftmaxCrossEntropyLossInternalGrad") => {
             RuntimeShape::Of(1)
         }
@@ -363,7 +368,6 @@ pub fn dimensions_from(
             let axis = node.int("axis").unwrap_or(0);
             (1, vec![(usize::try_from(axis).ok()?, 0)])
         }
-        ("", "SoftmaxCrossEntropyLoss") if !first => (0, same()),
         _ => match runtime_shape(node, position) {
             RuntimeShape::Of(input) => (input, same()),
             _ => return None,

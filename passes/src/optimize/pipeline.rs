@@ -833,15 +833,34 @@ impl<'o> Pipeline<'o> {
         let most = time(self.original, &self.costs_of(self.original)) / HIDING;
         let before = time(graph, &self.costs_of(graph));
         let peak = self.before.peak - self.before.fixed;
-        let mut from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
-        while from < peak {
+        let from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
+        let sources = HideSizes::worth(graph, from);
+        let hidden = |few: usize| {
+            let only = sources[..few].iter().map(|&(source, _)| source).collect();
             let mut hidden = graph.clone();
-            let Ok(_) = HideSizes { from }.run(&mut hidden);
-            if time(&hidden, &self.costs_of(&hidden)) - before <= most {
-                *graph = hidden;
-                return;
+            let Ok(_) = HideSizes {
+                from,
+                only: Some(&only),
             }
-            from = Bytes(from.0 * 2);
+            .run(&mut hidden);
+            let added = time(&hidden, &self.costs_of(&hidden)) - before;
+            (added <= most).then_some(hidden)
+        };
+        // With all of them, or else the most that takes no longer; that more takes longer is nearly always so.
+        let mut best = hidden(sources.len());
+        if best.is_none() {
+            let (mut few, mut many) = (0, sources.len());
+            best = hidden(few);
+            while best.is_some() && many - few > 1 {
+                let between = few.midpoint(many);
+                match hidden(between) {
+                    Some(more) => (few, best) = (between, Some(more)),
+                    None => many = between,
+                }
+            }
+        }
+        if let Some(best) = best {
+            *graph = best;
         }
     }
 

@@ -5,18 +5,21 @@
 //! both ([`ColourShapes`]), but a number that the runtime infers cannot be named: results with the shape of
 //! a weight, or of a batch that is fixed. So such a result is computed from an input whose shape the runtime cannot
 //! infer: a Reshape to a shape of zeros, each of which means the same dimension as before, and which comes
-//! out of a PassThrough, the value of whose results is unknown. Both only forward. Measured: the smallest
+//! out of a PassThrough, the value of whose results is unknown. A Reshape to constant sizes takes these out of a PassThrough
+//! itself. All only forward. What follows from a result without sizes has none either, without further nodes. Measured: the smallest
 //! peak of gpt2_small in the default settings, beyond what the caller owns, is 364 MB instead of 740 (docs/truth.md).
 //!
 //! [`ColourShapes`]: super::colour_shapes::ColourShapes
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
 use crate::analysis::shapes::Inference;
 use crate::bytes::Bytes;
 use crate::graph::{
-    AttributeValue, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
+    TensorKind, Uses,
 };
 use crate::operators::{self, RuntimeShape};
 use crate::pass::{Changed, Pass};
@@ -25,15 +28,37 @@ use crate::pass::{Changed, Pass};
 pub const PREFIX: &str = "hidden_";
 
 /// **Does**: makes the runtime forget one dimension of each result with at least `from` bytes all of whose dimensions it
-/// knows as numbers, where the operator has an input from which alone it knows it.
+/// knows as numbers, where the operator has an input from which alone it knows it; and of smaller ones, where that takes
+/// no node.
 /// **Needs**: concrete shapes; the nodes in an order that can run.
 /// **Keeps**: all values; graph inputs, outputs and initializers. Graphs with a YieldOp stay as they are.
-pub struct HideSizes {
-    /// Smaller results stay as they are.
+pub struct HideSizes<'a> {
+    /// For smaller results no node is added.
     pub from: Bytes,
+    /// The tensors that may be read through added nodes; without, all.
+    pub only: Option<&'a BTreeSet<TensorId>>,
 }
 
-impl Pass for HideSizes {
+impl HideSizes<'_> {
+    /// The tensors that are read through added nodes where all may be, each with the bytes of the results that have no
+    /// sizes then; the most first.
+    pub fn worth(graph: &Graph, from: Bytes) -> Vec<(TensorId, Bytes)> {
+        let mut graph = graph.clone();
+        let Some(hiding) = Hiding::everywhere(&mut graph, from, None) else {
+            return Vec::new();
+        };
+        let mut bytes: BTreeMap<TensorId, Bytes> = BTreeMap::new();
+        for (&result, &source) in &hiding.sources {
+            let own = graph.tensor(result).bytes().unwrap_or(Bytes::ZERO);
+            *bytes.entry(source).or_insert(Bytes::ZERO) += own;
+        }
+        let mut all: Vec<(TensorId, Bytes)> = bytes.into_iter().collect();
+        all.sort_by_key(|&(source, bytes)| (Reverse(bytes), source));
+        all
+    }
+}
+
+impl Pass for HideSizes<'_> {
     type Error = Infallible;
 
     fn name(&self) -> &'static str {
@@ -41,34 +66,8 @@ impl Pass for HideSizes {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let nodes = graph.order().iter().map(|&id| graph.node(id));
-        let yields = nodes
-            .clone()
-            .any(|node| node.is("com.microsoft", "YieldOp"));
-        let Some(anchor) =
-            anchor(graph).filter(|_| !yields && graph.opsets.get("") >= Some(&OPSET))
-        else {
-            return Ok(Changed::No);
-        };
-        let mut hiding = Hiding {
-            anchor,
-            inference: Inference::of(graph),
-            inferred: None,
-            order: Vec::with_capacity(graph.order().len()),
-            zeros: HashMap::new(),
-            forwarded: HashMap::new(),
-            uses: None,
-            changed: Changed::No,
-        };
-        for id in graph.order().to_vec() {
-            hiding.inference.node(graph, id);
-            for position in 0..graph.node(id).outputs.len() {
-                hiding.hide(graph, id, position, self.from);
-            }
-            hiding.order.push(id);
-        }
-        graph.set_order(hiding.order);
-        Ok(hiding.changed)
+        let hiding = Hiding::everywhere(graph, self.from, self.only);
+        Ok(hiding.map_or(Changed::No, |hiding| hiding.changed))
     }
 }
 
@@ -84,7 +83,9 @@ fn anchor(graph: &Graph) -> Option<TensorId> {
         .map(|(_, id)| id)
 }
 
-struct Hiding {
+struct Hiding<'a> {
+    from: Bytes,
+    only: Option<&'a BTreeSet<TensorId>>,
     anchor: TensorId,
     inference: Inference,
     /// Of one node: what the runtime infers of its results.
@@ -94,13 +95,50 @@ struct Hiding {
     zeros: HashMap<usize, TensorId>,
     /// By tensor: the same without its sizes.
     forwarded: HashMap<TensorId, TensorId>,
+    /// By result without sizes: the tensor that was read through an added node for that.
+    sources: BTreeMap<TensorId, TensorId>,
     /// Until a node is added.
     uses: Option<Uses>,
     changed: Changed,
 }
 
-impl Hiding {
-    fn hide(&mut self, graph: &mut Graph, id: NodeId, position: usize, from: Bytes) {
+impl<'a> Hiding<'a> {
+    /// Hides what may be hidden; `None` where nothing may.
+    fn everywhere(
+        graph: &mut Graph,
+        from: Bytes,
+        only: Option<&'a BTreeSet<TensorId>>,
+    ) -> Option<Hiding<'a>> {
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let yields = nodes.any(|node| node.is("com.microsoft", "YieldOp"));
+        if yields || graph.opsets.get("") < Some(&OPSET) {
+            return None;
+        }
+        let mut hiding = Hiding {
+            from,
+            only,
+            anchor: anchor(graph)?,
+            inference: Inference::of(graph),
+            inferred: None,
+            order: Vec::with_capacity(graph.order().len()),
+            zeros: HashMap::new(),
+            forwarded: HashMap::new(),
+            sources: BTreeMap::new(),
+            uses: None,
+            changed: Changed::No,
+        };
+        for id in graph.order().to_vec() {
+            hiding.inference.node(graph, id);
+            for position in 0..graph.node(id).outputs.len() {
+                hiding.hide(graph, id, position);
+            }
+            hiding.order.push(id);
+        }
+        graph.set_order(std::mem::take(&mut hiding.order));
+        Some(hiding)
+    }
+
+    fn hide(&mut self, graph: &mut Graph, id: NodeId, position: usize) {
         let node = graph.node(id);
         let Some(output) = node.output(position) else {
             return;
@@ -109,7 +147,7 @@ impl Hiding {
             .iter()
             .any(|&(to, _)| to == position);
         let is_inner = graph.tensor(output).kind == TensorKind::Value;
-        let is_large = graph.tensor(output).bytes() >= Some(from);
+        let is_large = graph.tensor(output).bytes() >= Some(self.from);
         if !is_inner || graph.outputs.contains(&output) {
             return;
         }
@@ -118,21 +156,22 @@ impl Hiding {
             return;
         };
         let inferred = self.inferred(graph, id, position);
-        let unknown = Dimension::Unknown;
         let hidden = match inferred.as_ref().filter(|here| here.len() == shape.len()) {
             // What follows from the inputs, if only it were not declared.
             Some(here) if !are_numbers(here) => {
                 let mut here = here.iter().cloned().enumerate();
                 here.find(|(_, dimension)| !is_number(dimension))
             }
-            _ => match self.declared_alone(graph, id, position, inferred.is_none(), is_large) {
-                Some(at) => Some((at, unknown)),
-                None if is_large && !forwards => {
-                    let at = self.read_otherwise(graph, id, position, shape.len());
-                    at.map(|at| (at, unknown))
-                }
-                None => None,
-            },
+            _ => {
+                let alone = self.declared_alone(graph, id, position, inferred.is_none(), is_large);
+                let at = match alone {
+                    Some(at) => Some(at),
+                    None if !is_large => None,
+                    None if forwards => self.reshape_otherwise(graph, id, output),
+                    None => self.read_otherwise(graph, id, position, shape.len()),
+                };
+                at.map(|at| (at, Dimension::Unknown))
+            }
         };
         let Some((at, dimension)) = hidden else {
             return;
@@ -142,6 +181,10 @@ impl Hiding {
             (dimension, _) => dimension,
         };
         graph.tensor_mut(output).declared = Some(shape);
+        let mut inputs = graph.node(id).inputs.iter().flatten();
+        if let Some(&source) = inputs.find_map(|input| self.sources.get(input)) {
+            self.sources.entry(output).or_insert(source);
+        }
         self.inference.node_again(graph, id);
         self.changed = Changed::Yes;
     }
@@ -215,10 +258,46 @@ impl Hiding {
         }
         let rank = known.len();
         let &(at, _) = pairs.iter().find(|&&(_, of)| of < rank)?;
+        if !self.may_read_otherwise(read) {
+            return None;
+        }
         let forwarded = self.forwarded(graph, read, rank);
         graph.node_mut(id).inputs[input] = Some(forwarded);
         self.inferred = None;
         Some(at)
+    }
+
+    /// Lets a Reshape to constant sizes take these from where the runtime does not know them; a dimension of its `output`.
+    fn reshape_otherwise(
+        &mut self,
+        graph: &mut Graph,
+        id: NodeId,
+        output: TensorId,
+    ) -> Option<usize> {
+        let node = graph.node(id);
+        let sizes = node.input(1).filter(|_| node.is("", "Reshape"))?;
+        if !matches!(graph.tensor(sizes).constant, Some(Constant::Ints(_)))
+            || !self.may_read_otherwise(sizes)
+        {
+            return None;
+        }
+        let unknown = match self.forwarded.get(&sizes) {
+            Some(&known) => known,
+            None => {
+                let name = format!("{}/hidden", graph.tensor(sizes).name);
+                let unknown = self.pass_through(graph, sizes, name);
+                self.forwarded.insert(sizes, unknown);
+                unknown
+            }
+        };
+        graph.node_mut(id).inputs[1] = Some(unknown);
+        self.sources.insert(output, sizes);
+        self.inferred = None;
+        Some(0)
+    }
+
+    fn may_read_otherwise(&self, tensor: TensorId) -> bool {
+        self.only.is_none_or(|only| only.contains(&tensor))
     }
 
     /// `tensor` without its sizes.
@@ -246,6 +325,7 @@ impl Hiding {
             Node::new(name, "", "Reshape", inputs, vec![Some(hidden)]),
         );
         self.forwarded.insert(tensor, hidden);
+        self.sources.insert(hidden, tensor);
         hidden
     }
 
@@ -254,18 +334,40 @@ impl Hiding {
         if let Some(&known) = self.zeros.get(&rank) {
             return known;
         }
-        let mut shape = |name: &str| {
-            let tensor = Tensor {
-                element: Some(ElementType::Int64),
-                declared: Some(vec![Dimension::Known(rank as u64)]),
-                shape: Some(vec![rank as u64]),
-                constant: Some(crate::graph::Constant::Ints(vec![0; rank])),
-                ..Tensor::new(graph.free_tensor_name(name), TensorKind::Value)
-            };
-            graph.add_tensor(tensor)
+        let zeros = Tensor {
+            element: Some(ElementType::Int64),
+            declared: Some(vec![Dimension::Known(rank as u64)]),
+            shape: Some(vec![rank as u64]),
+            constant: Some(Constant::Ints(vec![0; rank])),
+            ..Tensor::new(
+                graph.free_tensor_name(&format!("ckpt-opt/zeros/{rank}")),
+                TensorKind::Value,
+            )
         };
-        let zeros = shape(&format!("ckpt-opt/zeros/{rank}"));
-        let forwarded = shape(&format!("ckpt-opt/shape/{rank}"));
+        let name = zeros.name.clone();
+        let zeros = graph.add_tensor(zeros);
+        let mut constant = Node::new(name, "", "Constant", Vec::new(), vec![Some(zeros)]);
+        constant.set_attribute("value_ints", AttributeValue::Ints(vec![0; rank]));
+        self.add(graph, constant);
+        let forwarded = self.pass_through(graph, zeros, format!("ckpt-opt/shape/{rank}"));
+        self.zeros.insert(rank, forwarded);
+        forwarded
+    }
+
+    /// `constant`, so that the runtime does not know that it is one, by this name.
+    fn pass_through(&mut self, graph: &mut Graph, constant: TensorId, name: String) -> TensorId {
+        let of = graph.tensor(constant).clone();
+        let forwarded = Tensor {
+            name: graph.free_tensor_name(&name),
+            kind: TensorKind::Value,
+            declared: of.shape.as_ref().map(|sizes| {
+                let sizes = sizes.iter().map(|&size| Dimension::Known(size));
+                sizes.collect()
+            }),
+            ..of
+        };
+        let name = forwarded.name.clone();
+        let forwarded = graph.add_tensor(forwarded);
         let of = graph.tensor(self.anchor).clone();
         let anchored = Tensor {
             name: graph.free_tensor_name(&format!("{}/hidden", of.name)),
@@ -273,16 +375,10 @@ impl Hiding {
             ..of
         };
         let anchored = graph.add_tensor(anchored);
-        let name = graph.tensor(zeros).name.clone();
-        let mut constant = Node::new(name, "", "Constant", Vec::new(), vec![Some(zeros)]);
-        constant.set_attribute("value_ints", AttributeValue::Ints(vec![0; rank]));
-        self.add(graph, constant);
-        let name = graph.tensor(forwarded).name.clone();
-        let inputs = vec![Some(zeros), Some(self.anchor)];
+        let inputs = vec![Some(constant), Some(self.anchor)];
         let outputs = vec![Some(forwarded), Some(anchored)];
         let forward = Node::new(name, "com.microsoft", "PassThrough", inputs, outputs);
         self.add(graph, forward);
-        self.zeros.insert(rank, forwarded);
         forwarded
     }
 
@@ -327,12 +423,23 @@ mod tests {
         <float[32,32] t, float[32,32] a, float[32,32] b, float[32,32] c>
         { t = Transpose <perm = [1, 0]> (w) a = Gemm <transA = 1> (x, x) b = Relu(a) c = Gemm(b, t) y = Exp(c) }";
 
-    fn hidden(text: &str) -> (Graph, Graph) {
+    fn parsed(text: &str) -> Graph {
         let mut graph = Graph::parse(text).unwrap();
-        let bindings = BTreeMap::from([("n".to_owned(), 32)]);
+        let mut bindings = BTreeMap::from([("n".to_owned(), 32)]);
+        bindings.retain(|name, _| text.contains(&format!("[{name},")));
         InferShapes { bindings }.run(&mut graph).unwrap();
+        graph
+    }
+
+    fn hidden(text: &str) -> (Graph, Graph) {
+        let graph = parsed(text);
         let mut hidden = graph.clone();
-        let changed = HideSizes { from: Bytes(4096) }.run(&mut hidden).unwrap();
+        let changed = HideSizes {
+            from: Bytes(4096),
+            only: None,
+        }
+        .run(&mut hidden)
+        .unwrap();
         assert_eq!(changed == Changed::Yes, hidden != graph);
         (graph, hidden)
     }
@@ -353,6 +460,87 @@ mod tests {
         "#);
         let forwards = equivalence(&graph, &hidden, &Default::default()).unwrap();
         assert_eq!((forwards.copies(), forwards.barriers()), (0, 4));
+    }
+
+    /// Large, small, and large results of a batch of 32.
+    const BATCH: &str = "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+        g (float[32,64] x, float[1,64] w, float[1] s) => (float[128,16] y)
+        <float[32,64] a, float[32,1] m, float[32,64] b, float[32,64] d, float[16,128] r, float[16,128] e>
+        {
+            a = Relu(x)
+            m = ReduceMean <axes = [1]> (a)
+            b = Add(m, w)
+            p = GreaterOrEqual(a, s)
+            c = Cast <to = 1> (p)
+            d = Mul(b, c)
+            k = Constant <value_ints = [16, 128]> ()
+            r = Reshape(d, k)
+            e = Exp(r)
+            l = Constant <value_ints = [128, 16]> ()
+            y = Reshape(e, l)
+        }";
+
+    #[test]
+    fn what_follows_from_a_result_without_sizes_takes_no_further_node() {
+        let (graph, hidden) = hidden(BATCH);
+        insta::assert_snapshot!(diff(&graph.to_listing(), &hidden.to_listing()), @r#"
+        - a = Relu(x)
+        + "ckpt-opt/zeros/2" = Constant()
+        + "ckpt-opt/shape/2", "s/hidden" = PassThrough("ckpt-opt/zeros/2", s)
+        + "x/hidden" = Reshape(x, "ckpt-opt/shape/2")
+        + a = Relu("x/hidden")
+          m = ReduceMean(a)
+        ...
+          k = Constant()
+        - r = Reshape(d, k)
+        + "k/hidden", "s/hidden_1" = PassThrough(k, s)
+        + r = Reshape(d, "k/hidden")
+          e = Exp(r)
+        "#);
+        let declared = |name: &str| {
+            let id = hidden
+                .tensor_ids()
+                .find(|&id| hidden.tensor(id).name == name);
+            hidden.tensor(id.unwrap()).declared.clone().unwrap()
+        };
+        let named = |size: u64| Dimension::Symbol(format!("hidden_{size}"));
+        for (result, size, other) in [
+            ("a", 32, 64),
+            ("m", 32, 1),
+            ("b", 32, 64),
+            ("d", 32, 64),
+            ("r", 16, 128),
+            ("e", 16, 128),
+        ] {
+            let expected = vec![named(size), Dimension::Known(other)];
+            assert_eq!(declared(result), expected, "{result}");
+        }
+        let forwards = equivalence(&graph, &hidden, &Default::default()).unwrap();
+        assert_eq!((forwards.copies(), forwards.barriers()), (0, 4));
+    }
+
+    #[test]
+    fn nodes_are_added_for_what_is_said_to_be_worth_it() {
+        let graph = parsed(BATCH);
+        let worth = HideSizes::worth(&graph, Bytes(4096));
+        let names = worth
+            .iter()
+            .map(|&(id, bytes)| (graph.tensor(id).name.as_str(), bytes.0));
+        let (part, whole) = (32 * 4, 32 * 64 * 4);
+        // The results, and what is read instead of x and k.
+        let [x, k] = [4 * whole + part, 2 * whole];
+        assert_eq!(names.collect::<Vec<_>>(), [("x", x), ("k", k)]);
+        let only = BTreeSet::from([worth[1].0]);
+        let (from, only) = (Bytes(4096), Some(&only));
+        let mut one = graph.clone();
+        let Ok(_) = HideSizes { from, only }.run(&mut one);
+        insta::assert_snapshot!(diff(&graph.to_listing(), &one.to_listing()), @r#"
+          k = Constant()
+        - r = Reshape(d, k)
+        + "k/hidden", "s/hidden" = PassThrough(k, s)
+        + r = Reshape(d, "k/hidden")
+          e = Exp(r)
+        "#);
     }
 
     #[test]
