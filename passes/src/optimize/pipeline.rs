@@ -859,7 +859,9 @@ impl<'o> Pipeline<'o> {
                 }
             }
         }
-        if let Some(best) = best {
+        // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
+        let need = |graph: &Graph| Candidate::coloured(graph.clone(), self.options).need();
+        if let Some(best) = best.filter(|best| need(best) < need(graph)) {
             *graph = best;
         }
     }
@@ -1090,6 +1092,7 @@ mod tests {
     use super::*;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
+    use crate::transform::infer_shapes::InferShapes;
 
     #[test]
     fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
@@ -1161,6 +1164,32 @@ mod tests {
         assert_eq!(asked.len(), 3);
         assert!(asked[1] < first);
         assert_eq!(asked[2], asked[1] + Bytes((first - asked[1]).0 / 2));
+    }
+
+    #[test]
+    fn sizes_are_hidden_where_less_is_needed_then() {
+        let whole = "a = Relu(x) y = ReduceMean <axes = [1]> (a) d = Relu(z) v = Exp(d)";
+        // What follows from the first result is known again, since w is: the block is as large, and a besides.
+        let half =
+            "a = Relu(x) b = Add(a, w) c = Exp(b) y = ReduceMean <axes = [1]> (c) v = Relu(z)";
+        for (nodes, hides) in [(whole, true), (half, false)] {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+                g (float[4096,4096] x, float[4096,4096] w, float[n,1024] z, float[1] s)
+                => (float[4096,1] y, float[n,1024] v)
+                <float[4096,4096] a, float[4096,4096] b, float[4096,4096] c> {{ {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).expect("a graph");
+            let bindings = [("n".to_owned(), 4096)].into();
+            InferShapes { bindings }.run(&mut graph).expect("shapes");
+            let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+            options.settings = RuntimeSettings::DEFAULT;
+            let nothing = Choices::new();
+            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let mut hidden = graph.clone();
+            pipeline.hide(&mut hidden);
+            assert_eq!(hidden != graph, hides, "{nodes}");
+        }
     }
 
     #[test]
