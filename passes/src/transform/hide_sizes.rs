@@ -41,7 +41,8 @@ pub struct HideSizes<'a> {
 
 impl HideSizes<'_> {
     /// The tensors that are read through added nodes where all may be, each with the bytes of the results that have no
-    /// sizes then; the most first.
+    /// sizes then, what such nodes forward included; the most first. O(nodes), but that who reads what is looked up anew
+    /// after each added node.
     pub fn worth(graph: &Graph, from: Bytes) -> Vec<(TensorId, Bytes)> {
         let mut graph = graph.clone();
         let Some(hiding) = Hiding::everywhere(&mut graph, from, None) else {
