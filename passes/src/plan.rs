@@ -53,13 +53,13 @@ impl Plan {
         let mut bindings = Vec::with_capacity(self.sequence.len());
         for (position, (&id, copy)) in self.sequence.iter().zip(self.copies()).enumerate() {
             let node = graph.node(id);
-            let rule = recomputation.rule(id);
-            let own: &[usize] = if copy { rule.reads_own_outputs() } else { &[] };
-            let reads = node
-                .reads()
-                .chain(own.iter().filter_map(|&output| node.output(output)));
+            let reads = match copy {
+                true => recomputation.copy_reads(graph, id),
+                false => node.reads().collect(),
+            };
             bindings.push(
                 reads
+                    .into_iter()
                     .filter_map(|tensor| {
                         latest[tensor.index()].map(|from| Binding { tensor, from })
                     })

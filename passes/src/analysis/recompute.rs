@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use super::cost::{Cost, Overrides};
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::operators::variants::Part;
 use crate::operators::{self, Recompute};
 
 /// How each node is recomputed, and which tensors only their original may supply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Recomputation {
     rules: Vec<Recompute>,
     pinned: Vec<bool>,
     /// What a copy costs that is made otherwise than its original.
     copies: BTreeMap<NodeId, Cost>,
+    /// Of what copies consist that are other nodes than their originals.
+    parts: BTreeMap<NodeId, Vec<Part>>,
 }
 
 impl Recomputation {
@@ -43,6 +46,7 @@ impl Recomputation {
             rules,
             pinned,
             copies: BTreeMap::new(),
+            parts: BTreeMap::new(),
         };
         // Readers stand behind writers, so a chain of aliases is pinned from its end.
         for &id in graph.order().iter().rev() {
@@ -51,9 +55,10 @@ impl Recomputation {
         recomputation
     }
 
-    /// Copies of `node`, a batch normalization, are made from its statistics, at this cost.
-    pub fn copy_from_statistics(&mut self, node: NodeId, cost: Cost) {
-        self.rules[node.index()] = Recompute::BatchNormFromStatistics;
+    /// Copies of `node` are made of these parts, at this cost.
+    pub fn copy_from_parts(&mut self, node: NodeId, parts: Vec<Part>, cost: Cost) {
+        self.rules[node.index()] = Recompute::FromParts;
+        self.parts.insert(node, parts);
         self.copies.insert(node, cost);
     }
 
@@ -62,9 +67,25 @@ impl Recomputation {
         self.copies.insert(node, cost);
     }
 
-    /// Are copies of any batch normalization made from its statistics?
-    pub fn copies_from_statistics(&self) -> bool {
-        self.rules.contains(&Recompute::BatchNormFromStatistics)
+    /// Of what copies of the node consist; none where they are nodes like it.
+    pub fn parts(&self, id: NodeId) -> Option<&[Part]> {
+        self.parts.get(&id).map(Vec::as_slice)
+    }
+
+    /// Are copies of any node made of parts?
+    pub fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// The tensors that a copy of the node reads.
+    pub fn copy_reads(&self, graph: &Graph, id: NodeId) -> Vec<TensorId> {
+        if let Some(parts) = self.parts.get(&id) {
+            return parts.iter().flat_map(Part::tensors_read).collect();
+        }
+        let node = graph.node(id);
+        let own = self.rule(id).reads_own_outputs().iter();
+        let own = own.filter_map(|&output| node.output(output));
+        node.reads().chain(own).collect()
     }
 
     /// What a copy of the node costs, where that is not what the original does.

@@ -72,9 +72,8 @@ pub enum Recompute {
     /// A clone of BatchNormInternal with `momentum = 1`: outputs 0, 3 and 4 again, bit for bit,
     /// while the running statistics (outputs 1 and 2) stay as the original left them.
     BatchNorm,
-    /// Output 0 of BatchNormInternal from the original's outputs 3 and 4, without another reduction
-    /// (`variants::copy_parts`).
-    BatchNormFromStatistics,
+    /// Output 0 by other nodes (`variants::copy_parts`).
+    FromParts,
     /// Dropout's output 0 from its input and the original's mask (output 1), by
     /// `DropoutGrad(data, mask, ratio, training_mode)` with the Dropout's own inputs 0, 1 and 2.
     /// Exact only if `training_mode` is true: the CPU kernel of DropoutGrad does not look at it
@@ -90,16 +89,15 @@ impl Recompute {
         match self {
             Recompute::Clone => true,
             Recompute::BatchNorm => !matches!(position, 1 | 2),
-            Recompute::DropoutFromMask | Recompute::BatchNormFromStatistics => position == 0,
+            Recompute::DropoutFromMask | Recompute::FromParts => position == 0,
             Recompute::Never(_) => false,
         }
     }
 
-    /// Which outputs of the original a copy reads.
+    /// Which outputs of the original a copy reads that reads the original's inputs as well.
     pub fn reads_own_outputs(self) -> &'static [usize] {
         match self {
             Recompute::DropoutFromMask => &[1],
-            Recompute::BatchNormFromStatistics => &[3, 4],
             _ => &[],
         }
     }
@@ -125,6 +123,8 @@ pub enum Family {
     DepthwiseConvolution,
     /// A convolution that only scales and shifts each channel.
     ChannelScale,
+    /// Batch normalization with statistics that are given.
+    FixedNormalization,
     /// ConvGrad, ConvTransposeGrad.
     ConvolutionGradient,
     /// MatMul, Gemm, Einsum.
@@ -384,18 +384,22 @@ pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     if rule != Recompute::DropoutFromMask {
         return rule;
     }
-    let fixed = |id: &TensorId| match uses.producer(*id) {
-        Some(producer) => graph.node(producer).is("", "Constant"),
-        None => !graph.inputs.contains(id),
-    };
     let training = node
         .input(2)
-        .filter(fixed)
+        .filter(|&id| is_fixed(graph, uses, id))
         .and_then(|id| graph.tensor(id).constant.as_ref());
     match training {
         Some(Constant::Ints(flag)) if flag == &[0] => Recompute::Clone,
         Some(Constant::Ints(flag)) if flag.len() == 1 => rule,
         _ => Recompute::Never("random unless its training_mode says otherwise, which is not known"),
+    }
+}
+
+/// Is the tensor the same in every step: a Constant, or an initializer that the caller cannot replace?
+pub fn is_fixed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
+    match uses.producer(tensor) {
+        Some(producer) => graph.node(producer).is("", "Constant"),
+        None => !graph.inputs.contains(&tensor),
     }
 }
 
@@ -471,6 +475,7 @@ pub fn family(graph: &Graph, node: &Node) -> Family {
         {
             conv::family(&View::alone(graph, node))
         }
+        Some(_) if normalization::is_inference(node) => Family::FixedNormalization,
         Some(operator) => operator.family,
         None => Family::Other,
     }

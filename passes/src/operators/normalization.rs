@@ -8,7 +8,13 @@ use crate::bytes::Bytes;
 use crate::graph::{ElementType, Node};
 
 pub(super) const OPERATORS: &[Operator] = &[
-    norm(onnx("BatchNormalization", Family::Normalization, batch)).recompute(batch_recompute),
+    norm(onnx("BatchNormalization", Family::Normalization, batch))
+        .operations(|view| {
+            // A multiply-add, where the statistics are given.
+            let each = if is_inference(view.node) { 2.0 } else { 8.0 };
+            per_output_element(view, each)
+        })
+        .recompute(batch_recompute),
     // (X, scale, B, mean, var) -> (Y, running mean, running var, saved mean, saved 1 / std):
     // the running statistics are updated in the buffers of inputs 3 and 4.
     norm(microsoft("BatchNormInternal", Family::Normalization, batch))
@@ -97,10 +103,15 @@ const fn norm(operator: Operator) -> Operator {
 
 /// In training, the running statistics change with every run.
 fn batch_recompute(node: &Node) -> Recompute {
-    match node.int("training_mode") {
-        None | Some(0) => Recompute::Clone,
-        Some(_) => Recompute::Never("updates the running statistics"),
+    match is_inference(node) {
+        true => Recompute::Clone,
+        false => Recompute::Never("updates the running statistics"),
     }
+}
+
+/// Does a batch normalization read its statistics instead of making them?
+pub(super) fn is_inference(node: &Node) -> bool {
+    node.is("", "BatchNormalization") && matches!(node.int("training_mode"), None | Some(0))
 }
 
 /// X `[N, C, ...]`; all but Y are `[C]`, of the type of the statistics.

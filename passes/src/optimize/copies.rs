@@ -5,8 +5,9 @@ use crate::analysis::cost::{Cost, Nanos, costs};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
-use crate::operators::variants::{Group, copy_parts};
+use crate::operators::variants::{Group, Part, copy_parts};
 use crate::operators::{Provider, Recompute};
+use crate::strategy::Strategy;
 use crate::transform::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
 
 /// Says what copies of Dropouts cost, which make no random numbers.
@@ -46,35 +47,48 @@ pub(super) fn use_cheaper_copies(
     let uses = Uses::of(graph);
     let mut with = graph.clone();
     let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
-    let mut made: Vec<(NodeId, Vec<NodeId>)> = Vec::new();
+    let mut made: Vec<(NodeId, Vec<Part>, Vec<NodeId>)> = Vec::new();
+    let activated = |id: NodeId| uses.producer(graph.node(id).input(0)?);
     for &id in graph.order() {
-        if recomputation.rule(id) == Recompute::BatchNorm
+        // The published planners know of a copy that it reads what its original does.
+        let normalizes = |id| recomputation.rule(id) == Recompute::BatchNorm;
+        let activates = options.strategy == Strategy::Auto
+            && recomputation.rule(id) == Recompute::Clone
+            && activated(id).is_some_and(normalizes);
+        if (normalizes(id) || activates)
             && let Some(parts) = copy_parts(graph, &uses, id)
         {
             let name = &graph.node(id).name;
-            made.push((id, mirror_of_parts(&mut with, &parts, name, 1, &mut latest)));
+            let nodes = mirror_of_parts(&mut with, &parts, name, 1, &mut latest);
+            made.push((id, parts, nodes));
         }
     }
     let costs = costs(&with, &options.device, &options.overrides);
-    for (id, parts) in made {
-        let of = |id: &NodeId| costs[id.index()];
-        let cost = Cost {
-            time: Nanos(
-                parts
-                    .iter()
-                    .map(|id| of(id).time.0)
-                    .fold(0, u64::saturating_add),
-            ),
-            workspace: parts
-                .iter()
-                .map(|id| of(id).workspace)
-                .max()
-                .unwrap_or(Bytes::ZERO),
-        };
-        // The search knows one workspace for a node and its copies.
-        if cost.time < before[id.index()].time && cost.workspace <= before[id.index()].workspace {
-            recomputation.copy_from_statistics(id, cost);
+    // Behind a batch normalization stand the activations that read it.
+    for (id, parts, nodes) in made {
+        let cost = of_all(&costs, &nodes);
+        let mut time = before[id.index()].time.0;
+        if recomputation.rule(id) == Recompute::Clone {
+            let normalized = activated(id).expect("a batch normalization");
+            let copy = recomputation.copy_cost(normalized);
+            let copy = copy.unwrap_or(before[normalized.index()]);
+            time = time.saturating_add(copy.time.0);
         }
+        // The search knows one workspace for a node and its copies.
+        if cost.time.0 < time && cost.workspace <= before[id.index()].workspace {
+            recomputation.copy_from_parts(id, parts, cost);
+        }
+    }
+}
+
+/// Of nodes that run one after another.
+fn of_all(costs: &[Cost], nodes: &[NodeId]) -> Cost {
+    let each = || nodes.iter().map(|id| costs[id.index()]);
+    let times = each().map(|cost| cost.time.0);
+    let workspaces = each().map(|cost| cost.workspace);
+    Cost {
+        time: Nanos(times.fold(0, u64::saturating_add)),
+        workspace: workspaces.max().unwrap_or(Bytes::ZERO),
     }
 }
 
@@ -85,7 +99,6 @@ mod tests {
     use crate::optimize::form::Form;
     use crate::pass::Pass;
     use crate::plan::Plan;
-    use crate::strategy::Strategy;
     use crate::strategy::tests::options;
     use crate::transform::insert_mirrors::InsertMirrors;
 

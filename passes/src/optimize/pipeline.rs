@@ -203,7 +203,7 @@ impl<'o> Pipeline<'o> {
             Ok(found) => !found.summary.variants.is_empty(),
             Err(_) => self.joint.is_some() || !self.decided.is_empty(),
         };
-        variants || self.base.recomputation.copies_from_statistics()
+        variants || self.base.recomputation.has_parts()
     }
 
     /// Looks for plans that add less than those `known`, one for each of them, within the same budget. The published

@@ -360,7 +360,7 @@ impl<'g> Builder<'g> {
             self.add_step(step as Step, id, costs[id.index()], recomputation);
         }
         for (step, &id) in self.order.iter().enumerate() {
-            self.add_reads(step as Step, id, provider, recomputation.rule(id));
+            self.add_reads(step as Step, id, provider, recomputation);
         }
         for value in &mut self.values {
             value.readers.sort_unstable();
@@ -441,20 +441,22 @@ impl<'g> Builder<'g> {
         }
     }
 
-    fn add_reads(&mut self, step: Step, id: NodeId, provider: Provider, recompute: Recompute) {
+    fn add_reads(
+        &mut self,
+        step: Step,
+        id: NodeId,
+        provider: Provider,
+        recomputation: &Recomputation,
+    ) {
         let node = self.graph.node(id);
         for tensor in node.reads() {
-            for value in self.values_of[tensor.index()].clone() {
+            for &value in &self.values_of[tensor.index()] {
                 self.values[value as usize].readers.push(step);
-                if self.steps[step as usize].recomputable {
-                    self.add_copy_read(step, value);
-                }
             }
         }
         if self.steps[step as usize].recomputable {
-            for &position in recompute.reads_own_outputs() {
-                let own = node.output(position);
-                for value in own.map_or(Vec::new(), |t| self.values_of[t.index()].clone()) {
+            for tensor in recomputation.copy_reads(self.graph, id) {
+                for value in self.values_of[tensor.index()].clone() {
                     self.add_copy_read(step, value);
                 }
             }

@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use super::parts::nodes_of;
 use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
 use crate::analysis::recompute::Recomputation;
-use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
-use crate::operators::variants::{Part, copy_parts};
+use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::operators::variants::Part;
 use crate::operators::{self, Recompute};
 use crate::pass::{Changed, Pass};
 use crate::plan::Plan;
@@ -47,14 +47,13 @@ impl Pass for InsertMirrors<'_> {
             .iter()
             .filter_map(|&id| mirror_number(graph.node(id)))
             .max();
-        let parts = self.parts(graph);
         let mut order = Vec::with_capacity(plan.sequence.len());
         for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
             if copy {
                 let counter = latest_number.as_mut().unwrap_or(&mut made[id.index()]);
                 *counter = counter.saturating_add(1);
                 let number = *counter;
-                if let Some(parts) = parts.get(&id) {
+                if let Some(parts) = self.recomputation.parts(id) {
                     let name = readable_name(graph, graph.node(id));
                     let nodes = mirror_of_parts(graph, parts, &name, number, &mut latest);
                     order.extend(nodes);
@@ -84,17 +83,6 @@ impl Pass for InsertMirrors<'_> {
 }
 
 impl InsertMirrors<'_> {
-    /// Of what mirrors consist that are made otherwise than their originals.
-    fn parts(&self, graph: &Graph) -> BTreeMap<NodeId, Vec<Part>> {
-        let otherwise =
-            |id: &&NodeId| self.recomputation.rule(**id) == Recompute::BatchNormFromStatistics;
-        let uses = Uses::of(graph);
-        let nodes = graph.order().iter().filter(otherwise);
-        nodes
-            .filter_map(|&id| Some((id, copy_parts(graph, &uses, id)?)))
-            .collect()
-    }
-
     /// For every instance, which of its node's outputs are read from it.
     fn outputs_read(&self, graph: &Graph, plan: &Plan) -> Vec<Vec<bool>> {
         let outputs = |&id: &NodeId| vec![false; graph.node(id).outputs.len()];
@@ -124,12 +112,12 @@ impl InsertMirrors<'_> {
         let rule = self.recomputation.rule(id);
         let mut node = match rule {
             Recompute::DropoutFromMask => dropout_from_mask(&original),
-            Recompute::BatchNorm | Recompute::BatchNormFromStatistics => {
+            Recompute::BatchNorm => {
                 let mut node = original.clone();
                 node.set_attribute("momentum", AttributeValue::Float(1.0));
                 node
             }
-            Recompute::Clone | Recompute::Never(_) => original.clone(),
+            Recompute::Clone | Recompute::FromParts | Recompute::Never(_) => original.clone(),
         };
         node.name = mirror_name(&readable_name(graph, &original), number);
         node.set_attribute(MARKER, AttributeValue::Int(i64::from(number)));

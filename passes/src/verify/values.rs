@@ -260,7 +260,7 @@ impl Values {
 }
 
 /// Which tensors are initializers that the caller cannot replace, or results of a Constant.
-fn fixed_tensors(graph: &Graph) -> Vec<bool> {
+pub(super) fn fixed_tensors(graph: &Graph) -> Vec<bool> {
     let of_kind = |id: TensorId| graph.tensor(id).kind == TensorKind::Initializer;
     let mut fixed: Vec<bool> = graph.tensor_ids().map(of_kind).collect();
     for input in &graph.inputs {

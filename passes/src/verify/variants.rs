@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use activation::Relus;
 
 use super::trust;
-use super::values::{Computation, Repeatable, Value, Values, updated_tensors};
+use super::values::{Computation, Repeatable, Value, Values, fixed_tensors, updated_tensors};
 use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 
 mod activation;
@@ -29,8 +29,10 @@ impl Values {
         allowed: &BTreeSet<String>,
     ) {
         let updated = updated_tensors(graph, order);
+        let fixed = fixed_tensors(graph);
         let relus = activation::relus(self, graph, order, "Relu");
         let leaky = activation::relus(self, graph, order, "LeakyRelu");
+        let normalizations = normalization::normalizations(self, graph, order);
         for &id in order {
             let node = graph.node(id);
             let steady = !node
@@ -42,12 +44,14 @@ impl Values {
                 graph,
                 id,
                 node,
+                fixed: &fixed,
             };
             if steady && trust::repeatable(node, false).is_ok() {
                 rules.apply(&relus, &leaky);
+                rules.activated_again(&normalizations, &updated);
                 rules.approximate(allowed);
             } else if node.is("com.microsoft", "BatchNormInternal") {
-                rules.scaled_channels(&updated);
+                rules.normalized_again(&updated);
             }
         }
     }
@@ -58,6 +62,8 @@ struct Rules<'a> {
     graph: &'a Graph,
     id: NodeId,
     node: &'a Node,
+    /// Which tensors are the same in every step.
+    fixed: &'a [bool],
 }
 
 impl Rules<'_> {

@@ -140,12 +140,14 @@ pub fn offered(
         .collect()
 }
 
-/// The nodes that compute the results of `node` again in another way than it did, with its own other
-/// results, in the order in which they run; they write what they compute again as if it were
+/// The nodes that compute the first result of `node` again in another way than it did, with what a batch
+/// normalization has left, in the order in which they run; they write it as if they were
 /// the original. `None` where there is no such way. Needs concrete shapes.
 pub fn copy_parts(graph: &Graph, uses: &Uses, node: NodeId) -> Option<Vec<Part>> {
     let node = graph.node(node);
-    normalization::from_statistics(&Site { graph, uses, node })
+    let site = Site { graph, uses, node };
+    normalization::from_statistics(&site)
+        .or_else(|| normalization::activated_from_statistics(&site))
 }
 
 /// One node of a replacement.
@@ -241,6 +243,14 @@ fn part(
 }
 
 impl Part {
+    /// The tensors of the graph that it reads.
+    pub fn tensors_read(&self) -> impl Iterator<Item = TensorId> {
+        self.inputs.iter().filter_map(|input| match input {
+            Some(Read::Tensor(tensor)) => Some(*tensor),
+            _ => None,
+        })
+    }
+
     /// The tensors of the graph that it writes.
     pub fn tensors_written(&self) -> impl Iterator<Item = TensorId> {
         self.outputs.iter().filter_map(|output| match output {

@@ -1,84 +1,172 @@
 //! Batch normalization, a second time.
 
 use super::{Like, Part, Read, Site, Write, part, tensor};
-use crate::graph::{AttributeValue, Dimension, ElementType};
+use crate::graph::{AttributeValue, Constant, Dimension, ElementType, Graph, Node, TensorId};
+use crate::operators::is_fixed;
 
 /// Channels smaller than this are not worth six nodes. Runtime fact (measured, batches of 4): the
 /// convolution takes 0.6 of the time of the batch normalization with 28 x 28 elements and more in a
 /// channel, 0.8 with 14 x 14, and 2 with 7 x 7.
 const SMALLEST: u64 = 400;
 
-/// `BatchNormInternal(X, scale, B, ..) -> (Y, .., mean, 1 / std)`, Y alone: a convolution of each
-/// channel with one weight, `scale / std`, and the bias `B - mean * scale / std`. It reads X once,
-/// where the batch normalization reads it three times.
+/// A batch normalization with statistics of its batch, and what its copies read.
+struct Normalized {
+    x: TensorId,
+    scale: TensorId,
+    bias: TensorId,
+    y: TensorId,
+    mean: TensorId,
+    /// 1 / std
+    inverse: TensorId,
+}
+
+impl Normalized {
+    /// `BatchNormInternal(X, scale, B, ..) -> (Y, .., mean, 1 / std)`, all of single precision.
+    fn of(graph: &Graph, node: &Node) -> Option<Normalized> {
+        let float = |tensor: Option<TensorId>| {
+            tensor.filter(|&tensor| graph.tensor(tensor).element == Some(ElementType::Float))
+        };
+        let applies = node.is("com.microsoft", "BatchNormInternal")
+            && node.int("training_mode") == Some(1)
+            && graph.opsets.get("").is_some_and(|&opset| opset >= 13);
+        let mean = float(node.output(3))?;
+        // New vectors are declared like it.
+        let declared = graph.tensor(mean).declared.as_deref();
+        let is_static = declared.is_none_or(|d| matches!(d, [Dimension::Known(_)]));
+        (applies && is_static).then_some(Normalized {
+            x: float(node.input(0))?,
+            scale: float(node.input(1))?,
+            bias: float(node.input(2))?,
+            y: node.output(0)?,
+            mean,
+            inverse: float(node.output(4))?,
+        })
+    }
+
+    fn vector(&self, suffix: &str) -> Option<Write> {
+        let shape = Like::Tensor(self.mean);
+        Some(new(suffix, shape, ElementType::Float))
+    }
+
+    /// `scale / std`
+    fn factor(&self) -> Part {
+        let inputs = [tensor(self.inverse), tensor(self.scale)];
+        part("", "Mul", inputs, [self.vector("factor")])
+    }
+}
+
+fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
+    Write::New {
+        suffix: suffix.to_owned(),
+        shape,
+        element,
+    }
+}
+
+/// Y alone, by a BatchNormalization of inference: it reads X once, where that of training reads it three
+/// times. Its scale is `scale / std`, and its variance the root of which it divides by is 0 + 1.
 ///
-/// It is a FusedConv without an activation, which the runtime leaves alone: at ENABLE_ALL it makes one
+/// Runtime fact (measured): both are one CPU kernel, which computes `X * f + (B - mean * f)` with `f = 1 /
+/// sqrt(variance + epsilon) * scale`; so the bits are the same, in half of the time.
+pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
+    let all = Normalized::of(site.graph, site.node)?;
+    let zeros = part(
+        "",
+        "Sub",
+        [tensor(all.mean), tensor(all.mean)],
+        [all.vector("zeros")],
+    );
+    let [factor, variance] = [0, 1].map(|position| Some(Read::Output(position, 0)));
+    let inputs = [
+        tensor(all.x),
+        factor,
+        tensor(all.bias),
+        tensor(all.mean),
+        variance,
+    ];
+    let normalized = part(
+        "",
+        "BatchNormalization",
+        inputs,
+        [Some(Write::Tensor(all.y))],
+    );
+    Some(vec![
+        all.factor(),
+        zeros,
+        normalized.with("epsilon", AttributeValue::Float(1.0)),
+    ])
+}
+
+/// What an activation makes of a batch normalization's Y, from what Y is made of: a convolution of each channel
+/// with one weight, `scale / std`, the bias `B - mean * scale / std`, and the activation. It reads X once
+/// and writes its result once.
+///
+/// It is a FusedConv, which the runtime leaves alone: at ENABLE_ALL it makes one
 /// node of a Conv and the Relu behind it, and puts that elsewhere in its order (measured: a rewritten
 /// ResNet-50 took 78 MB more).
 ///
-/// Runtime fact (measured): the CPU kernel of BatchNormInternal computes `X * (1 / std * scale) + (B -
-/// mean * (1 / std * scale))`, and the convolution multiplies and adds with one rounding each as
-/// well, so the bits are the same, but for one case: the convolution adds the product to 0, so that where B and the
-/// product are -0, the result is 0 in place of -0 (`tools/test_variants.py`).
-pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
-    let node = site.node;
-    let [x, scale, bias] = [0, 1, 2].map(|i| node.input(i));
-    let (x, scale, bias) = (x?, scale?, bias?);
-    let (y, mean, inverse) = (node.output(0)?, node.output(3)?, node.output(4)?);
-    let shape = site.shape(x)?;
+/// Runtime fact (measured): the convolution multiplies and adds with one rounding each like the batch normalization,
+/// so the bits are the same, but for one case: it adds the product to 0, so that where B and the
+/// product are -0, the result is 0 in place of -0 (`tools/test_variants.py`). The activation takes no time.
+pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
+    let (y, activated) = (site.node.input(0)?, site.node.output(0)?);
+    let normalization = site.graph.node(site.uses.producer(y)?);
+    let all = Normalized::of(site.graph, normalization).filter(|all| all.y == y)?;
+    let shape = site.shape(all.x)?;
     let (&channels, area) = (shape.get(1)?, shape.get(2..)?);
-    let declared = site.graph.tensor(mean).declared.as_deref();
-    let is_static = declared.is_none_or(|d| matches!(d, [Dimension::Known(_)]));
-    let floats = [x, scale, bias, mean, inverse].map(|t| site.element(t));
-    let applies = node.is("com.microsoft", "BatchNormInternal")
-        && node.int("training_mode") == Some(1)
-        && floats.iter().all(|&e| e == Some(ElementType::Float))
-        && (1..=3).contains(&area.len())
-        && area.iter().try_fold(1u64, |n, &d| n.checked_mul(d))? >= SMALLEST
-        && is_static
-        && site.opset() >= 13;
-    if !applies {
-        return None;
-    }
-    let group = i64::try_from(channels).ok()?;
+    let elements = area.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let applies = (1..=3).contains(&area.len()) && elements >= SMALLEST;
+    let group = i64::try_from(channels).ok().filter(|_| applies)?;
     let mut weights = vec![channels];
     weights.resize(shape.len(), 1);
-    let new = |suffix: &str, shape: Like, element: ElementType| {
-        let suffix = suffix.to_owned();
-        Some(Write::New {
-            suffix,
-            shape,
-            element,
-        })
-    };
-    let vector = |suffix: &str| new(suffix, Like::Tensor(mean), ElementType::Float);
     let dims = weights.iter().map(|&d| d as i64).collect();
     let rank = Like::Static(vec![shape.len() as u64]);
-    let [factor, shift, total, to, weight] =
+    let to = new("shape", rank, ElementType::Int64);
+    let [factor, shift, total, to_shape, weight] =
         [0, 1, 2, 3, 4].map(|position| Some(Read::Output(position, 0)));
+    let (moved, bias) = (all.vector("moved"), all.vector("bias"));
+    let reshaped = new("weights", Like::Static(weights), ElementType::Float);
+    let mut fused = part(
+        "com.microsoft",
+        "FusedConv",
+        [tensor(all.x), weight, total],
+        [Some(Write::Tensor(activated))],
+    )
+    .with("group", AttributeValue::Int(group));
+    for (name, value) in activation(site)? {
+        fused = fused.with(name, value);
+    }
     Some(vec![
-        part(
-            "",
-            "Mul",
-            [tensor(inverse), tensor(scale)],
-            [vector("factor")],
-        ),
-        part("", "Mul", [tensor(mean), factor], [vector("moved")]),
-        part("", "Sub", [tensor(bias), shift], [vector("bias")]),
-        part("", "Constant", [], [new("shape", rank, ElementType::Int64)])
-            .with("value_ints", AttributeValue::Ints(dims)),
-        part(
-            "",
-            "Reshape",
-            [factor, to],
-            [new("weights", Like::Static(weights), ElementType::Float)],
-        ),
-        part(
-            "com.microsoft",
-            "FusedConv",
-            [tensor(x), weight, total],
-            [Some(Write::Tensor(y))],
-        )
-        .with("group", AttributeValue::Int(group)),
+        all.factor(),
+        part("", "Mul", [tensor(all.mean), factor], [moved]),
+        part("", "Sub", [tensor(all.bias), shift], [bias]),
+        part("", "Constant", [], [Some(to)]).with("value_ints", AttributeValue::Ints(dims)),
+        part("", "Reshape", [factor, to_shape], [Some(reshaped)]),
+        fused,
     ])
+}
+
+/// The attributes with which a FusedConv does what the node does.
+fn activation(site: &Site) -> Option<Vec<(&'static str, AttributeValue)>> {
+    let name = |name: &str| ("activation", AttributeValue::String(name.into()));
+    let node = site.node;
+    if node.is("", "Relu") {
+        return Some(vec![name("Relu")]);
+    }
+    let bounds = [1, 2].map(|position| scalar(site, node.input(position)));
+    let [Some(least), Some(most)] = bounds else {
+        return None;
+    };
+    let parameters = AttributeValue::Floats(vec![least, most]);
+    node.is("", "Clip")
+        .then(|| vec![name("Clip"), ("activation_params", parameters)])
+}
+
+/// The number that a tensor always is.
+fn scalar(site: &Site, tensor: Option<TensorId>) -> Option<f32> {
+    let tensor = tensor.filter(|&id| is_fixed(site.graph, site.uses, id))?;
+    match site.graph.tensor(tensor).constant.as_ref()? {
+        Constant::Floats(values) if values.len() == 1 => Some(values[0] as f32),
+        _ => None,
+    }
 }
