@@ -139,10 +139,11 @@ def pooling(r):
     return model(nodes, inputs, outputs, [("mask", INT64, lead + count)])
 
 
-def batch_norm(r):
+def batch_norm(r, activation=None):
     """Whether Y is read twice decides nothing; a plan computes it again for the reader."""
     axes = r.choice([1, 2, 2, 2, 3])
-    size = {1: [r.randint(400, 3000)], 2: [r.randint(20, 40) for _ in range(2)], 3: [8, 8, 9]}[axes]
+    least = 20 if activation or r.random() < 0.5 else 1
+    size = {1: [r.randint(least ** 2, 3000)], 2: [r.randint(least, 40) for _ in range(2)], 3: [8, 8, 9]}[axes]
     channels = r.randint(1, 40)
     x = [r.randint(1, 4), channels] + size
     attributes = {"epsilon": r.choice([1e-5, 1e-3]), "momentum": 0.9, "training_mode": 1}
@@ -154,13 +155,35 @@ def batch_norm(r):
         ),
         helper.make_node("Neg", ["y"], ["z"], name="reader"),
     ]
+    if activation:
+        nodes[0].name = "normalization"
+        nodes[1].input[0] = "a"
+        nodes.insert(1, activation)
     vectors = [(name, FLOAT, [channels]) for name in inputs[1:]]
     values = [(name, FLOAT, [channels]) for name in outputs[1:]]
     # The squares of variances are not negative.
     nodes.insert(0, helper.make_node("Abs", ["var"], ["variance"]))
     nodes[1].input[4] = "variance"
     values += [("y", FLOAT, x), ("variance", FLOAT, [channels])]
-    return model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
+    made = model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
+    if activation:
+        made.graph.value_info.append(helper.make_tensor_value_info("a", FLOAT, x))
+    return made
+
+
+def relu_of_batch_norm(r):
+    return batch_norm(r, helper.make_node("Relu", ["y"], ["a"], name="node"))
+
+
+def clip_of_batch_norm(r):
+    made = batch_norm(r, helper.make_node("Clip", ["y", "least", "most"], ["a"], name="node"))
+    bounds = {"least": r.choice([0.0, -0.0, -1.0, 0.25]), "most": r.choice([6.0, 1.0, 0.5])}
+    for name, number in bounds.items():
+        if r.random() < 0.5:
+            made.graph.initializer.append(helper.make_tensor(name, FLOAT, [], [number]))
+        else:
+            made.graph.node.insert(0, helper.make_node("Constant", [], [name], value_float=number))
+    return made
 
 
 def divided_gradient(r):
@@ -203,6 +226,8 @@ KINDS = [
     relu_gradient,
     pooling,
     batch_norm,
+    relu_of_batch_norm,
+    clip_of_batch_norm,
 ]
 
 

@@ -12,10 +12,10 @@
 //! **What a run needs.** A copy of v's producer in the gap reads a value u. If no original reads
 //! u after a, the unmodified schedule has freed it. Either u's producer runs again in the gap as
 //! well, or u has been kept, and is there at all steps of the gap at which v is away. With
-//! m(u) ≥ m(v) keeping u takes what dropping v gives. If k values at a time may need the same u,
-//! each counts m(u)/k of it, and m(u)/k ≥ m(v) says the same of all of them together. So in every
-//! schedule where x gives something, u's producer runs in the gap; the same holds for what that
-//! run needs. Where u cannot be computed again, v cannot be away to any use.
+//! m(u) ≥ m(v) keeping u takes what dropping v gives. Where several values need the same u, it is shared out
+//! among them, m(v) for each that gets a share, at no time more than m(u); for these together keeping u takes
+//! what dropping them gives. So in every schedule where such an x gives something, u's producer runs in the gap;
+//! the same holds for what that run needs. Where u cannot be computed again, v cannot be away to any use.
 //!
 //! **Who pays.** A run serves all gaps around it that need its node. Each pays a share, such that
 //! at no time the shares of one node are more than its time. Any such shares are valid.

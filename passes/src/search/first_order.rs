@@ -2,8 +2,9 @@
 //!
 //! Starting from each order in which the runtime might run the graph anyway, nodes that only cost
 //! memory are put off to their first reader (*lazy*), and nodes that free memory or take next to
-//! none run as soon as they can (*eager*): accumulators, weight gradients, Shape. The best of
-//! all combinations, by the exact simulation, is taken.
+//! none run as soon as they can (*eager*): accumulators, weight gradients, Shape; and where that needs less, so do
+//! nodes that *together* free more than they allocate: a mask that the gradient of a Clip needs, of the values
+//! behind it. The best of all combinations, by the exact simulation, is taken.
 
 use crate::analysis::cost::Cost;
 use crate::analysis::liveness;
@@ -18,9 +19,9 @@ use super::postpone::postpone;
 const TINY: u64 = 4096;
 
 /// The topological order with the smallest peak among those tried, in which the first of each of
-/// the `sequences` runs before the second; and the same before anything was postponed where that
-/// differs: a lower peak without copies does not always leave the cheaper copies. Permutations of
-/// the graph's order. O(orders · (nodes + edges)).
+/// the `sequences` runs before the second; and behind it others: before anything was postponed, and where nothing
+/// runs early that only together frees something. A lower peak without copies does not always leave the cheaper
+/// copies. Permutations of the graph's order, the best first. O(orders · (nodes + edges)).
 pub fn first_orders(
     graph: &Graph,
     provider: Provider,
@@ -46,26 +47,33 @@ pub fn first_orders(
     }
     bases.extend(ExecutionOrder::ALL.map(|order| execution_order(&skeleton, order)));
     let mut best: Option<((u64, u128), Vec<u32>)> = None;
-    for base in bases {
-        let lazy = shape.lazy(&base);
-        let candidates = [
-            shape.eager(&skeleton, &base),
-            shape.eager(&skeleton, &lazy),
-            lazy,
-            base,
-        ];
-        for order in candidates {
-            let profile = liveness::profile_of(&skeleton, &order);
-            let area = profile.iter().map(|&need| u128::from(need)).sum::<u128>();
-            let score = (profile.into_iter().max().unwrap_or(0), area);
-            if best.as_ref().is_none_or(|(least, _)| score < *least) {
-                best = Some((score, order));
-            }
+    let consider = |best: &mut Option<((u64, u128), Vec<u32>)>, order: Vec<u32>| {
+        let profile = liveness::profile_of(&skeleton, &order);
+        let area = profile.iter().map(|&need| u128::from(need)).sum::<u128>();
+        let score = (profile.into_iter().max().unwrap_or(0), area);
+        if best.as_ref().is_none_or(|(least, _)| score < *least) {
+            *best = Some((score, order));
+        }
+    };
+    for base in &bases {
+        let lazy = shape.lazy(base);
+        let eager = [base, &lazy].map(|order| shape.eager(&skeleton, order, Together::No));
+        for order in eager.into_iter().chain([lazy, base.clone()]) {
+            consider(&mut best, order);
         }
     }
-    let plain = best.map(|(_, order)| order).unwrap_or_default();
-    let mut orders = vec![postpone(&skeleton, plain.clone()), plain];
-    orders.dedup();
+    let mut together = best.clone();
+    for base in &bases {
+        for order in [base, &shape.lazy(base)] {
+            consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
+        }
+    }
+    let mut orders = Vec::new();
+    for (_, order) in [together, best].into_iter().flatten() {
+        orders.extend([postpone(&skeleton, order.clone()), order]);
+        orders.dedup();
+    }
+    orders.sort_by_cached_key(|order| liveness::profile_of(&skeleton, order).into_iter().max());
     let nodes = |order: Vec<u32>| {
         order
             .into_iter()
@@ -178,12 +186,13 @@ impl Dependences {
 
     /// Runs every node as soon as it can that frees as much as it allocates, alone or with the
     /// nodes that then only consume its result.
-    fn eager(&self, skeleton: &Skeleton, base: &[u32]) -> Vec<u32> {
+    fn eager(&self, skeleton: &Skeleton, base: &[u32], together: Together) -> Vec<u32> {
         let mut run = Eager {
             uses: vec![0; skeleton.size.len()],
             missing: vec![0; skeleton.len()],
             done: vec![false; skeleton.len()],
             order: Vec::with_capacity(base.len()),
+            together,
             skeleton,
             dependences: self,
         };
@@ -206,6 +215,13 @@ impl Dependences {
     }
 }
 
+/// May nodes run early that only together free what they all read?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    Yes,
+    No,
+}
+
 struct Eager<'s> {
     /// By owner: reads still to come.
     uses: Vec<u32>,
@@ -213,6 +229,7 @@ struct Eager<'s> {
     missing: Vec<u32>,
     done: Vec<bool>,
     order: Vec<u32>,
+    together: Together,
     skeleton: &'s Skeleton,
     dependences: &'s Dependences,
 }
@@ -251,7 +268,35 @@ impl Eager<'_> {
                     stack.push(candidate);
                 }
             }
+            if self.together == Together::Yes {
+                stack.extend(self.smaller_together(node));
+            }
         }
+    }
+
+    /// What is left to read something that the node has read, if it all can run now and what it allocates is
+    /// smaller than what it frees: of the bounds of a Clip, say, whose comparisons the gradient needs.
+    fn smaller_together(&self, node: u32) -> Vec<u32> {
+        let of = |tensor: u32| self.dependences.owner[tensor as usize];
+        let left = self.distinct_reads(node).into_iter().filter_map(|tensor| {
+            let skeleton = self.skeleton;
+            let (owner, readers) = (of(tensor), &self.dependences.readers[tensor as usize]);
+            let left: Vec<u32> = readers
+                .iter()
+                .copied()
+                .filter(|&reader| !self.done[reader as usize])
+                .collect();
+            let all = left.len() > 1
+                && self.uses[owner as usize] as usize == left.len()
+                && !skeleton.owned[owner as usize]
+                && left.iter().all(|&n| self.missing[n as usize] == 0);
+            let written = left.iter().flat_map(|&n| skeleton.writes.get(n as usize));
+            let written = written.filter(|&&tensor| of(tensor) == tensor);
+            let allocated = written.map(|&tensor| skeleton.size[tensor as usize]);
+            let allocated = allocated.fold(0, u64::saturating_add);
+            (all && allocated < skeleton.size[owner as usize]).then_some(left)
+        });
+        left.flatten().collect()
     }
 
     fn distinct_reads(&self, node: u32) -> Vec<u32> {

@@ -1,6 +1,5 @@
 //! What has to run again if a value is away between two uses of it.
 
-use super::overlap::Overlap;
 use crate::search::problem::{Problem, Step, ValueId};
 
 /// A value may be away between two consecutive original uses of it.
@@ -21,37 +20,56 @@ pub(crate) struct Gap {
 /// The most runs that are looked for in one gap. Fewer make a weaker bound, not a wrong one.
 const MOST_RUNS: usize = 24;
 
+/// So many gaps may share one value that is kept for them. Fewer make a weaker bound, not a wrong one.
+const MOST_SHARERS: usize = 256;
+
 /// Every gap in which a value can be away to any use.
 pub(crate) fn gaps(problem: &Problem) -> Vec<Gap> {
     let chains = chains(problem);
-    let sharers = sharers(problem, &chains);
-    let chains = chains.iter().zip(&sharers);
+    let run = runs_again(problem, &chains);
+    let chains = chains.iter().zip(&run);
     chains
-        .filter_map(|(chain, sharers)| chain.gap(problem, sharers))
+        .filter_map(|(chain, run)| chain.gap(problem, run))
         .collect()
 }
 
-/// By chain and link: how many values at most would share it at any time if it is kept for
-/// their sake.
-fn sharers(problem: &Problem, chains: &[Chain]) -> Vec<Vec<f64>> {
-    let mut by_value: Vec<Vec<(usize, usize)>> = vec![Vec::new(); problem.values.len()];
+/// By chain and link: does keeping the link's value take what the chain's gap gives? Every value is shared out among the gaps
+/// that it could be kept for, so that at no time they get more than it has; to the largest first.
+fn runs_again(problem: &Problem, chains: &[Chain]) -> Vec<Vec<bool>> {
+    let size = |value: ValueId| problem.values[value as usize].size;
+    let none = |chain: &Chain| vec![false; chain.links.len()];
+    let mut run: Vec<Vec<bool>> = chains.iter().map(none).collect();
+    // By value: the gaps that have got a part of it.
+    let mut shared: Vec<Vec<usize>> = vec![Vec::new(); problem.values.len()];
+    // What brings back a value needs nothing if it need not run.
+    let mut level: Vec<(usize, usize)> = Vec::new();
     for (at, chain) in chains.iter().enumerate() {
-        for (position, link) in chain.links.iter().enumerate() {
-            by_value[link.value as usize].push((at, position));
-        }
+        let first = (0..chain.links.len()).filter(|&link| chain.links[link].parent.is_none());
+        level.extend(first.map(|link| (at, link)));
     }
-    let none = |chain: &Chain| vec![0.0; chain.links.len()];
-    let mut sharers: Vec<Vec<f64>> = chains.iter().map(none).collect();
-    for sharing in by_value {
-        // Gaps of one value never overlap.
-        let stretch = |&(at, _): &(usize, usize)| (chains[at].from, chains[at].until);
-        let stretches: Vec<(Step, Step)> = sharing.iter().map(stretch).collect();
-        let most = Overlap::of(&stretches).most(&vec![1.0; stretches.len()]);
-        for ((at, position), most) in sharing.into_iter().zip(most) {
-            sharers[at][position] = most;
+    while !level.is_empty() {
+        level.sort_by(|one, other| {
+            let size = |at: &(usize, usize)| size(chains[at.0].value);
+            size(other).total_cmp(&size(one)).then(one.cmp(other))
+        });
+        let mut next = Vec::new();
+        for (at, position) in level {
+            let (chain, link) = (&chains[at], &chains[at].links[position]);
+            let sharers = &mut shared[link.value as usize];
+            let beside = sharers.iter().filter(|&&of| of != at);
+            let beside = beside.filter(|&&of| chains[of].overlaps(chain));
+            let taken: f64 = beside.map(|&of| size(chains[of].value)).sum();
+            if sharers.len() < MOST_SHARERS && taken + size(chain.value) <= size(link.value) {
+                sharers.push(at);
+                run[at][position] = true;
+                let links = chain.links.iter().enumerate();
+                let below = links.filter(|(_, link)| link.parent == Some(position));
+                next.extend(below.map(|(link, _)| (at, link)));
+            }
         }
+        level = next;
     }
-    sharers
+    run
 }
 
 /// A gap of a value, and the values without later uses that bringing it back may need.
@@ -99,6 +117,10 @@ fn chains(problem: &Problem) -> Vec<Chain> {
 }
 
 impl Chain {
+    fn overlaps(&self, other: &Chain) -> bool {
+        self.from < other.until && other.from < self.until
+    }
+
     fn find_links(&mut self, problem: &Problem) {
         let away = &problem.values[self.value as usize];
         self.add_links(problem, away.producer, None);
@@ -131,21 +153,15 @@ impl Chain {
         }
     }
 
-    /// `None` if the value cannot be away to any use.
-    fn gap(&self, problem: &Problem, sharers: &[f64]) -> Option<Gap> {
+    /// `None` if the value cannot be away to any use; `run` says by link whether its value is computed again.
+    fn gap(&self, problem: &Problem, run: &[bool]) -> Option<Gap> {
         let away = &problem.values[self.value as usize];
         let mut runs = vec![away.producer];
-        let mut needed = vec![false; self.links.len()];
-        for (at, link) in self.links.iter().enumerate() {
+        for (link, _) in self.links.iter().zip(run).filter(|(_, run)| **run) {
             let value = &problem.values[link.value as usize];
-            let share = value.size / sharers[at];
-            if share < away.size || !link.parent.is_none_or(|parent| needed[parent]) {
-                continue;
-            }
             if !value.recomputed {
                 return None;
             }
-            needed[at] = true;
             if !runs.contains(&value.producer) {
                 runs.push(value.producer);
             }
@@ -248,12 +264,18 @@ mod tests {
     fn what_serves_two_values_may_be_kept_for_both() {
         // Values 1 and 2 are made of value 0 alone, and both are read again at the end.
         let mut problem = problem(&[&[], &[0], &[0], &[1, 2], &[3], &[4, 1, 2]]);
-        // The first gap is that at step 2, where value 0 is read. In the second one, 100 bytes
-        // kept let 2 · 100 bytes go.
-        assert_eq!(runs(&problem, 1), [vec![1], vec![1]]);
+        // The first gap of value 1 is that at step 2, where value 0 is read. In the second one, 100 bytes
+        // kept let 2 · 100 bytes go: one of them for nothing.
+        assert_eq!(runs(&problem, 1), [vec![1], vec![1, 0]]);
+        assert_eq!(runs(&problem, 2), [[2]]);
         // 200 bytes kept give nothing.
         problem.values[0].size = 200.0;
-        assert_eq!(runs(&problem, 1), [vec![1], vec![1, 0]]);
+        assert_eq!(runs(&problem, 2), [[2, 0]]);
+        // Of 150, the larger one takes more.
+        problem.values[0].size = 150.0;
+        problem.values[2].size = 149.0;
+        assert_eq!(runs(&problem, 1), [vec![1], vec![1]]);
+        assert_eq!(runs(&problem, 2), [[2, 0]]);
     }
 
     #[test]
