@@ -15,6 +15,9 @@ use crate::operators::Provider;
 
 use super::postpone::postpone;
 
+/// Another order is worth a look where its peak, or its needs of all steps together, are at most so many percent.
+const WORTH: u128 = 99;
+
 /// A result this small may always be computed at once.
 const TINY: u64 = 4096;
 
@@ -63,17 +66,23 @@ pub fn first_orders(
         }
     }
     let mut together = best.clone();
-    for base in &bases {
-        for order in [base, &shape.lazy(base)] {
-            consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
-        }
+    if let Some((_, order)) = &best {
+        consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
     }
+    let together = together.filter(|((peak, area), _)| {
+        let less = |new: u128, old: u128| new.saturating_mul(100) <= old.saturating_mul(WORTH);
+        let before = best.as_ref().map_or((0, 0), |(score, _)| *score);
+        less((*peak).into(), before.0.into()) || less(*area, before.1)
+    });
     let mut orders = Vec::new();
-    for (_, order) in [together, best].into_iter().flatten() {
+    for (_, order) in together.into_iter().chain(best) {
         orders.extend([postpone(&skeleton, order.clone()), order]);
         orders.dedup();
     }
-    orders.sort_by_cached_key(|order| liveness::profile_of(&skeleton, order).into_iter().max());
+    if orders.len() > 2 {
+        let peak = |order: &Vec<u32>| liveness::profile_of(&skeleton, order).into_iter().max();
+        orders.sort_by_cached_key(peak);
+    }
     let nodes = |order: Vec<u32>| {
         order
             .into_iter()

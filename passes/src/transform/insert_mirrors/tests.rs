@@ -337,18 +337,51 @@ fn again_from_statistics(reader: &str, again: usize) -> String {
     };
     let Ok(_) = insert.run(&mut with);
     verify::equivalence(&graph, &with, &Default::default()).unwrap();
-    let mirrors = with.order().iter().filter(|&&id| is_mirror(with.node(id)));
-    assert_eq!(mirrors.count(), 1);
-    diff(&graph.to_listing(), &with.to_listing())
+    let mirrors = with.order().iter().map(|&id| with.node(id));
+    let mirrors: Vec<&Node> = mirrors.filter(|node| is_mirror(node)).collect();
+    assert_eq!(mirrors.len(), 1);
+    let attributes = mirrors[0].attributes.iter();
+    let attributes: Vec<String> = attributes
+        .map(|one| match &one.value {
+            AttributeValue::String(text) => {
+                format!("{} {}", one.name, String::from_utf8_lossy(text))
+            }
+            value => format!("{} {value:?}", one.name),
+        })
+        .collect();
+    let diff = diff(&graph.to_listing(), &with.to_listing());
+    format!("{diff}{}", attributes.join("; "))
 }
 
 #[test]
 fn a_batch_norm_again_is_one_with_the_statistics_that_it_left() {
-    insta::assert_snapshot!(again_from_statistics("Exp(y)", 0), @"");
+    insta::assert_snapshot!(again_from_statistics("Exp(y)", 0), @r#"
+      y, nm, nv, mean, inverse = BatchNormInternal(x, s, t, m, v)
+    - a = Exp(y)
+    + "bn/recompute_1/factor" = Mul <__recompute = 1> (inverse, s)
+    + "bn/recompute_1/zeros" = Sub <__recompute = 1> (mean, mean)
+    + "y/recompute_1" = BatchNormalization <__recompute = 1> (x, "bn/recompute_1/factor", t, mean, "bn/recompute_1/zeros")
+    + a = Exp("y/recompute_1")
+      z = Neg(a)
+    epsilon Float(1.0); __recompute Int(1)
+    "#);
 }
 
 #[test]
 fn an_activation_of_a_batch_norm_again_is_a_convolution_of_each_channel() {
-    insta::assert_snapshot!(again_from_statistics("Relu(y)", 1), @"");
-    insta::assert_snapshot!(again_from_statistics("Clip(y, least, most)", 1), @"");
+    insta::assert_snapshot!(again_from_statistics("Relu(y)", 1), @r#"
+      a = Relu(y)
+    - z = Neg(a)
+    + "act/recompute_1/factor" = Mul <__recompute = 1> (inverse, s)
+    + "act/recompute_1/moved" = Mul <__recompute = 1> (mean, "act/recompute_1/factor")
+    + "act/recompute_1/bias" = Sub <__recompute = 1> (t, "act/recompute_1/moved")
+    + "act/recompute_1/shape" = Constant <__recompute = 1> ()
+    + "act/recompute_1/weights" = Reshape <__recompute = 1> ("act/recompute_1/factor", "act/recompute_1/shape")
+    + "a/recompute_1" = FusedConv <__recompute = 1> (x, "act/recompute_1/weights", "act/recompute_1/bias")
+    + z = Neg("a/recompute_1")
+    group Int(3); activation Relu; __recompute Int(1)
+    "#);
+    let clip = again_from_statistics("Clip(y, least, most)", 1);
+    insta::assert_snapshot!(clip.lines().last().unwrap_or_default(),
+        @"group Int(3); activation Clip; activation_params Floats([0.0, 6.0]); __recompute Int(1)");
 }
