@@ -54,6 +54,7 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
                 or_fewer(row.iter_mut().zip(budgets), graph, &bitwise)?;
             }
             if !options.variants.is_empty() {
+                // What takes no variants is the same without them.
                 let open = row.iter_mut().zip(budgets).zip(replaces);
                 let open = open.filter(|(_, replaces)| *replaces).map(|(open, _)| open);
                 or_fewer(open, graph, &without_variants(options))?;
@@ -64,7 +65,7 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
     }
 }
 
-/// One result for each budget, with the variants that pay; could it replace anything?
+/// One result for each budget, with the variants that pay; does it replace anything?
 fn varied(
     graph: &Graph,
     options: &Options,
@@ -87,7 +88,10 @@ fn varied(
             false => {
                 let pipeline = Pipeline::new(graph, sums, &others, options);
                 let row = pipeline.run(&budgets)?.into_iter();
-                let marked = row.map(|found| (found, pipeline.may_replace()));
+                let marked = row.map(|found| {
+                    let replaces = pipeline.replaces(&found);
+                    (found, replaces)
+                });
                 Ok(marked.collect::<Vec<_>>().into_iter())
             }
         })

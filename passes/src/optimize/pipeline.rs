@@ -197,9 +197,12 @@ impl<'o> Pipeline<'o> {
             .collect())
     }
 
-    /// May a plan for the graph without variants be another? Also where none is chosen, the search looks elsewhere.
-    pub(super) fn may_replace(&self) -> bool {
-        let variants = self.joint.is_some() || !self.decided.is_empty();
+    /// May a plan for the graph without variants be another than `found`?
+    pub(super) fn replaces(&self, found: &Result<Optimized, OptimizeError>) -> bool {
+        let variants = match found {
+            Ok(found) => !found.summary.variants.is_empty(),
+            Err(_) => self.joint.is_some() || !self.decided.is_empty(),
+        };
         variants || self.base.recomputation.has_parts()
     }
 

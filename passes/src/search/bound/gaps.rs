@@ -34,9 +34,13 @@ pub(crate) fn gaps(problem: &Problem) -> Vec<Gap> {
 }
 
 /// By chain and link: does keeping the link's value take what the chain's gap gives? Every value is shared out among the gaps
-/// that it could be kept for, so that at no time they get more than it has; to the largest first.
+/// that it could be kept for, so that at no time they get more than it has; first to those that cost least for what they give.
 fn runs_again(problem: &Problem, chains: &[Chain]) -> Vec<Vec<bool>> {
     let size = |value: ValueId| problem.values[value as usize].size;
+    let price = |value: ValueId| {
+        let producer = problem.values[value as usize].producer;
+        problem.steps[producer as usize].again as f64 / size(value)
+    };
     let none = |chain: &Chain| vec![false; chain.links.len()];
     let mut run: Vec<Vec<bool>> = chains.iter().map(none).collect();
     // By value: the gaps that have got a part of it.
@@ -49,8 +53,8 @@ fn runs_again(problem: &Problem, chains: &[Chain]) -> Vec<Vec<bool>> {
     }
     while !level.is_empty() {
         level.sort_by(|one, other| {
-            let size = |at: &(usize, usize)| size(chains[at.0].value);
-            size(other).total_cmp(&size(one)).then(one.cmp(other))
+            let [a, b] = [one, other].map(|at| price(chains[at.0].value));
+            a.total_cmp(&b).then(one.cmp(other))
         });
         let mut next = Vec::new();
         for (at, position) in level {
@@ -194,6 +198,7 @@ mod tests {
         };
         let step = |at: usize| StepInfo {
             time: 10,
+            again: 10,
             copy_time: 10,
             recomputable: true,
             writes: vec![at as ValueId],
