@@ -158,7 +158,8 @@ fn activation(site: &Site) -> Option<Vec<(&'static str, AttributeValue)>> {
         return None;
     };
     let parameters = AttributeValue::Floats(vec![least, most]);
-    node.is("", "Clip")
+    // Bounds the wrong way round are left to the operator.
+    (node.is("", "Clip") && least <= most)
         .then(|| vec![name("Clip"), ("activation_params", parameters)])
 }
 

@@ -87,7 +87,7 @@ impl Rules<'_> {
         };
         let parameters = AttributeValue::Floats(vec![least, most]);
         let attributes = vec![name("Clip"), ("activation_params", parameters)];
-        self.node.is("", "Clip").then_some(attributes)
+        (self.node.is("", "Clip") && least <= most).then_some(attributes)
     }
 
     /// The number that the tensor is in every step.
