@@ -130,4 +130,35 @@ mod tests {
         let all = costs(&mirrored, &options.device, &options.overrides);
         assert_eq!(all[mirrored.order()[2].index()], told);
     }
+
+    #[test]
+    fn what_a_relu_makes_of_a_batch_norm_is_copied_from_its_statistics_by_auto_alone() {
+        let graph = Graph::parse(
+            r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+            g (float[8,64,56,56] x, float[64] s, float[64] t, float[64] m, float[64] v)
+                => (float[8,64,56,56] z)
+            <float[8,64,56,56] y, float[64] nm, float[64] nv, float[64] mean, float[64] inverse,
+             float[8,64,56,56] a>
+            {
+                y, nm, nv, mean, inverse = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, t, m, v)
+                a = Relu(y) z = Neg(a)
+            }"#,
+        )
+        .unwrap();
+        let reads = |strategy| {
+            let options = Options {
+                variants: Group::ALL.into(),
+                ..options(strategy, BudgetRequest::Smallest)
+            };
+            let form = Form::new(graph.clone(), &options);
+            let relu = form.graph.order()[1];
+            let reads = form.recomputation.copy_reads(&form.graph, relu).into_iter();
+            let mut names: Vec<_> = reads.map(|t| form.graph.tensor(t).name.clone()).collect();
+            names.sort();
+            names.dedup();
+            names.join(" ")
+        };
+        assert_eq!(reads(Strategy::Auto), "inverse mean s t x");
+        assert_eq!(reads(Strategy::ChenSqrt), "y");
+    }
 }
