@@ -1,8 +1,6 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::form::{Choices, Form, apply};
 use super::need::{Candidate, describe, frame, in_default_order, need, reserved_in_default_order};
@@ -24,7 +22,7 @@ use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Alternatives, Missed, Search, first_orders};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
-use crate::transform::enforce_order::{EnforceOrder, Thinning};
+use crate::transform::enforce_order::{EnforceOrder, NotEnforceable, Thinning};
 use crate::transform::hide_sizes::HideSizes;
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::keep_apart::KeepApart;
@@ -83,17 +81,20 @@ const CERTIFYING: Limits = Limits {
     gap: 1e-4,
 };
 
+/// What is worked out beside the search, unless somebody needs it before.
+type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
+
 pub(super) struct Pipeline<'o> {
     options: &'o Options,
     /// The unmodified graph.
     original: &'o Graph,
     /// The same with the variants that are decided before the search.
-    base: Rc<Form>,
+    base: Arc<Form>,
     decided: Choices,
     /// What the search may replace in it.
     joint: Option<Joint>,
     /// The form that was made last.
-    latest: RefCell<Option<(Choices, Rc<Form>)>>,
+    latest: Mutex<Option<(Choices, Arc<Form>)>>,
     sequences: Vec<(NodeId, NodeId)>,
     /// The orders of first computations that are worth a look, the best first; never empty.
     orders: Vec<Vec<NodeId>>,
@@ -133,10 +134,10 @@ impl<'o> Pipeline<'o> {
         Pipeline {
             options,
             original,
-            base: Rc::new(base),
+            base: Arc::new(base),
             decided,
             joint,
-            latest: RefCell::default(),
+            latest: Mutex::default(),
             sequences,
             orders,
             before,
@@ -144,18 +145,18 @@ impl<'o> Pipeline<'o> {
     }
 
     /// The base with further variants.
-    fn form(&self, variants: &Choices) -> Rc<Form> {
+    fn form(&self, variants: &Choices) -> Arc<Form> {
         if variants.is_empty() {
             return self.base.clone();
         }
-        let mut latest = self.latest.borrow_mut();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, form)) = &*latest
             && of == variants
         {
             return form.clone();
         }
         let form = Form::new(apply(&self.base.graph, variants), self.options);
-        let form = Rc::new(form);
+        let form = Arc::new(form);
         *latest = Some((variants.clone(), form.clone()));
         form
     }
@@ -175,26 +176,25 @@ impl<'o> Pipeline<'o> {
         let refused = |reason| OptimizeError::Refused { strategy, reason };
         let asked = strategy == Strategy::Auto;
         let mut rivals = asked.then(|| Rivals::of(&task));
-        let (least, smallest) = match budgets.contains(&BudgetRequest::Smallest) {
-            true => self.least_of_all(planner.as_mut(), rivals.as_mut()),
-            false => planner.smallest_in_passing().map(|least| {
-                let smallest = self.smallest(&least, Thinning::Quick);
-                (least, smallest)
-            }),
+        let (least, known) = match budgets.contains(&BudgetRequest::Smallest) {
+            true => {
+                let all = self.least_of_all(planner.as_mut(), rivals.as_mut());
+                all.map(|(least, smallest)| (least, Some(smallest)))
+            }
+            false => planner.smallest_in_passing().map(|least| (least, None)),
         }
         .map_err(refused)?;
-        let each = budgets.iter();
-        Ok(each
-            .map(|&request| {
-                self.fit(
-                    planner.as_mut(),
-                    rivals.as_mut(),
-                    &least,
-                    &smallest,
-                    request,
-                )
-            })
-            .collect())
+        let quick = || self.smallest(&least, Thinning::Quick);
+        let smallest: Later<'_> = LazyLock::new(Box::new(|| known.unwrap_or_else(quick)));
+        let mut fit = |&request: &BudgetRequest| {
+            let (planner, rivals) = (planner.as_mut(), rivals.as_mut());
+            self.fit(planner, rivals, &least, &smallest, request)
+        };
+        let (_, row) = parallel::both(
+            || LazyLock::force(&smallest),
+            || budgets.iter().map(&mut fit).collect(),
+        );
+        Ok(row)
     }
 
     /// May a plan for the graph without variants be another than `found`?
@@ -249,7 +249,7 @@ impl<'o> Pipeline<'o> {
         budget: BudgetRequest,
         may: &dyn Fn(NodeId, &Variant) -> bool,
     ) -> ilp::Joint {
-        let budget = self.budget(budget, Bytes::ZERO);
+        let budget = self.budget(budget, || Bytes::ZERO);
         let room = budget - self.spare();
         ilp::implementations(&self.task(), room, may)
     }
@@ -269,12 +269,11 @@ impl<'o> Pipeline<'o> {
         planner: &mut dyn Planner,
         mut rivals: Option<&mut Rivals<'_>>,
         least: &Plan,
-        smallest: &Candidate,
+        smallest: &Later<'_>,
         request: BudgetRequest,
     ) -> Result<Optimized, OptimizeError> {
-        let reached = smallest.need();
         // It lets the search look for a cheaper plan with the same peak.
-        let reached = reached + hair(reached);
+        let reached = || smallest.need() + hair(smallest.need());
         let budget = self.budget(request, reached);
         let mut chosen = None;
         let candidate = if let Some(same) = self.without_copies(budget) {
@@ -292,7 +291,7 @@ impl<'o> Pipeline<'o> {
                 None => self.smallest_within(planner, rivals, least, budget)?,
             }
         };
-        self.finish(candidate, budget, reached, chosen, planner)
+        self.finish(candidate, budget, reached(), chosen, planner)
     }
 
     /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory.
@@ -485,7 +484,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// The budget without the reserve, which the graph does not see.
-    fn budget(&self, request: BudgetRequest, smallest: Bytes) -> Bytes {
+    fn budget(&self, request: BudgetRequest, smallest: impl FnOnce() -> Bytes) -> Bytes {
         let reserve = self.options.reserve;
         let (fixed, peak) = (self.before.fixed, need(self.original, &self.before));
         let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
@@ -493,7 +492,7 @@ impl<'o> Pipeline<'o> {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
             BudgetRequest::PartOfPeak(of) => part(peak + reserve, of) - reserve,
             BudgetRequest::FixedPlusPart(of) => fixed + part(peak - fixed, of),
-            BudgetRequest::Smallest => smallest,
+            BudgetRequest::Smallest => smallest(),
         }
     }
 
@@ -736,9 +735,7 @@ impl<'o> Pipeline<'o> {
         let enforced = |room: Bytes, thinning: Thinning| {
             let mut graph = graph.clone();
             let enforce = self.enforce(room, costs, thinning);
-            enforce
-                .run(&mut graph)
-                .map_err(|missed| missed.reached - room)?;
+            enforce.run(&mut graph)?;
             Ok(self.candidate(graph, plan))
         };
         let planned = || {
@@ -751,9 +748,9 @@ impl<'o> Pipeline<'o> {
         for look in 0..=CORRECTIONS {
             let candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
-                Err(excess) => {
-                    let alone = planned() - room;
-                    if thinning == Thinning::Quick && alone == Bytes::ZERO {
+                Err(missed @ NotEnforceable { by_fewer, .. }) => {
+                    let (excess, alone) = (missed.reached - room, planned() - room);
+                    if thinning == Thinning::Quick && by_fewer && alone == Bytes::ZERO {
                         // Where every byte counts, needless barriers do.
                         thinning = Thinning::Thorough;
                         continue;

@@ -62,6 +62,8 @@ pub enum Thinning {
 pub struct NotEnforceable {
     /// The smallest peak that barriers reached.
     pub reached: Bytes,
+    /// Was it reached by leaving barriers out? Then leaving more out may reach less.
+    pub by_fewer: bool,
     /// What it should have been.
     pub budget: Bytes,
 }
@@ -77,8 +79,9 @@ impl Pass for EnforceOrder<'_> {
         let fixed = liveness::fixed_bytes(graph);
         let placement = Placement::new(graph, self.provider, self.costs);
         let choice = Choice::new(&placement, graph, self, (self.budget - fixed).0);
-        let barriers = choice.choose().map_err(|reached| NotEnforceable {
-            reached: fixed + Bytes(reached),
+        let barriers = choice.choose().map_err(|missed| NotEnforceable {
+            reached: fixed + Bytes(missed.peak),
+            by_fewer: missed.by_fewer,
             budget: self.budget,
         })?;
         insert(graph, &barriers);

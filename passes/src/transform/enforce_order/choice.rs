@@ -45,6 +45,23 @@ pub(super) struct Choice<'p> {
     thinning: usize,
 }
 
+/// What no barriers keep within the budget.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missed {
+    /// The smallest need that they reached.
+    pub(super) peak: u64,
+    /// Was it reached by leaving barriers out?
+    pub(super) by_fewer: bool,
+}
+
+impl Missed {
+    /// What is reached as if barriers took no room tells nothing.
+    const UNKNOWN: Missed = Missed {
+        peak: u64::MAX,
+        by_fewer: false,
+    };
+}
+
 /// Work in visits of nodes; the hint is in which way the budget was exceeded last.
 type Effort = super::thinning::Effort<Way>;
 
@@ -85,11 +102,11 @@ impl<'p> Choice<'p> {
     }
 
     /// The barriers that are needed; or the peak, if they do not help.
-    pub(super) fn choose(&self) -> Result<Vec<Barrier>, u64> {
+    pub(super) fn choose(&self) -> Result<Vec<Barrier>, Missed> {
         self.choose_by(&mut Effort::default())
     }
 
-    fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, u64> {
+    fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, Missed> {
         let mut chosen = vec![false; self.placement.len()];
         loop {
             let runs = self.runs(&self.placement.barriers(&chosen), effort);
@@ -108,19 +125,21 @@ impl<'p> Choice<'p> {
             return Ok(self.fewer(&all, effort));
         }
         if self.relaxed {
-            // What is reached as if they took no room tells nothing.
-            return Err(u64::MAX);
+            return Err(Missed::UNKNOWN);
         }
         // Less than the budget is what sequences that are not kept take.
         let peaks = [&chosen, &all].map(|barriers| self.peak(barriers));
         let too_large = peaks.into_iter().filter(|&peak| peak > self.budget);
         let reached = too_large.min().unwrap_or(peaks[1]);
-        self.choose_relaxed().map_err(|peak| peak.min(reached))
+        self.choose_relaxed().map_err(|missed| Missed {
+            peak: missed.peak.min(reached),
+            by_fewer: missed.peak < reached,
+        })
     }
 
     /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
     /// as in the beginning. So they are chosen, and thinned out, as if those took none, in half of the room that they have.
-    fn choose_relaxed(&self) -> Result<Vec<Barrier>, u64> {
+    fn choose_relaxed(&self) -> Result<Vec<Barrier>, Missed> {
         let all = vec![true; self.placement.len()];
         let in_room = |budget| Choice {
             sequences: self.sequences.clone(),
@@ -129,12 +148,15 @@ impl<'p> Choice<'p> {
             ..*self
         };
         let planned = in_room(0).peak(&all);
-        let room = self.budget.checked_sub(planned).ok_or(u64::MAX)?;
+        let room = self.budget.checked_sub(planned).ok_or(Missed::UNKNOWN)?;
         let mut effort = Effort::default();
         let barriers = in_room(planned + room / 2).choose_by(&mut effort)?;
         match self.first_misfit(&barriers, &mut effort) {
             None => Ok(barriers),
-            Some(_) => Err(self.peak_with(&barriers)),
+            Some(_) => Err(Missed {
+                peak: self.peak_with(&barriers),
+                by_fewer: true,
+            }),
         }
     }
 
