@@ -18,10 +18,10 @@ const NOISE: [f64; 2] = [0.6, 5.0];
 
 /// In so many rounds the neighbourhood searches use up their effort; each begins from the best of
 /// the round before.
-const ROUNDS: u64 = 2;
+const ROUNDS: u64 = 4;
 
 /// So many rounds there are at most, while the gap is wide.
-const MOST_ROUNDS: u64 = 5;
+const MOST_ROUNDS: u64 = 10;
 
 /// A gap this narrow is not worth another round.
 const GAP: f64 = 0.0075;
