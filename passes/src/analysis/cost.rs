@@ -286,6 +286,12 @@ pub(super) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
     }
 }
 
+/// Nanoseconds of all nodes of a graph; `costs` by node id.
+pub(crate) fn time_of_all(graph: &Graph, costs: &[Cost]) -> u64 {
+    let times = graph.order().iter().map(|id| costs[id.index()].time.0);
+    times.fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,17 +7,16 @@
 use std::collections::BTreeSet;
 
 use super::better::{Found, better};
-use super::form::{Choices, apply};
+use super::form::Choices;
+use super::original::Original;
 use super::pipeline::Pipeline;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
-use crate::analysis::cost::costs;
 use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
-use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
-use crate::search::first_orders;
+use crate::parallel;
 use crate::strategy::Strategy;
 
 type Row = Result<Vec<Found>, OptimizeError>;
@@ -28,6 +27,7 @@ const WORTH: u64 = 200;
 
 /// One result for each budget.
 pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
+    let original = &Original::of(graph, options);
     let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
     match options.strategy {
         Strategy::CheckmateIlp | Strategy::MonetIlp => {
@@ -36,77 +36,82 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
                 let mut options = options.clone();
                 options.solving.share = 1.0 / (budgets.len() - i) as f64;
                 match options.strategy == Strategy::MonetIlp && replaces {
-                    true => monet(graph, &options, budget),
-                    false => one(plain(graph, &options), budget),
+                    true => monet(original, &options, budget),
+                    false => one(plain(original, &options), budget),
                 }
             });
             Ok(each.collect())
         }
-        _ if !replaces => plain(graph, options).run(budgets),
+        _ if !replaces => plain(original, options).run(budgets),
         Strategy::Auto => {
             let (mut row, replaces): (Vec<_>, Vec<_>) =
-                varied(graph, options, budgets)?.into_iter().unzip();
+                varied(original, options, budgets)?.into_iter().unzip();
             if !options.allowed.is_empty() {
                 let bitwise = Options {
                     allowed: BTreeSet::new(),
                     ..options.clone()
                 };
-                or_fewer(row.iter_mut().zip(budgets), graph, &bitwise)?;
+                or_fewer(row.iter_mut().zip(budgets), original, &bitwise)?;
             }
             if !options.variants.is_empty() {
                 // What takes no variants is the same without them.
                 let open = row.iter_mut().zip(budgets).zip(replaces);
                 let open = open.filter(|(_, replaces)| *replaces).map(|(open, _)| open);
-                or_fewer(open, graph, &without_variants(options))?;
+                or_fewer(open, original, &without_variants(options))?;
             }
             Ok(row)
         }
-        _ => plain(graph, options).run(budgets),
+        _ => plain(original, options).run(budgets),
     }
 }
 
 /// One result for each budget, with the variants that pay; does it replace anything?
 fn varied(
-    graph: &Graph,
+    original: &Original<'_>,
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<(Found, bool)>, OptimizeError> {
-    let (sums, others): (Choices, Choices) = offers(graph, options)
+    let peak = free_peak(original, options);
+    let (sums, others): (Choices, Choices) = offers(original.graph, peak, options)
         .into_iter()
         .partition(|(_, variant)| variant.group == Group::Sums);
-    let pay = sums_pay(graph, &sums, options, budgets);
-    let of = |pays: bool| {
-        let budgets = budgets.iter().zip(&pay);
-        let budgets = budgets.filter(move |(_, pay)| **pay == pays);
-        budgets.map(|(budget, _)| *budget).collect::<Vec<_>>()
+    let pipeline = |sums: Choices| Pipeline::new(original, sums, &others, options);
+    let (with, without) = parallel::both(
+        || (!sums.is_empty()).then(|| pipeline(sums)),
+        || pipeline(Choices::new()),
+    );
+    let pays = |&budget: &BudgetRequest| {
+        let with = with.as_ref();
+        with.is_some_and(|with| sums_pay(peak, with, &without, options, budget))
     };
-    let (with, without) = (of(true), of(false));
-    let mut forms = [(with, sums.clone()), (without, Choices::new())]
-        .into_iter()
-        .map(|(budgets, sums)| match budgets.is_empty() {
-            true => Ok(Vec::new().into_iter()),
-            false => {
-                let pipeline = Pipeline::new(graph, sums, &others, options);
-                let row = pipeline.run(&budgets)?.into_iter();
-                let marked = row.map(|found| {
-                    let replaces = pipeline.replaces(&found);
-                    (found, replaces)
-                });
-                Ok(marked.collect::<Vec<_>>().into_iter())
-            }
-        })
-        .collect::<Result<Vec<_>, OptimizeError>>()?;
+    let pays: Vec<bool> = budgets.iter().map(pays).collect();
+    let row = |pipeline: &Pipeline<'_>, with: bool| -> Result<Vec<(Found, bool)>, OptimizeError> {
+        let of = budgets.iter().zip(&pays);
+        let of = of.filter(|(_, pays)| **pays == with);
+        let of: Vec<BudgetRequest> = of.map(|(&budget, _)| budget).collect();
+        let found = match of.is_empty() {
+            true => Vec::new(),
+            false => pipeline.run(&of)?,
+        };
+        let marked = found.into_iter().map(|found| {
+            let replaces = pipeline.replaces(&found);
+            (found, replaces)
+        });
+        Ok(marked.collect())
+    };
+    let with = with.map_or(Ok(Vec::new()), |with| row(&with, true))?;
+    let (mut with, mut without) = (with.into_iter(), row(&without, false)?.into_iter());
     let next = |&pays: &bool| {
-        let form = usize::from(!pays);
-        forms[form].next().expect("one result for one budget")
+        let found = if pays { with.next() } else { without.next() };
+        found.expect("one result for one budget")
     };
-    Ok(pay.iter().map(next).collect())
+    Ok(pays.iter().map(next).collect())
 }
 
 /// Takes what fewer variants give where that is better: what saves at first can be in the way.
 fn or_fewer<'r>(
     row: impl Iterator<Item = (&'r mut Found, &'r BudgetRequest)>,
-    graph: &Graph,
+    original: &Original<'_>,
     fewer: &Options,
 ) -> Result<(), OptimizeError> {
     if fewer.watch.is_stopped() {
@@ -127,15 +132,15 @@ fn or_fewer<'r>(
         }
     }
     if !cheaper.is_empty() {
-        or_cheaper(cheaper, &plain(graph, fewer));
+        or_cheaper(cheaper, &plain(original, fewer));
     }
     if anew.is_empty() {
         return Ok(());
     }
     let others = match fewer.variants.is_empty() {
-        true => plain(graph, fewer).run(&requests)?,
+        true => plain(original, fewer).run(&requests)?,
         false => {
-            let row = varied(graph, fewer, &requests)?.into_iter();
+            let row = varied(original, fewer, &requests)?.into_iter();
             row.map(|(found, _)| found).collect()
         }
     };
@@ -177,31 +182,31 @@ fn without_variants(options: &Options) -> Options {
     }
 }
 
-fn plain<'o>(graph: &'o Graph, options: &'o Options) -> Pipeline<'o> {
-    Pipeline::new(graph, Choices::new(), &Choices::new(), options)
+fn plain<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
+    Pipeline::new(original, Choices::new(), &Choices::new(), options)
 }
 
 /// MONeT's program chooses implementations and schedule together, in the graph with what is better
 /// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
 fn monet(
-    graph: &Graph,
+    original: &Original<'_>,
     options: &Options,
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
-    let mut choices = plain(graph, options).dominating();
+    let mut choices = plain(original, options).dominating();
     choices.retain(|(_, variant)| keeps_to_plan(variant, options));
     choices.sort_by_key(|&(id, _)| id);
     let may = |id: NodeId, variant: &Variant| {
         let replaced = choices.iter().any(|choice| choice.0 == id);
-        id.index() < graph.node_count() && !replaced && keeps_to_plan(variant, options)
+        id.index() < original.graph.node_count() && !replaced && keeps_to_plan(variant, options)
     };
-    let pipeline = Pipeline::new(graph, choices.clone(), &Choices::new(), options);
+    let pipeline = Pipeline::new(original, choices.clone(), &Choices::new(), options);
     let joint = pipeline.implementations(budget, &may);
     // Behind the others, so that the nodes have the numbers that the program knows them by.
     choices.extend(joint.chosen);
     let mut options = options.clone();
     options.solving.begun = joint.sequence;
-    let pipeline = Pipeline::new(graph, choices, &Choices::new(), &options);
+    let pipeline = Pipeline::new(original, choices, &Choices::new(), &options);
     let mut found = one(pipeline, budget)?;
     found.summary.notes.splice(0..0, joint.notes);
     Ok(found)
@@ -212,36 +217,29 @@ fn one(pipeline: Pipeline<'_>, budget: BudgetRequest) -> Result<Optimized, Optim
     row.pop().expect("one result for one budget")
 }
 
-/// By budget: do running sums lower what the best order alone needs, where that is too much?
+/// Do running sums lower what the best order alone needs, where that is too much? `peak` is the unmodified graph's,
+/// without what the caller owns.
 fn sums_pay(
-    graph: &Graph,
-    sums: &Choices,
+    peak: Bytes,
+    with: &Pipeline<'_>,
+    without: &Pipeline<'_>,
     options: &Options,
-    budgets: &[BudgetRequest],
-) -> Vec<bool> {
-    if sums.is_empty() {
-        return vec![false; budgets.len()];
-    }
-    let fixed = crate::analysis::liveness::fixed_bytes(graph);
-    let before = free_peak(graph, options, false);
-    let least = free_peak(graph, options, true);
+    budget: BudgetRequest,
+) -> bool {
+    let fixed = without.fixed();
+    let least = without.ordered_peak();
     let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
-    let fits = |budget: &BudgetRequest| match *budget {
+    let fits = match budget {
         BudgetRequest::Bytes(bytes) => least + fixed + options.reserve <= bytes,
-        BudgetRequest::PartOfPeak(of) => least + fixed <= part(before + fixed, of),
-        BudgetRequest::FixedPlusPart(of) => least <= part(before, of),
+        BudgetRequest::PartOfPeak(of) => least + fixed <= part(peak + fixed, of),
+        BudgetRequest::FixedPlusPart(of) => least <= part(peak, of),
         BudgetRequest::Smallest => false,
     };
-    let lower = free_peak(&apply(graph, sums), options, true) < least;
-    budgets
-        .iter()
-        .map(|budget| lower && !fits(budget))
-        .collect()
+    !fits && with.ordered_peak() < least
 }
 
 /// Every node and variant with enough at stake.
-fn offers(graph: &Graph, options: &Options) -> Choices {
-    let peak = free_peak(graph, options, false);
+fn offers(graph: &Graph, peak: Bytes, options: &Options) -> Choices {
     let uses = Uses::of(graph);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
@@ -266,24 +264,10 @@ fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
     !(options.settings.pattern && variant.fixes_sizes())
 }
 
-/// The peak without what the caller owns: as the runtime runs the graph, or in the best order of
-/// first computations if `ordered`.
-fn free_peak(graph: &Graph, options: &Options, ordered: bool) -> Bytes {
-    let provider = options.device.provider;
-    let costs = costs(graph, &options.device, &options.overrides);
-    let runs = Liveness::simulate(graph, ExecutionOrder::Default, provider, &costs);
-    let found = match ordered {
-        false => runs,
-        true => {
-            let pairs = sequences(graph, &runs.order);
-            let orders = first_orders(graph, provider, &costs, &pairs);
-            let mut graph = graph.clone();
-            if let Some(order) = orders.into_iter().next() {
-                graph.set_order(order);
-            }
-            Liveness::in_file_order(&graph, provider, &costs)
-        }
-    };
+/// The peak as the runtime runs the graph, without what the caller owns.
+fn free_peak(original: &Original<'_>, options: &Options) -> Bytes {
+    let (order, provider) = (ExecutionOrder::Default, options.device.provider);
+    let found = Liveness::simulate(original.graph, order, provider, &original.costs);
     found.peak - found.fixed
 }
 
@@ -306,10 +290,11 @@ mod tests {
         let added = good.summary.time_added;
         assert!(added > 0);
         let fewer = without_variants(&options(Strategy::Auto, budget));
+        let original = Original::of(&graph, &fewer);
         let taken = |row: Found| {
             let mut row = [row];
             let open = row.iter_mut().zip([&budget]);
-            or_fewer(open, &graph, &fewer).expect("a row");
+            or_fewer(open, &original, &fewer).expect("a row");
             let [found] = row;
             found.expect("a plan").summary.time_added
         };
@@ -342,7 +327,7 @@ mod tests {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };
-            let offers = offers(&graph, &options);
+            let offers = offers(&graph, Bytes(1), &options);
             offers.iter().map(|(_, v)| v.name).collect::<Vec<_>>()
         };
         assert!(names(RuntimeSettings::LEAN).contains(&"pointwise-product"));

@@ -6,6 +6,7 @@ mod copies;
 mod form;
 mod forms;
 mod need;
+mod original;
 mod pipeline;
 mod provider;
 mod rivals;

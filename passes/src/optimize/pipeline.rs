@@ -3,15 +3,15 @@
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::form::{Choices, Form, apply};
-use super::need::{Candidate, describe, frame, in_default_order, need, reserved_in_default_order};
+use super::need::{Candidate, describe, frame, need, reserved_in_default_order};
+use super::original::Original;
 use super::rivals::Rivals;
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
-use crate::analysis::cost::{Cost, costs};
+use crate::analysis::cost::{Cost, costs, time_of_all};
 use crate::analysis::liveness::{Liveness, TENSOR};
 use crate::analysis::mirrors::{is_mirror, mirror_number};
-use crate::analysis::sequences::sequences;
 use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
@@ -20,7 +20,7 @@ use crate::parallel;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Limits;
-use crate::search::{Alternatives, Missed, Search, first_orders};
+use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
 use crate::transform::enforce_order::{EnforceOrder, NotEnforceable, Thinning};
 use crate::transform::hide_sizes::HideSizes;
@@ -86,42 +86,32 @@ type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>
 
 pub(super) struct Pipeline<'o> {
     options: &'o Options,
-    /// The unmodified graph.
-    original: &'o Graph,
-    /// The same with the variants that are decided before the search.
+    original: &'o Original<'o>,
+    /// It with the variants that are decided before the search.
     base: Arc<Form>,
     decided: Choices,
     /// What the search may replace in it.
     joint: Option<Joint>,
     /// The form that was made last.
     latest: Mutex<Option<(Choices, Arc<Form>)>>,
-    sequences: Vec<(NodeId, NodeId)>,
-    /// The orders of first computations that are worth a look, the best first; never empty.
+    /// The base's orders of first computations that are worth a look, the best first; never empty.
     orders: Vec<Vec<NodeId>>,
-    before: Liveness,
 }
 
 impl<'o> Pipeline<'o> {
     /// `decided` variants are taken, of the `offers` the search chooses; none of them is for the
     /// same node.
     pub(super) fn new(
-        original: &'o Graph,
+        original: &'o Original<'o>,
         decided: Choices,
         offers: &Choices,
         options: &'o Options,
     ) -> Pipeline<'o> {
-        let provider = options.device.provider;
-        let before = costs(original, &options.device, &options.overrides);
-        let before = in_default_order(original, &before, options);
-        // Variants replace no node that updates anything.
-        let sequences = sequences(original, &before.order);
-        let base = Form::new(apply(original, &decided), options);
-        let mut orders = first_orders(&base.graph, provider, &base.costs, &sequences);
-        // The runtime makes them initializers, so the simulation lets them stand anywhere.
-        let is_computed = |id: &NodeId| !base.graph.node(*id).is("", "Constant");
-        for order in &mut orders {
-            order.sort_by_key(is_computed);
-        }
+        let base = Form::new(apply(original.graph, &decided), options);
+        let orders = match decided.is_empty() {
+            true => original.orders().to_vec(),
+            false => original.orders_of(&base.graph, &base.costs),
+        };
         let alternatives = Alternatives::of(&base.graph, offers);
         let joint = (!alternatives.is_empty()).then(|| {
             let all = Form::new(alternatives.graph.clone(), options);
@@ -138,10 +128,24 @@ impl<'o> Pipeline<'o> {
             decided,
             joint,
             latest: Mutex::default(),
-            sequences,
             orders,
-            before,
         }
+    }
+
+    /// What the caller owns.
+    pub(super) fn fixed(&self) -> Bytes {
+        self.original.liveness.fixed
+    }
+
+    /// The base's peak in its best order of first computations alone, without what the caller owns.
+    pub(super) fn ordered_peak(&self) -> Bytes {
+        let mut graph = self.base.graph.clone();
+        if let Some(order) = self.orders.first() {
+            graph.set_order(order.clone());
+        }
+        let provider = self.options.device.provider;
+        let found = Liveness::in_file_order(&graph, provider, &self.base.costs);
+        found.peak - found.fixed
     }
 
     /// The base with further variants.
@@ -297,15 +301,15 @@ impl<'o> Pipeline<'o> {
     /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory.
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
         let fits = |candidate: &Candidate| candidate.need() <= budget;
-        let untouched = Candidate::new(self.original.clone(), self.options);
+        let untouched = Candidate::new(self.original.graph.clone(), self.options);
         if fits(&untouched) || self.options.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
         }
-        let coloured = Candidate::coloured(self.original.clone(), self.options);
+        let coloured = Candidate::coloured(self.original.graph.clone(), self.options);
         if fits(&coloured) {
             return Some(coloured);
         }
-        let mut hidden = self.original.clone();
+        let mut hidden = self.original.graph.clone();
         self.hide(&mut hidden);
         Some(Candidate::coloured(hidden, self.options)).filter(fits)
     }
@@ -323,7 +327,7 @@ impl<'o> Pipeline<'o> {
             None => planner.notes(),
             Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
         };
-        let (original, written, options) = (self.original, &candidate.graph, self.options);
+        let (original, written, options) = (self.original.graph, &candidate.graph, self.options);
         let (verified, summary) = parallel::both(
             || verify_rewritten(original, written, options, budget),
             || self.summary(&candidate, budget, smallest, notes),
@@ -384,7 +388,9 @@ impl<'o> Pipeline<'o> {
         let (mut missed, mut best) = (planned, smallest);
         for _ in 0..SMALLER {
             let between = best.need() - missed;
-            if between <= Bytes((best.need() - self.before.fixed).0 / NARROW) || self.stopped() {
+            if between <= Bytes((best.need() - self.original.liveness.fixed).0 / NARROW)
+                || self.stopped()
+            {
                 break;
             }
             let budget = missed + Bytes(between.0 / 2);
@@ -467,14 +473,13 @@ impl<'o> Pipeline<'o> {
 
     /// The same of a graph with these costs.
     fn time_added(&self, graph: &Graph, costs: &[Cost]) -> u64 {
-        let before = self::costs(self.original, &self.options.device, &self.options.overrides);
-        time(graph, costs).saturating_sub(time(self.original, &before))
+        time_of_all(graph, costs).saturating_sub(self.original.time())
     }
 
     /// Does it add so little that nobody else needs to be asked? Not where barriers, which the search
     /// does not see, are a notable part of that: another plan may need fewer.
     fn is_cheap(&self, candidate: &Candidate) -> bool {
-        let step = time(&candidate.graph, &candidate.costs);
+        let step = time_of_all(&candidate.graph, &candidate.costs);
         let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
         added <= step / CHEAP && (barriers <= added / 8 || barriers <= step / 2_000)
     }
@@ -486,7 +491,10 @@ impl<'o> Pipeline<'o> {
     /// The budget without the reserve, which the graph does not see.
     fn budget(&self, request: BudgetRequest, smallest: impl FnOnce() -> Bytes) -> Bytes {
         let reserve = self.options.reserve;
-        let (fixed, peak) = (self.before.fixed, need(self.original, &self.before));
+        let (fixed, peak) = (
+            self.original.liveness.fixed,
+            need(self.original.graph, &self.original.liveness),
+        );
         let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
         match request {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
@@ -504,7 +512,7 @@ impl<'o> Pipeline<'o> {
         Task {
             graph: &form.graph,
             order: self.orders.first().map_or(&[], Vec::as_slice),
-            sequences: &self.sequences,
+            sequences: &self.original.sequences,
             device: &self.options.device,
             overrides: &self.options.overrides,
             costs: &form.costs,
@@ -621,11 +629,11 @@ impl<'o> Pipeline<'o> {
         mut target: Bytes,
         budget: Bytes,
     ) -> Candidate {
-        let part = Bytes((target - self.before.fixed).0 / ROOM_FOR_BARRIERS);
+        let part = Bytes((target - self.original.liveness.fixed).0 / ROOM_FOR_BARRIERS);
         let mut best = found;
         for _ in 0..FEWER_BARRIERS {
             let (barriers, added) = (self.time_of_barriers(&best), self.added(&best));
-            let step = time(&best.graph, &best.costs);
+            let step = time_of_all(&best.graph, &best.costs);
             if barriers <= added / MANY_BARRIERS || barriers <= step / NOTABLE || self.stopped() {
                 break;
             }
@@ -798,7 +806,7 @@ impl<'o> Pipeline<'o> {
             object: TENSOR,
             provider,
             costs,
-            sequences: &self.sequences,
+            sequences: &self.original.sequences,
             thinning,
         }
     }
@@ -827,9 +835,9 @@ impl<'o> Pipeline<'o> {
         if !self.options.settings.pattern {
             return;
         }
-        let most = time(self.original, &self.costs_of(self.original)) / HIDING;
-        let before = time(graph, &self.costs_of(graph));
-        let peak = self.before.peak - self.before.fixed;
+        let most = self.original.time() / HIDING;
+        let before = time_of_all(graph, &self.costs_of(graph));
+        let peak = self.original.liveness.peak - self.original.liveness.fixed;
         let from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
         let sources = HideSizes::worth(graph, from);
         let hidden = |few: usize| {
@@ -840,7 +848,7 @@ impl<'o> Pipeline<'o> {
                 only: Some(&only),
             }
             .run(&mut hidden);
-            let added = time(&hidden, &self.costs_of(&hidden)) - before;
+            let added = time_of_all(&hidden, &self.costs_of(&hidden)) - before;
             (added <= most).then_some(hidden)
         };
         // With all of them, or else the most that takes no longer; that more takes longer is nearly always so.
@@ -886,19 +894,20 @@ impl<'o> Pipeline<'o> {
         };
         let recomputes = |id: &&NodeId| mirror_number(candidate.graph.node(**id)).is_some();
         let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
-        let costs = costs(self.original, &self.options.device, &self.options.overrides);
-        let time_before = time(self.original, &costs);
-        let time_added = time(&candidate.graph, &candidate.costs).saturating_sub(time_before);
+        let original = self.original;
+        let time_before = original.time();
+        let time_added =
+            time_of_all(&candidate.graph, &candidate.costs).saturating_sub(time_before);
         let room = budget - frame(&form.graph);
         let order = order_of_first_computations(candidate, &form);
         let task = self.task_in(&form, None);
         let reordered = task.search(&order).without_copies();
         let relaxed = task.relaxed_search(&order);
-        let longer = i128::from(time(&form.graph, &form.costs)) - i128::from(time_before);
+        let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
         Summary {
             budget: budget + reserve,
-            fixed: self.before.fixed + reserve,
-            before: describe(self.original, &self.before, reserve),
+            fixed: self.original.liveness.fixed + reserve,
+            before: describe(original.graph, &original.liveness, reserve),
             after: candidate.peak(reserve),
             executions: candidate.executions(reserve),
             smallest_peak: smallest.min(candidate.need()) + reserve,
@@ -910,11 +919,15 @@ impl<'o> Pipeline<'o> {
                 .fold(0, u64::saturating_add),
             reordered_peak: reordered.predicted_peak + frame(&form.graph) + reserve,
             lower_bound: self.lower_bound(&relaxed, room, time_added, longer),
-            reserved_before: reserved_in_default_order(self.original, &costs, self.options),
+            reserved_before: reserved_in_default_order(
+                original.graph,
+                &original.costs,
+                self.options,
+            ),
             reserved_after: candidate.reserved(self.options),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
-            nodes_before: self.original.order().len(),
+            nodes_before: original.graph.order().len(),
             nodes_after: candidate.graph.order().len(),
             variants: self.names(candidate),
             convolutions: None,
@@ -932,13 +945,13 @@ impl<'o> Pipeline<'o> {
     /// The nodes that are replaced in the candidate, by name, and by which variant.
     fn names(&self, candidate: &Candidate) -> Vec<(String, &'static str)> {
         // A graph that fits as it is comes back as it is.
-        if candidate.graph == *self.original {
+        if candidate.graph == *self.original.graph {
             return Vec::new();
         }
         let mut all: Choices = self.decided.clone();
         all.extend(&candidate.variants);
         all.sort_by_key(|&(id, _)| id);
-        let name = |id: NodeId| self.original.node(id).name.clone();
+        let name = |id: NodeId| self.original.graph.node(id).name.clone();
         all.iter().map(|&(id, v)| (name(id), v.name)).collect()
     }
 
@@ -974,12 +987,6 @@ fn has_sums(known: &Summary) -> bool {
 /// A hair's breadth: peaks that differ by less are as good as the same.
 fn hair(peak: Bytes) -> Bytes {
     Bytes(peak.0 / 500)
-}
-
-/// Nanoseconds of all nodes.
-fn time(graph: &Graph, costs: &[Cost]) -> u64 {
-    let times = graph.order().iter().map(|id| costs[id.index()].time.0);
-    times.fold(0, u64::saturating_add)
 }
 
 /// This program's own strategy: the cheapest that the searches find, one for each order.
@@ -1087,6 +1094,7 @@ fn order_of_first_computations(candidate: &Candidate, form: &Form) -> Vec<NodeId
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimize::need::in_default_order;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
     use crate::transform::infer_shapes::InferShapes;
@@ -1098,7 +1106,8 @@ mod tests {
             let graph = random_training_graph(seed, 150);
             let options = options(Strategy::Auto, BudgetRequest::Smallest);
             let nothing = Choices::new();
-            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let original = Original::of(&graph, &options);
+            let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
             let task = pipeline.task();
             let own = Box::new(Searches::new(&task, &pipeline.orders));
             let mut planner = Portfolio::new(&task, own, &pipeline.orders);
@@ -1119,10 +1128,11 @@ mod tests {
             let graph = random_training_graph(seed, 400);
             let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(part));
             let nothing = Choices::new();
-            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let original = Original::of(&graph, &options);
+            let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
             let task = pipeline.task();
             let mut planner = Searches::new(&task, &pipeline.orders);
-            let budget = pipeline.budget(options.budget, Bytes::ZERO);
+            let budget = pipeline.budget(options.budget, || Bytes::ZERO);
             let target = budget - pipeline.spare();
             let mut plan = |target| planner.cheaper(target, u64::MAX);
             let Ok(found) = pipeline.planned(&mut plan, target, None, budget, u64::MAX) else {
@@ -1141,7 +1151,8 @@ mod tests {
         let graph = random_training_graph(3, 150);
         let options = options(Strategy::Auto, BudgetRequest::Smallest);
         let nothing = Choices::new();
-        let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let plan = Searches::new(&pipeline.task(), &pipeline.orders)
             .smallest()
             .expect("a plan");
@@ -1182,7 +1193,8 @@ mod tests {
             let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
             options.settings = RuntimeSettings::DEFAULT;
             let nothing = Choices::new();
-            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let original = Original::of(&graph, &options);
+            let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
             let mut hidden = graph.clone();
             pipeline.hide(&mut hidden);
             assert_eq!(hidden != graph, hides, "{nodes}");
@@ -1196,13 +1208,14 @@ mod tests {
             let graph = random_training_graph(seed, 40);
             let options = options(Strategy::Auto, BudgetRequest::Smallest);
             let nothing = Choices::new();
-            let pipeline = Pipeline::new(&graph, nothing.clone(), &nothing, &options);
+            let original = Original::of(&graph, &options);
+            let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
             let least = pipeline.run(&[BudgetRequest::Smallest]).expect("a row");
             let Some(Ok(least)) = least.into_iter().next() else {
                 continue;
             };
             let least = least.summary.smallest_peak;
-            let more = pipeline.before.peak_with_objects() - least;
+            let more = original.liveness.peak_with_objects() - least;
             let budget = |part| BudgetRequest::Bytes(least + Bytes(more.0 * part / 4));
             for found in pipeline.run(&[0, 1, 2].map(budget)).expect("rows") {
                 let Ok(found) = found else {

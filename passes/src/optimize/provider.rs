@@ -8,7 +8,7 @@ use super::convolutions::name_algorithms;
 use super::need::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
 use crate::analysis::algorithms::{Choice, timed};
-use crate::analysis::cost::costs;
+use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
 use crate::graph::Graph;
 use crate::operators::Provider;
@@ -81,8 +81,7 @@ fn may_differ(found: &Optimized, options: &Options) -> bool {
 /// What a step of `graph` takes, in nanoseconds.
 fn step(graph: &Graph, options: &Options) -> u64 {
     let costs = costs(graph, &options.device, &options.overrides);
-    let times = graph.order().iter().map(|id| costs[id.index()].time.0);
-    times.fold(0, u64::saturating_add)
+    time_of_all(graph, &costs)
 }
 
 /// The same budget whatever the convolutions take: parts are parts of the peak with the fastest.

@@ -146,6 +146,7 @@ fn a_budget_below_the_files_own_peak_is_refused() {
         error,
         NotEnforceable {
             reached: Bytes(500),
+            by_fewer: false,
             budget: Bytes(499)
         }
     );

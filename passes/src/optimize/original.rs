@@ -1,0 +1,62 @@
+//! The unmodified graph, and what is known of it before anything is planned.
+
+use std::sync::OnceLock;
+
+use super::Options;
+use super::need::in_default_order;
+use crate::analysis::cost::{Cost, costs, time_of_all};
+use crate::analysis::liveness::Liveness;
+use crate::analysis::sequences::sequences;
+use crate::graph::{Graph, NodeId};
+use crate::operators::Provider;
+use crate::search::first_orders;
+
+pub(super) struct Original<'g> {
+    pub(super) graph: &'g Graph,
+    /// By node id.
+    pub(super) costs: Vec<Cost>,
+    /// What it needs in DEFAULT order.
+    pub(super) liveness: Liveness,
+    /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
+    pub(super) sequences: Vec<(NodeId, NodeId)>,
+    provider: Provider,
+    orders: OnceLock<Vec<Vec<NodeId>>>,
+}
+
+impl<'g> Original<'g> {
+    /// For the device and the settings in `options`.
+    pub(super) fn of(graph: &'g Graph, options: &Options) -> Original<'g> {
+        let costs = costs(graph, &options.device, &options.overrides);
+        let liveness = in_default_order(graph, &costs, options);
+        Original {
+            graph,
+            sequences: sequences(graph, &liveness.order),
+            costs,
+            liveness,
+            provider: options.device.provider,
+            orders: OnceLock::new(),
+        }
+    }
+
+    /// Nanoseconds of all its nodes.
+    pub(super) fn time(&self) -> u64 {
+        time_of_all(self.graph, &self.costs)
+    }
+
+    /// The orders of first computations that are worth a look, the best first; never empty.
+    pub(super) fn orders(&self) -> &[Vec<NodeId>] {
+        self.orders
+            .get_or_init(|| self.orders_of(self.graph, &self.costs))
+    }
+
+    /// Those of the same graph with variants; `costs` by node id.
+    pub(super) fn orders_of(&self, varied: &Graph, costs: &[Cost]) -> Vec<Vec<NodeId>> {
+        let mut orders = first_orders(varied, self.provider, costs, &self.sequences);
+        // The runtime makes them initializers, so the simulation lets them stand anywhere.
+        let is_computed = |id: &NodeId| !varied.node(*id).is("", "Constant");
+        for order in &mut orders {
+            order.sort_by_key(is_computed);
+        }
+        orders
+    }
+}
