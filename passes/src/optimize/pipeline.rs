@@ -35,6 +35,9 @@ const ATTEMPTS: usize = 6;
 /// How often barriers are chosen anew because they leave another room than they were chosen for.
 const CORRECTIONS: usize = 4;
 
+/// Where a plan needs many barriers, these have about one output for so many nodes.
+const NODES_FOR_OUTPUT: u64 = 4;
+
 /// How often a smaller budget than what is reached is tried for the smallest peak.
 const SMALLER: usize = 5;
 
@@ -254,7 +257,7 @@ impl<'o> Pipeline<'o> {
         may: &dyn Fn(NodeId, &Variant) -> bool,
     ) -> ilp::Joint {
         let budget = self.budget(budget, || Bytes::ZERO);
-        let room = budget - self.spare();
+        let room = budget - self.framed();
         ilp::implementations(&self.task(), room, may)
     }
 
@@ -264,8 +267,14 @@ impl<'o> Pipeline<'o> {
     }
 
     /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.
-    fn spare(&self) -> Bytes {
+    fn framed(&self) -> Bytes {
         Bytes(frame(&self.base.graph).0 * 9 / 8)
+    }
+
+    /// The same, and what barriers pass on, which lives to the end of the step.
+    fn spare(&self) -> Bytes {
+        let outputs = self.base.graph.order().len() as u64 / NODES_FOR_OUTPUT;
+        self.framed() + Bytes(TENSOR.0 * outputs)
     }
 
     fn fit(
@@ -395,7 +404,7 @@ impl<'o> Pipeline<'o> {
             }
             let budget = missed + Bytes(between.0 / 2);
             let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
-            let target = budget - self.spare();
+            let target = budget - self.framed();
             match self.planned(&mut start, target, None, budget, u64::MAX) {
                 Ok(found) if found.need() < best.need() => best = found,
                 _ => missed = budget,
@@ -1133,7 +1142,8 @@ mod tests {
             let task = pipeline.task();
             let mut planner = Searches::new(&task, &pipeline.orders);
             let budget = pipeline.budget(options.budget, || Bytes::ZERO);
-            let target = budget - pipeline.spare();
+            // As if what barriers pass on took none.
+            let target = budget - pipeline.framed();
             let mut plan = |target| planner.cheaper(target, u64::MAX);
             let Ok(found) = pipeline.planned(&mut plan, target, None, budget, u64::MAX) else {
                 continue;
