@@ -376,25 +376,27 @@ impl<'o> Pipeline<'o> {
         planner: &mut dyn Planner,
         rivals: Option<&mut Rivals<'_>>,
     ) -> Result<(Plan, Candidate), String> {
-        let (least, smallest) = self.smallest_of(planner.smallest_few()?);
+        let plans = planner.smallest_few()?;
+        let planned = plans.iter().map(|plan| plan.predicted_peak).min();
+        let (least, smallest) = self.smallest_of(plans);
         let Some(rivals) = rivals else {
             return Ok((least, smallest));
         };
         let smallest = self.smaller(smallest, rivals);
-        let smallest = self.planned_for_less(planner, &least, smallest);
+        let smallest = self.planned_for_less(planner, planned.unwrap_or_default(), smallest);
         Ok((least, smallest))
     }
 
     /// `smallest`, or what needs less because it is planned for a smaller budget: the search for the smallest peak knows
-    /// nothing of barriers, and where many are needed another plan takes less with them.
+    /// nothing of barriers, and where many are needed another plan takes less with them. `planned` is the smallest peak of
+    /// a plan without any.
     fn planned_for_less(
         &self,
         planner: &mut dyn Planner,
-        least: &Plan,
+        planned: Bytes,
         smallest: Candidate,
     ) -> Candidate {
-        let planned = least.predicted_peak + frame(&self.base.graph);
-        let (mut missed, mut best) = (planned, smallest);
+        let (mut missed, mut best) = (planned + frame(&self.base.graph), smallest);
         for _ in 0..SMALLER {
             let between = best.need() - missed;
             if between <= Bytes((best.need() - self.original.liveness.fixed).0 / NARROW)
@@ -1121,9 +1123,10 @@ mod tests {
             let own = Box::new(Searches::new(&task, &pipeline.orders));
             let mut planner = Portfolio::new(&task, own, &pipeline.orders);
             let few = planner.smallest_few().expect("plans");
-            let (least, smallest) = pipeline.smallest_of(few);
+            let planned = few.iter().map(|plan| plan.predicted_peak).min();
+            let (_, smallest) = pipeline.smallest_of(few);
             let before = smallest.need();
-            let after = pipeline.planned_for_less(&mut planner, &least, smallest);
+            let after = pipeline.planned_for_less(&mut planner, planned.expect("a plan"), smallest);
             assert!(after.need() <= before, "seed {seed}");
             smaller += usize::from(after.need() < before);
         }
