@@ -397,6 +397,8 @@ impl<'o> Pipeline<'o> {
         smallest: Candidate,
     ) -> Candidate {
         let (mut missed, mut best) = (planned + frame(&self.base.graph), smallest);
+        // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
+        let mut beside = self.framed();
         for _ in 0..SMALLER {
             let between = best.need() - missed;
             if between <= Bytes((best.need() - self.original.liveness.fixed).0 / NARROW)
@@ -405,10 +407,16 @@ impl<'o> Pipeline<'o> {
                 break;
             }
             let budget = missed + Bytes(between.0 / 2);
-            let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
-            let target = budget - self.framed();
-            match self.planned(&mut start, target, None, budget, u64::MAX) {
-                Ok(found) if found.need() < best.need() => best = found,
+            let mut last = Bytes::ZERO;
+            let mut start = |target| {
+                last = target;
+                planner.start(target).ok_or(Unplanned::TooSlow)
+            };
+            let found = self.planned(&mut start, budget - beside, None, budget, u64::MAX);
+            match found {
+                Ok(found) if found.need() < best.need() => {
+                    (best, beside) = (found, budget - last);
+                }
                 _ => missed = budget,
             }
         }
@@ -679,8 +687,8 @@ impl<'o> Pipeline<'o> {
         // What there was a plan for.
         let mut reached = None;
         for _ in 0..ATTEMPTS {
-            let plan = match plan(target) {
-                Ok(plan) => plan,
+            let (plan, is_least) = match plan(target) {
+                Ok(plan) => (plan, false),
                 // Too much less was asked for.
                 Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > target) => {
                     let between = reached
@@ -696,7 +704,7 @@ impl<'o> Pipeline<'o> {
                     if smallest.predicted_peak >= budget {
                         return Err(Missed::TooLarge);
                     }
-                    smallest
+                    (smallest, true)
                 }
                 Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
                 Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
@@ -707,6 +715,8 @@ impl<'o> Pipeline<'o> {
             }
             match self.enforced(graph, &costs, &plan, budget) {
                 Ok(candidate) => return Ok(candidate),
+                // There is none for less.
+                Err(_) if is_least => return Err(Missed::TooLarge),
                 // Less than the same plan needs, or it is found again; and a little less than that, as its barriers
                 // are others, which may be too little the more often.
                 Err(excess) => {
