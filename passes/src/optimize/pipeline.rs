@@ -1198,6 +1198,32 @@ mod tests {
     }
 
     #[test]
+    fn nothing_more_is_asked_once_the_smallest_plan_misses_the_budget() {
+        let graph = random_training_graph(3, 150);
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let least = Searches::new(&pipeline.task(), &pipeline.orders)
+            .smallest()
+            .expect("a plan");
+        // As if it needed nothing; then it does not fit where it is enforced.
+        let budget = Bytes(least.predicted_peak.0 / 2);
+        let promising = Plan {
+            predicted_peak: Bytes::ZERO,
+            ..least
+        };
+        let mut asked = 0;
+        let mut answer = |_| {
+            asked += 1;
+            Err(Unplanned::TooLarge(promising.clone()))
+        };
+        let found = pipeline.planned(&mut answer, budget, None, budget, u64::MAX);
+        assert!(matches!(found, Err(Missed::TooLarge)));
+        assert_eq!(asked, 1);
+    }
+
+    #[test]
     fn sizes_are_hidden_where_less_is_needed_then() {
         let whole = "a = Relu(x) y = ReduceMean <axes = [1]> (a) d = Relu(z) v = Exp(d)";
         // What follows from the first result is known again, since w is: the block is as large, and a besides.
