@@ -30,6 +30,8 @@ pub(crate) struct Allocation {
     pub(crate) buffers: Vec<Buffer>,
     /// The memory pattern's block, there from the beginning to the end: bytes.
     pub(crate) pattern: Option<u64>,
+    /// What lies in the block, and when it is in use.
+    pub(crate) inside: Vec<Buffer>,
     /// What the runtime keeps beside the block to find things in it: bytes.
     pub(crate) tables: u64,
     /// How many tensor objects there are at each step.
@@ -143,6 +145,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|_| true),
             pattern: None,
+            inside: Vec::new(),
             tables: 0,
             objects: self.objects(),
         }
@@ -290,6 +293,7 @@ impl<'s> Planner<'s> {
             let owner = owner as usize;
             shapes.resolved[owner] && !self.skeleton.output[owner]
         };
+        // What nobody reads stays to the end.
         let mut released: Vec<Vec<u32>> = vec![Vec::new(); self.order.len()];
         for (place, planned) in self.planned.iter().enumerate() {
             if let Some(read) = planned.read.filter(|_| inside(planned.owner)) {
@@ -311,9 +315,7 @@ impl<'s> Planner<'s> {
             while let Some(planned) = self.planned.get(next).filter(|p| p.first as usize == step) {
                 if inside(planned.owner) {
                     let size = self.skeleton.size[planned.owner as usize];
-                    // What nobody reads stays to the end.
-                    let last = planned.read.unwrap_or(NONE);
-                    pattern.place(next as u32, size, (planned.first, last));
+                    pattern.place(next as u32, size);
                 }
                 next += 1;
             }
@@ -324,6 +326,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|owner| !inside(owner)),
             pattern: Some(pattern.size()),
+            inside: self.buffers(inside),
             tables: pattern::tables(known, placed),
             objects: self.objects(),
         }

@@ -4,9 +4,11 @@
 //! ask for it, its memory pattern, in `pattern`. What the caller owns is there from the
 //! beginning to the end.
 
-use super::allocation::{self, Allocation};
+use super::allocation::{self, Allocation, Buffer};
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
+use super::settings::RuntimeSettings;
+use super::shapes::Shapes;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
@@ -164,35 +166,103 @@ pub(crate) fn profile_of(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
     profile(skeleton, order, &allocation::lean(skeleton, order))
 }
 
-/// The same, with `object` for each tensor's object.
-pub(crate) fn profile_with_objects(skeleton: &Skeleton, order: &[u32], object: u64) -> Vec<u64> {
-    let allocation = allocation::lean(skeleton, order);
-    let needs = profile(skeleton, order, &allocation).into_iter();
-    needs
-        .zip(&allocation.objects)
-        .map(|(need, &objects)| need.saturating_add(object.saturating_mul(objects)))
-        .collect()
+/// What one run needs, without what the caller owns: what lies beside the memory pattern's block and what lies in it.
+pub(crate) struct Needs {
+    /// By step: beside the block, tensors' objects included.
+    pub(crate) beside: Vec<u64>,
+    /// By step: what of the block is in use; nothing without a block.
+    pub(crate) inside: Vec<u64>,
+    /// The block, which is there at every step, and what is kept to find things in it.
+    pub(crate) block: u64,
+}
+
+impl Needs {
+    /// Lean, or with these settings in a graph of which the runtime knows these shapes; `object` is for each tensor's
+    /// object.
+    pub(crate) fn of(
+        skeleton: &Skeleton,
+        order: &[u32],
+        settings: Option<(RuntimeSettings, &Shapes)>,
+        object: u64,
+    ) -> Needs {
+        let allocation = match settings {
+            Some((settings, shapes)) => allocation::allocate(skeleton, shapes, order, settings),
+            None => allocation::lean(skeleton, order),
+        };
+        let beside = beside_block(skeleton, order, &allocation, 0).zip(&allocation.objects);
+        let beside =
+            beside.map(|(need, &objects)| need.saturating_add(object.saturating_mul(objects)));
+        let steps = if allocation.inside.is_empty() {
+            0
+        } else {
+            order.len()
+        };
+        let inside = live(skeleton, &allocation.inside, steps);
+        Needs {
+            beside: beside.collect(),
+            inside: inside.map(|(_, live)| bytes(live)).collect(),
+            block: allocation
+                .pattern
+                .unwrap_or(0)
+                .saturating_add(allocation.tables),
+        }
+    }
+
+    /// The most that any step needs.
+    pub(crate) fn most(&self) -> u64 {
+        let beside = self.beside.iter().copied().max().unwrap_or(0);
+        self.block.saturating_add(beside)
+    }
 }
 
 pub(super) fn profile(skeleton: &Skeleton, order: &[u32], allocation: &Allocation) -> Vec<u64> {
-    let mut allocated = vec![0i128; order.len() + 1];
+    let block = allocation.pattern.unwrap_or(0);
+    beside_block(skeleton, order, allocation, block).collect()
+}
+
+/// By step: what is needed beside the memory pattern's block, and `block` bytes.
+fn beside_block(
+    skeleton: &Skeleton,
+    order: &[u32],
+    allocation: &Allocation,
+    block: u64,
+) -> impl Iterator<Item = u64> {
+    let block = i128::from(block);
+    let live = live(skeleton, &allocation.buffers, order.len());
+    order.iter().zip(live).map(move |(&node, (before, live))| {
+        let node = node as usize;
+        let early = before + i128::from(skeleton.early[node]);
+        bytes(block + early.max(live + i128::from(skeleton.workspace[node])))
+    })
+}
+
+/// By step: the bytes of the buffers that are there before its results are, and with them.
+fn live(
+    skeleton: &Skeleton,
+    buffers: &[Buffer],
+    steps: usize,
+) -> impl Iterator<Item = (i128, i128)> {
+    let mut allocated = vec![0i128; steps + 1];
     let mut freed = allocated.clone();
-    for buffer in &allocation.buffers {
+    for buffer in buffers {
         let size = i128::from(skeleton.size[buffer.owner as usize]);
         allocated[buffer.first] += size;
         freed[buffer.last + 1] += size;
     }
-    let mut live = i128::from(allocation.pattern.unwrap_or(0));
-    let steps = order.iter().zip(allocated.iter().zip(&freed));
-    let needs = steps.map(|(&node, (allocated, freed))| {
-        let node = node as usize;
-        live -= freed;
-        let early = live + i128::from(skeleton.early[node]);
-        live += allocated;
-        let most = early.max(live + i128::from(skeleton.workspace[node]));
-        u64::try_from(most).unwrap_or(u64::MAX)
-    });
-    needs.collect()
+    allocated.truncate(steps);
+    let mut live = 0;
+    allocated
+        .into_iter()
+        .zip(freed)
+        .map(move |(allocated, freed)| {
+            let before = live - freed;
+            live = before + allocated;
+            (before, live)
+        })
+}
+
+fn bytes(need: i128) -> u64 {
+    u64::try_from(need).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

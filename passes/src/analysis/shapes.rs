@@ -25,6 +25,12 @@ pub(crate) struct Shapes {
 }
 
 impl Shapes {
+    /// Takes in one more tensor, which forwards what another has.
+    pub(crate) fn forward(&mut self, tensor: u32) {
+        self.class.push(self.class[tensor as usize]);
+        self.resolved.push(self.resolved[tensor as usize]);
+    }
+
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`].
     pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Shapes {
         let bound = bound_symbols(graph);

@@ -23,8 +23,6 @@ pub(super) struct Candidate {
     worst: Liveness,
     /// What it needs in each way of running it, without the reserve.
     executions: Vec<Execution>,
-    /// The largest need of tensors and their objects, were the settings lean.
-    lean: Bytes,
 }
 
 impl Candidate {
@@ -54,34 +52,18 @@ impl Candidate {
         let worst = all
             .max_by_key(|liveness| need(&graph, liveness))
             .unwrap_or_else(|| Liveness::in_file_order(&graph, options.device.provider, &costs));
-        let lean = match options.settings {
-            RuntimeSettings::LEAN => worst.peak_with_objects(),
-            _ => executions
-                .simulate(RuntimeSettings::LEAN)
-                .iter()
-                .map(|(_, liveness)| liveness.peak_with_objects())
-                .max()
-                .unwrap_or(worst.peak),
-        };
         Candidate {
             graph,
             costs,
             variants: Choices::new(),
             worst,
             executions: by_level,
-            lean,
         }
     }
 
     /// The largest need: of both orders, with and without the runtime's optimizations.
     pub(super) fn need(&self) -> Bytes {
         need(&self.graph, &self.worst)
-    }
-
-    /// What it needs beyond what barriers are chosen for: the runtime's frame, and what its
-    /// settings add.
-    pub(super) fn extra(&self) -> Bytes {
-        self.need() - self.lean
     }
 
     /// What the arena reserves, should there be one: the largest of every way of running it.

@@ -596,9 +596,9 @@ impl<'o> Pipeline<'o> {
             let candidate = enforced.is_ok().then(|| self.candidate(graph, plan))?;
             (candidate.need() < smallest.need()).then_some(candidate)
         };
-        let provider = self.options.device.provider;
-        let planned = Liveness::in_file_order(&graph, provider, &costs).peak;
-        let (mut missed, mut reached) = (planned, smallest.need() - smallest.extra());
+        let planned = self.enforce(Bytes::ZERO, &costs, Thinning::Quick);
+        let mut missed = planned.planned_peak(&graph);
+        let mut reached = smallest.need() - frame(&smallest.graph);
         let mut less = None;
         for _ in 0..CORRECTIONS {
             let budget = missed + Bytes((reached - missed).0 / 2);
@@ -629,7 +629,7 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         below: u64,
     ) -> Result<Candidate, Missed> {
-        let target = (budget - self.spare()).min(self.room(planner, budget));
+        let target = self.room(planner, budget);
         let mut plan = |target| planner.cheaper(target, below);
         let found = self.planned(&mut plan, target, least, budget, below)?;
         // A published strategy's plan is written as it is.
@@ -731,26 +731,24 @@ impl<'o> Pipeline<'o> {
         Err(Missed::TooLarge)
     }
 
-    /// What is left of the budget beside what the runtime's settings add to a plan, as a quick one tells: the
-    /// search, which knows none of it, need not be asked twice then.
+    /// What is left of the budget beside what barriers take and what the runtime's settings add to a plan in its own
+    /// order, as a quick one tells: the search, which knows none of it, need not be asked twice then.
     fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
+        let room = budget - self.spare();
         if self.options.settings == RuntimeSettings::LEAN {
-            return budget;
+            return room;
         }
-        let Some(plan) = planner.sketch(budget - self.spare()) else {
-            return budget;
+        let Some(plan) = planner.sketch(room) else {
+            return room;
         };
-        let (mut graph, costs) = self.apply(&plan);
-        let enforce = self.enforce(budget - frame(&graph), &costs, Thinning::Quick);
-        match enforce.run(&mut graph) {
-            Ok(_) => {
-                let sketched = self.candidate(graph, &plan);
-                let extra = sketched.extra();
-                let matters = sketched.need() > budget || extra <= Bytes(budget.0 / SLIGHT);
-                budget - Bytes(extra.0 * u64::from(matters))
-            }
-            Err(_) => budget,
-        }
+        let (graph, costs) = self.apply(&plan);
+        let enforce = self.enforce(budget, &costs, Thinning::Quick);
+        let provider = self.options.device.provider;
+        let lean = Liveness::in_file_order(&graph, provider, &costs).peak_with_objects();
+        let planned = enforce.planned_peak(&graph);
+        let extra = planned - lean;
+        let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
+        room - Bytes(extra.0 * u64::from(matters))
     }
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
@@ -767,34 +765,29 @@ impl<'o> Pipeline<'o> {
             enforce.run(&mut graph)?;
             Ok(self.candidate(graph, plan))
         };
-        let planned = || {
-            let provider = self.options.device.provider;
-            Liveness::in_file_order(&graph, provider, costs).peak_with_objects()
-        };
+        let planned = self.enforce(budget, costs, Thinning::Quick);
+        let planned = planned.planned_peak(&graph);
         let mut room = budget - frame(&graph);
+        if planned > room {
+            // Barriers do not help where it is too large in its own order.
+            return Err(planned - room);
+        }
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None);
         for look in 0..=CORRECTIONS {
             let candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
                 Err(missed @ NotEnforceable { by_fewer, .. }) => {
-                    let (excess, alone) = (missed.reached - room, planned() - room);
-                    if thinning == Thinning::Quick && by_fewer && alone == Bytes::ZERO {
+                    if thinning == Thinning::Quick && by_fewer {
                         // Where every byte counts, needless barriers do.
                         thinning = Thinning::Thorough;
                         continue;
                     }
-                    // Of a plan that needs too much without any barriers only that is known to be too much.
-                    let excess = if alone > Bytes::ZERO {
-                        alone.min(excess)
-                    } else {
-                        excess
-                    };
-                    return fits.ok_or(excess);
+                    return fits.ok_or(missed.reached - room);
                 }
             };
-            // The barriers' own tensors take some room as well, and the settings may.
-            let left = budget - candidate.extra();
+            // The barriers' own tensors have their places in the frame as well.
+            let left = budget - frame(&candidate.graph);
             let less = (room - Bytes(1)).min(left);
             match (candidate.need() <= budget, thinning) {
                 (true, Thinning::Thorough) => return Ok(candidate),
@@ -802,7 +795,7 @@ impl<'o> Pipeline<'o> {
                     (fits, thinning) = (Some(candidate), Thinning::Thorough);
                     room = room.min(left);
                 }
-                // The first look tells what the settings add.
+                // The first look tells how much that is.
                 (false, Thinning::Quick) if look == 0 => room = less,
                 // Where every byte counts, needless barriers do.
                 (false, _) => (room, thinning) = (less, Thinning::Thorough),
@@ -812,7 +805,7 @@ impl<'o> Pipeline<'o> {
             return Ok(candidate);
         }
         // As much as the plan needs more than its barriers left room for.
-        Err(planned() - room)
+        Err(planned - room)
     }
 
     fn enforce<'c>(
@@ -826,6 +819,7 @@ impl<'o> Pipeline<'o> {
             budget,
             object: TENSOR,
             provider,
+            settings: self.options.settings,
             costs,
             sequences: &self.original.sequences,
             thinning,

@@ -8,6 +8,7 @@ use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
+use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
@@ -78,6 +79,7 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
         budget,
         object: Bytes::ZERO,
         provider: CPU,
+        settings: RuntimeSettings::LEAN,
         costs: &costs(&graph),
         sequences: &in_sequence(original),
         thinning: Thinning::Thorough,

@@ -8,7 +8,10 @@
 //!
 //! A barrier at every node makes any order a chain. Most are not needed: barriers are added where
 //! the simulated order exceeds the budget, then taken out again while both simulated orders still
-//! fit, and in the end each waits for no more nodes than it has to.
+//! fit, and in the end each waits for no more nodes than it has to. What fits is what the runtime's settings make of an
+//! order: its memory pattern and the buffers that it uses again take more where nodes run as they please.
+//!
+//! [`ColourShapes`]: super::colour_shapes::ColourShapes
 
 mod blame;
 mod choice;
@@ -19,6 +22,7 @@ use std::collections::HashMap;
 
 use crate::analysis::cost::Cost;
 use crate::analysis::liveness;
+use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
@@ -39,6 +43,8 @@ pub struct EnforceOrder<'c> {
     pub object: Bytes,
     /// Who runs the graph.
     pub provider: Provider,
+    /// How it uses memory. Dimensions get names afterwards ([`ColourShapes`]), unless both settings are off.
+    pub settings: RuntimeSettings,
     /// By node id.
     pub costs: &'c [Cost],
     /// Pairs of nodes of which the first has to run before the second in every order.
@@ -77,7 +83,7 @@ impl Pass for EnforceOrder<'_> {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, NotEnforceable> {
         let fixed = liveness::fixed_bytes(graph);
-        let placement = Placement::new(graph, self.provider, self.costs);
+        let placement = self.placement(graph);
         let choice = Choice::new(&placement, graph, self, (self.budget - fixed).0);
         let barriers = choice.choose().map_err(|missed| NotEnforceable {
             reached: fixed + Bytes(missed.peak),
@@ -97,18 +103,29 @@ impl EnforceOrder<'_> {
     /// The peak with a barrier before every node: what the file's order itself needs,
     /// as far as barriers can enforce it.
     pub fn smallest_peak(&self, graph: &Graph) -> Bytes {
-        let placement = Placement::new(graph, self.provider, self.costs);
+        let placement = self.placement(graph);
         liveness::fixed_bytes(graph) + Bytes(self.smallest(&placement, graph))
+    }
+
+    /// What the file's order itself needs, without any barriers.
+    pub fn planned_peak(&self, graph: &Graph) -> Bytes {
+        let placement = self.placement(graph);
+        let choice = Choice::new(&placement, graph, self, 0);
+        liveness::fixed_bytes(graph) + Bytes(choice.planned().most)
     }
 
     /// Inserts barriers as the pass does, for [`EnforceOrder::smallest_peak`] instead of its budget.
     pub fn run_in_smallest_peak(&self, graph: &mut Graph) {
-        let placement = Placement::new(graph, self.provider, self.costs);
+        let placement = self.placement(graph);
         let peak = self.smallest(&placement, graph);
         // It fits by construction; if not, the simulation of the graph tells.
         if let Ok(barriers) = Choice::new(&placement, graph, self, peak).choose() {
             insert(graph, &barriers);
         }
+    }
+
+    fn placement(&self, graph: &Graph) -> Placement {
+        Placement::new(graph, self.provider, self.costs, self.settings)
     }
 
     /// Without what the caller owns.

@@ -6,7 +6,6 @@ use super::placement::Placement;
 pub(super) struct Blame<'r> {
     pub(super) placement: &'r Placement,
     pub(super) run: &'r Run,
-    pub(super) budget: u64,
 }
 
 impl Blame<'_> {
@@ -22,16 +21,16 @@ impl Blame<'_> {
         all
     }
 
-    /// Fewer of them that may do: where the budget is exceeded, the first that is `free` in every stretch; and of what
-    /// ran too early, whoever reads nothing that did.
-    pub(super) fn few(&self, free: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// Fewer of them that may do: where the budget is exceeded, the first that is `free` in every stretch of at most so many
+    /// steps; and of what ran too early, whoever reads nothing that did.
+    pub(super) fn few(&self, stretch: usize, free: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut few: Vec<u32> = self.run.broken.into_iter().collect();
-        let (mut last, mut found) = (None, false);
+        let (mut first, mut next, mut found) = (0, 0, false);
         for step in self.exceeding() {
-            if last.is_none_or(|last| last + 1 < step) {
-                found = false;
+            if step > next || step - first >= stretch {
+                (first, found) = (step, false);
             }
-            last = Some(step);
+            next = step + 1;
             let position = self.run.wanted[step];
             if !found && free(position) {
                 found = true;
@@ -53,7 +52,7 @@ impl Blame<'_> {
         let mut most = 0;
         for (step, &position) in self.run.wanted.iter().enumerate() {
             late[position as usize] |= position < most;
-            if self.exceeds(step) {
+            if self.run.exceeds[step] {
                 most = most.max(position);
             }
         }
@@ -77,11 +76,7 @@ impl Blame<'_> {
     }
 
     fn exceeding(&self) -> impl Iterator<Item = usize> {
-        (0..self.run.profile.len()).filter(|&step| self.exceeds(step))
-    }
-
-    fn exceeds(&self, step: usize) -> bool {
-        self.run.profile[step] > self.budget
+        (0..self.run.exceeds.len()).filter(|&step| self.run.exceeds[step])
     }
 }
 

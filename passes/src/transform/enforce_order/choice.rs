@@ -6,8 +6,10 @@
 
 use std::sync::OnceLock;
 
-use crate::analysis::liveness;
+use crate::analysis::liveness::Needs;
 use crate::analysis::order::{ExecutionOrder, execution_order};
+use crate::analysis::settings::RuntimeSettings;
+use crate::analysis::shapes::Shapes;
 use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 use crate::parallel;
@@ -29,6 +31,9 @@ const QUICK: usize = 24;
 /// ... and at least a thorough one.
 const THOROUGH: usize = 192;
 
+/// So many times barriers are added where each stretch that exceeds the budget begins, before there are more in longer ones.
+const PATIENCE: u32 = 16;
+
 /// In how many groups at most waits are thinned out.
 const GROUPS: usize = 64;
 
@@ -37,12 +42,33 @@ pub(super) struct Choice<'p> {
     /// Positions of which the first has to run before the second.
     sequences: Vec<(u32, u32)>,
     budget: u64,
+    settings: RuntimeSettings,
     /// Bytes that a tensor takes besides its elements.
     object: u64,
     /// Are those of what barriers pass on left out?
     relaxed: bool,
     allowance: usize,
     thinning: usize,
+    planned: OnceLock<Planned>,
+}
+
+/// The most that a run needs, beside the memory pattern's block, in it, and in all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    beside: u64,
+    inside: u64,
+    pub(super) most: u64,
+}
+
+impl Planned {
+    fn of(needs: &Needs) -> Planned {
+        let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
+        Planned {
+            beside: most(&needs.beside),
+            inside: most(&needs.inside),
+            most: needs.most(),
+        }
+    }
 }
 
 /// What no barriers keep within the budget.
@@ -69,8 +95,10 @@ type Effort = super::thinning::Effort<Way>;
 pub(super) struct Run {
     /// By step: the position in the file that the node belongs to; a barrier has its reader's.
     pub(super) wanted: Vec<u32>,
-    /// By step: what it needs.
-    pub(super) profile: Vec<u64>,
+    /// The most that it needs.
+    need: u64,
+    /// By step: would it have to need less for the run to keep to the budget? Nowhere if that does.
+    pub(super) exceeds: Vec<bool>,
     /// The second node of a pair that runs in the wrong sequence.
     pub(super) broken: Option<u32>,
 }
@@ -91,6 +119,7 @@ impl<'p> Choice<'p> {
                 .map(|&(first, second)| (place(first), place(second)))
                 .collect(),
             budget,
+            settings: pass.settings,
             object: pass.object.0,
             relaxed: false,
             allowance: WORK,
@@ -98,6 +127,7 @@ impl<'p> Choice<'p> {
                 Thinning::Quick => THINNING.min(QUICK * placement.len()),
                 Thinning::Thorough => THINNING.max(THOROUGH * placement.len()),
             },
+            planned: OnceLock::new(),
         }
     }
 
@@ -108,12 +138,15 @@ impl<'p> Choice<'p> {
 
     fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, Missed> {
         let mut chosen = vec![false; self.placement.len()];
-        loop {
+        for round in 0.. {
             let runs = self.runs(&self.placement.barriers(&chosen), effort);
             if runs.iter().all(|run| self.is_kept_by(run)) {
                 return Ok(self.fewer(&chosen, effort));
             }
-            if effort.work > self.allowance || !self.add(&runs, &mut chosen, effort) {
+            // Where many are needed, more and more at a time.
+            let halved = u32::saturating_sub(round, PATIENCE);
+            let stretch = self.placement.len().checked_shr(halved).unwrap_or(0).max(1);
+            if effort.work > self.allowance || !self.add(&runs, stretch, &mut chosen, effort) {
                 break;
             }
         }
@@ -143,6 +176,7 @@ impl<'p> Choice<'p> {
         let all = vec![true; self.placement.len()];
         let in_room = |budget| Choice {
             sequences: self.sequences.clone(),
+            planned: self.planned.clone(),
             relaxed: true,
             budget,
             ..*self
@@ -165,13 +199,52 @@ impl<'p> Choice<'p> {
         self.peak_with(&self.placement.barriers(chosen))
     }
 
+    /// What the file's order needs without barriers.
+    pub(super) fn planned(&self) -> &Planned {
+        self.planned.get_or_init(|| {
+            let built = Built::of(self.placement, &[]);
+            let order: Vec<u32> = (0..self.placement.len() as u32).collect();
+            Planned::of(&self.needs(&built, &built.plain.0, &order))
+        })
+    }
+
+    /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much
+    /// as the file's order does at most, beside the block and in it, and half of what that leaves of the budget.
+    fn exceeding(&self, needs: &Needs) -> Vec<bool> {
+        if needs.most() <= self.budget {
+            return vec![false; needs.beside.len()];
+        }
+        if needs.inside.is_empty() {
+            return needs
+                .beside
+                .iter()
+                .map(|&need| need > self.budget)
+                .collect();
+        }
+        let planned = self.planned();
+        let left = (i128::from(self.budget) - i128::from(planned.most)) / 2;
+        let may = |planned: u64, most: u64| {
+            // The largest is always too large.
+            let may = i128::from(planned) + left;
+            may.clamp(0, i128::from(most.saturating_sub(1))) as u64
+        };
+        let most = Planned::of(needs);
+        let (beside, inside) = (
+            may(planned.beside, most.beside),
+            may(planned.inside, most.inside),
+        );
+        let steps = needs.beside.iter().zip(&needs.inside);
+        steps
+            .map(|(&need, &used)| need > beside || used > inside)
+            .collect()
+    }
+
     fn peak_with(&self, barriers: &[Barrier]) -> u64 {
         let built = Built::of(self.placement, barriers);
         let mut ways = built.plain();
         ways.extend(built.optimized());
-        let peak = |way: &Way| self.run(&built, *way).profile.into_iter().max();
-        let peaks = parallel::map(&ways, peak);
-        peaks.into_iter().flatten().max().unwrap_or(0)
+        let needs = parallel::map(&ways, |way| self.run(&built, *way).need);
+        needs.into_iter().max().unwrap_or(0)
     }
 
     /// The first way of running the graph with barriers that exceeds the budget. What did last is looked at first, as
@@ -209,25 +282,31 @@ impl<'p> Choice<'p> {
     }
 
     fn is_kept_by(&self, run: &Run) -> bool {
-        run.broken.is_none() && run.profile.iter().all(|&need| need <= self.budget)
+        run.broken.is_none() && run.need <= self.budget
     }
 
     fn run(&self, built: &Built, way: Way) -> Run {
         let (skeleton, position) = built.form(way);
         let order = execution_order(skeleton, way.1);
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
-        let mut profile = liveness::profile_with_objects(skeleton, &order, self.object);
+        let mut needs = self.needs(built, skeleton, &order);
         if self.relaxed {
             let outputs = built.outputs_of_barriers(&wanted);
-            for (need, outputs) in profile.iter_mut().zip(outputs) {
+            for (need, outputs) in needs.beside.iter_mut().zip(outputs) {
                 *need = need.saturating_sub(self.object * outputs);
             }
         }
         Run {
-            profile,
+            need: needs.most(),
+            exceeds: self.exceeding(&needs),
             broken: self.broken_sequence(&wanted),
             wanted,
         }
+    }
+
+    fn needs(&self, built: &Built, skeleton: &Skeleton, order: &[u32]) -> Needs {
+        let settings = built.shapes.as_ref().map(|shapes| (self.settings, shapes));
+        Needs::of(skeleton, order, settings, self.object)
     }
 
     fn broken_sequence(&self, wanted: &[u32]) -> Option<u32> {
@@ -248,11 +327,14 @@ impl<'p> Choice<'p> {
 
     /// Adds barriers where the simulated orders exceed the budget; few at first. False if all that
     /// could help exist.
-    fn add(&self, runs: &[Run], chosen: &mut Chosen, effort: &Effort) -> bool {
+    fn add(&self, runs: &[Run], stretch: usize, chosen: &mut Chosen, effort: &Effort) -> bool {
         let mut few = Vec::new();
         if effort.work <= self.allowance / 2 {
             for run in runs {
-                few.extend(self.blame(run).few(|position| !chosen[position as usize]));
+                few.extend(
+                    self.blame(run)
+                        .few(stretch, |position| !chosen[position as usize]),
+                );
             }
         }
         let add = |positions: Vec<u32>, chosen: &mut Chosen| {
@@ -272,7 +354,6 @@ impl<'p> Choice<'p> {
         Blame {
             placement: self.placement,
             run,
-            budget: self.budget,
         }
     }
 
@@ -297,7 +378,7 @@ impl<'p> Choice<'p> {
                 places.filter(|&place| !kept[place]).collect::<Vec<_>>()
             };
             let blame = self.blame(&run);
-            let few = places(blame.few(|position| {
+            let few = places(blame.few(usize::MAX, |position| {
                 positions
                     .binary_search(&position)
                     .is_ok_and(|place| !kept[place])
@@ -339,7 +420,7 @@ impl<'p> Choice<'p> {
                 return Trial::Fits;
             };
             let blame = self.blame(&run);
-            let (late, mut early) = (blame.late(), blame.few(|_| true));
+            let (late, mut early) = (blame.late(), blame.few(usize::MAX, |_| true));
             early.sort_unstable();
             let mut places = Vec::new();
             let mut end = 0;
@@ -369,6 +450,7 @@ type Way = (usize, ExecutionOrder);
 struct Built {
     /// With the positions of its nodes in the file.
     plain: (Skeleton, Vec<u32>),
+    shapes: Option<Shapes>,
     /// By position in the file: how many outputs the barrier there has.
     outputs: Vec<u32>,
     optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
@@ -380,8 +462,10 @@ impl Built {
         for barrier in barriers {
             outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
         }
+        let (skeleton, position, shapes) = placement.with_barriers(barriers);
         Built {
-            plain: placement.with_barriers(barriers),
+            plain: (skeleton, position),
+            shapes,
             outputs,
             optimized: OnceLock::new(),
         }

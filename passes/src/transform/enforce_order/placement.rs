@@ -1,9 +1,13 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
 use crate::analysis::cost::Cost;
+use crate::analysis::settings::RuntimeSettings;
+use crate::analysis::shapes::{Shapes, runtime_shapes};
 use crate::analysis::skeleton::{Share, Skeleton};
 use crate::graph::{Graph, Node, NodeId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
+use crate::pass::Pass;
+use crate::transform::colour_shapes::ColourShapes;
 
 /// By position: is there to be a barrier before this node?
 pub(super) type Chosen = Vec<bool>;
@@ -25,6 +29,8 @@ pub(super) struct Barrier {
 /// What barriers would pass through and wait for, by position in the file.
 pub(super) struct Placement {
     base: Skeleton,
+    /// What the runtime knows of shapes, with the names that dimensions get; `None` where it makes no use of it.
+    shapes: Option<Shapes>,
     /// By tensor: the position of its producer.
     producer: Vec<Option<u32>>,
     /// By node: the tensor that a barrier before it would pass through.
@@ -46,7 +52,17 @@ pub(super) fn follows(node: &Node) -> bool {
 }
 
 impl Placement {
-    pub(super) fn new(graph: &Graph, provider: Provider, costs: &[Cost]) -> Placement {
+    pub(super) fn new(
+        graph: &Graph,
+        provider: Provider,
+        costs: &[Cost],
+        settings: RuntimeSettings,
+    ) -> Placement {
+        let coloured = || {
+            let mut coloured = graph.clone();
+            let Ok(_) = ColourShapes { provider }.run(&mut coloured);
+            Shapes::of(&coloured, &runtime_shapes(&coloured))
+        };
         let base = Skeleton::of(graph, provider, costs);
         let uses = Uses::of(graph);
         let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
@@ -95,6 +111,7 @@ impl Placement {
             waitable,
             producer,
             base,
+            shapes: (settings != RuntimeSettings::LEAN).then(coloured),
         }
     }
 
@@ -155,8 +172,12 @@ impl Placement {
     }
 
     /// The skeleton with the barriers in it, and for each of its nodes the position in the file
-    /// that it belongs to (a barrier's is its reader's).
-    pub(super) fn with_barriers(&self, barriers: &[Barrier]) -> (Skeleton, Vec<u32>) {
+    /// that it belongs to (a barrier's is its reader's); and what the runtime knows of shapes there.
+    pub(super) fn with_barriers(
+        &self,
+        barriers: &[Barrier],
+    ) -> (Skeleton, Vec<u32>, Option<Shapes>) {
+        let mut shapes = self.shapes.clone();
         let mut skeleton = Skeleton {
             size: self.base.size.clone(),
             owned: self.base.owned.clone(),
@@ -176,6 +197,9 @@ impl Placement {
                 let writes: Vec<u32> = reads().zip(first..).map(|(_, new)| new).collect();
                 for tensor in reads() {
                     skeleton.size.push(skeleton.size[tensor as usize]);
+                    if let Some(shapes) = &mut shapes {
+                        shapes.forward(tensor);
+                    }
                     skeleton.owned.push(false);
                     skeleton.output.push(false);
                 }
@@ -225,6 +249,6 @@ impl Placement {
             }
             position.push(node as u32);
         }
-        (skeleton, position)
+        (skeleton, position, shapes)
     }
 }

@@ -49,6 +49,7 @@ fn enforced(
         budget: Bytes(budget),
         object: Bytes::ZERO,
         provider: CPU,
+        settings: RuntimeSettings::LEAN,
         costs: &free(graph),
         sequences: &sequences,
         thinning: Thinning::Thorough,
@@ -107,6 +108,7 @@ fn nobody_reads_any_but_the_first_output_of_a_barrier() {
             budget: Bytes::ZERO,
             object: Bytes::ZERO,
             provider: CPU,
+            settings: RuntimeSettings::LEAN,
             costs: &costs,
             sequences: &[],
             thinning: Thinning::Thorough,
@@ -162,6 +164,7 @@ fn the_smallest_peak_is_what_all_barriers_reach_together() {
         budget: Bytes::ZERO,
         object: Bytes::ZERO,
         provider: CPU,
+        settings: RuntimeSettings::LEAN,
         costs: &free(&graph),
         sequences: &[],
         thinning: Thinning::Thorough,
@@ -225,7 +228,7 @@ fn accumulators_that_the_runtime_puts_off_are_waited_for() {
 #[test]
 fn one_barrier_waits_for_several_nodes() {
     let graph = Graph::parse(ACCUMULATORS).unwrap();
-    let placement = Placement::new(&graph, CPU, &free(&graph));
+    let placement = Placement::new(&graph, CPU, &free(&graph), RuntimeSettings::LEAN);
     let name = |tensor: u32| graph.tensor(TensorId(tensor)).name.clone();
     let mut chosen = vec![false; graph.order().len()];
     chosen[7] = true;
@@ -245,7 +248,7 @@ fn a_barrier_where_nothing_is_open_is_none() {
          }",
     )
     .unwrap();
-    let placement = Placement::new(&graph, CPU, &free(&graph));
+    let placement = Placement::new(&graph, CPU, &free(&graph), RuntimeSettings::LEAN);
     assert_eq!(placement.barriers(&vec![true; 3]), []);
 }
 

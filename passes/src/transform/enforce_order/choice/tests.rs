@@ -49,7 +49,8 @@ fn mirrored(seed: u64, size: usize) -> Graph {
 }
 
 fn placed(graph: &Graph) -> Placement {
-    Placement::new(graph, CPU, &vec![Cost::default(); graph.node_count()])
+    let costs = vec![Cost::default(); graph.node_count()];
+    Placement::new(graph, CPU, &costs, RuntimeSettings::LEAN)
 }
 
 fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p> {
@@ -57,6 +58,7 @@ fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p
         budget: Bytes::ZERO,
         object: Bytes(3),
         provider: CPU,
+        settings: RuntimeSettings::LEAN,
         costs: &[],
         sequences: &[],
         thinning: Thinning::Thorough,
