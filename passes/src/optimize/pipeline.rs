@@ -62,6 +62,9 @@ const CHEAP: u64 = 20;
 /// Another attempt leaves this part of the budget free, ...
 const SPARE: u64 = 20_000;
 
+/// ... where the runtime's settings add to a plan what only the plan itself tells, this part, ...
+const SPARE_FOR_SETTINGS: u64 = 2_000;
+
 /// ... the next so many times as much.
 const MORE_SPARE: u64 = 4;
 
@@ -407,15 +410,12 @@ impl<'o> Pipeline<'o> {
                 break;
             }
             let budget = missed + Bytes(between.0 / 2);
-            let mut last = Bytes::ZERO;
-            let mut start = |target| {
-                last = target;
-                planner.start(target).ok_or(Unplanned::TooSlow)
-            };
-            let found = self.planned(&mut start, budget - beside, None, budget, u64::MAX);
+            let mut target = budget - beside;
+            let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
+            let found = self.planned(&mut start, &mut target, None, budget, u64::MAX);
             match found {
                 Ok(found) if found.need() < best.need() => {
-                    (best, beside) = (found, budget - last);
+                    (best, beside) = (found, budget - target);
                 }
                 _ => missed = budget,
             }
@@ -629,9 +629,9 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         below: u64,
     ) -> Result<Candidate, Missed> {
-        let target = self.room(planner, budget);
+        let mut target = self.room(planner, budget);
         let mut plan = |target| planner.cheaper(target, below);
-        let found = self.planned(&mut plan, target, least, budget, below)?;
+        let found = self.planned(&mut plan, &mut target, least, budget, below)?;
         // A published strategy's plan is written as it is.
         match self.options.strategy {
             Strategy::Auto => Ok(self.with_room_for_barriers(planner, found, target, budget)),
@@ -639,7 +639,7 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    /// `found`, or what adds less since it is planned for less than `target`: the search knows nothing of barriers, and what
+    /// `found`, or what adds less since it is planned for less than its `target`: the search knows nothing of barriers, and what
     /// leaves them some room can need far fewer.
     fn with_room_for_barriers(
         &self,
@@ -658,7 +658,7 @@ impl<'o> Pipeline<'o> {
             }
             target = target - part;
             let mut plan = |target| planner.cheaper(target, added);
-            match self.planned(&mut plan, target, None, budget, added) {
+            match self.planned(&mut plan, &mut target, None, budget, added) {
                 Ok(other) if self.added(&other) < added => best = other,
                 _ => break,
             }
@@ -674,27 +674,31 @@ impl<'o> Pipeline<'o> {
         barriers.map(|id| costs[id.index()].time.0).sum()
     }
 
-    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less.
+    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less, down to what is
+    /// `target` then.
     fn planned(
         &self,
         plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
-        mut target: Bytes,
+        target: &mut Bytes,
         least: Option<&Plan>,
         budget: Bytes,
         below: u64,
     ) -> Result<Candidate, Missed> {
-        let mut spare = budget.0 / SPARE;
+        let mut spare = match self.options.settings {
+            RuntimeSettings::LEAN => budget.0 / SPARE,
+            _ => budget.0 / SPARE_FOR_SETTINGS,
+        };
         // What there was a plan for.
         let mut reached = None;
         for _ in 0..ATTEMPTS {
-            let (plan, is_least) = match plan(target) {
+            let (plan, is_least) = match plan(*target) {
                 Ok(plan) => (plan, false),
                 // Too much less was asked for.
-                Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > target) => {
+                Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > *target) => {
                     let between = reached
                         .take()
-                        .map_or(Bytes::ZERO, |reached| reached - target);
-                    target += Bytes(between.0 / 2);
+                        .map_or(Bytes::ZERO, |reached| reached - *target);
+                    *target += Bytes(between.0 / 2);
                     continue;
                 }
                 // The smallest may fit, though it needs more than the target.
@@ -721,9 +725,9 @@ impl<'o> Pipeline<'o> {
                 // are others, which may be too little the more often.
                 Err(excess) => {
                     let more = Bytes(excess.0 / 8 + spare + 1);
-                    target = target.min(plan.predicted_peak);
-                    reached = Some(target);
-                    target = target - excess - more;
+                    let less = plan.predicted_peak.min(*target);
+                    reached = Some(less);
+                    *target = less - excess - more;
                     spare *= MORE_SPARE;
                 }
             }
@@ -748,7 +752,7 @@ impl<'o> Pipeline<'o> {
         let planned = enforce.planned_peak(&graph);
         let extra = planned - lean;
         let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
-        room - Bytes(extra.0 * u64::from(matters))
+        room - Bytes((extra.0 + extra.0 / 2) * u64::from(matters))
     }
 
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
@@ -1150,9 +1154,10 @@ mod tests {
             let mut planner = Searches::new(&task, &pipeline.orders);
             let budget = pipeline.budget(options.budget, || Bytes::ZERO);
             // As if what barriers pass on took none.
-            let target = budget - pipeline.framed();
+            let mut target = budget - pipeline.framed();
             let mut plan = |target| planner.cheaper(target, u64::MAX);
-            let Ok(found) = pipeline.planned(&mut plan, target, None, budget, u64::MAX) else {
+            let found = pipeline.planned(&mut plan, &mut target, None, budget, u64::MAX);
+            let Ok(found) = found else {
                 continue;
             };
             before += pipeline.added(&found);
@@ -1184,7 +1189,7 @@ mod tests {
                 _ => Err(Unplanned::TooSlow),
             }
         };
-        let found = pipeline.planned(&mut answer, first, None, budget, u64::MAX);
+        let found = pipeline.planned(&mut answer, &mut first.clone(), None, budget, u64::MAX);
         assert!(matches!(found, Err(Missed::TooSlow)));
         assert_eq!(asked.len(), 3);
         assert!(asked[1] < first);
@@ -1212,7 +1217,7 @@ mod tests {
             asked += 1;
             Err(Unplanned::TooLarge(promising.clone()))
         };
-        let found = pipeline.planned(&mut answer, budget, None, budget, u64::MAX);
+        let found = pipeline.planned(&mut answer, &mut budget.clone(), None, budget, u64::MAX);
         assert!(matches!(found, Err(Missed::TooLarge)));
         assert_eq!(asked, 1);
     }
