@@ -30,8 +30,8 @@ pub(crate) struct Allocation {
     pub(crate) buffers: Vec<Buffer>,
     /// The memory pattern's block, there from the beginning to the end: bytes.
     pub(crate) pattern: Option<u64>,
-    /// What lies in the block, and when it is in use.
-    pub(crate) inside: Vec<Buffer>,
+    /// By step: where in that block the last of what gets a place there ends. Nothing without a block.
+    pub(crate) ends: Vec<u64>,
     /// What the runtime keeps beside the block to find things in it: bytes.
     pub(crate) tables: u64,
     /// How many tensor objects there are at each step.
@@ -145,7 +145,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|_| true),
             pattern: None,
-            inside: Vec::new(),
+            ends: Vec::new(),
             tables: 0,
             objects: self.objects(),
         }
@@ -310,12 +310,13 @@ impl<'s> Planner<'s> {
             .filter(|planned| inside(planned.owner))
             .count();
         let mut pattern = Pattern::default();
+        let mut ends = vec![0; self.order.len()];
         let mut next = 0;
         for (step, released) in released.iter().enumerate() {
             while let Some(planned) = self.planned.get(next).filter(|p| p.first as usize == step) {
                 if inside(planned.owner) {
                     let size = self.skeleton.size[planned.owner as usize];
-                    pattern.place(next as u32, size);
+                    ends[step] = pattern.place(next as u32, size).max(ends[step]);
                 }
                 next += 1;
             }
@@ -326,7 +327,7 @@ impl<'s> Planner<'s> {
         Allocation {
             buffers: self.buffers(|owner| !inside(owner)),
             pattern: Some(pattern.size()),
-            inside: self.buffers(inside),
+            ends,
             tables: pattern::tables(known, placed),
             objects: self.objects(),
         }

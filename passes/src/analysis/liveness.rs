@@ -4,7 +4,7 @@
 //! ask for it, its memory pattern, in `pattern`. What the caller owns is there from the
 //! beginning to the end.
 
-use super::allocation::{self, Allocation, Buffer};
+use super::allocation::{self, Allocation};
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
@@ -170,7 +170,7 @@ pub(crate) fn profile_of(skeleton: &Skeleton, order: &[u32]) -> Vec<u64> {
 pub(crate) struct Needs {
     /// By step: beside the block, tensors' objects included.
     pub(crate) beside: Vec<u64>,
-    /// By step: what of the block is in use; nothing without a block.
+    /// By step: how large the block has to be for what gets a place in it there; nothing without a block.
     pub(crate) inside: Vec<u64>,
     /// The block, which is there at every step, and what is kept to find things in it.
     pub(crate) block: u64,
@@ -192,19 +192,13 @@ impl Needs {
         let beside = beside_block(skeleton, order, &allocation, 0).zip(&allocation.objects);
         let beside =
             beside.map(|(need, &objects)| need.saturating_add(object.saturating_mul(objects)));
-        let steps = if allocation.inside.is_empty() {
-            0
-        } else {
-            order.len()
-        };
-        let inside = live(skeleton, &allocation.inside, steps);
         Needs {
             beside: beside.collect(),
-            inside: inside.map(|(_, live)| bytes(live)).collect(),
             block: allocation
                 .pattern
                 .unwrap_or(0)
                 .saturating_add(allocation.tables),
+            inside: allocation.ends,
         }
     }
 
@@ -227,42 +221,23 @@ fn beside_block(
     allocation: &Allocation,
     block: u64,
 ) -> impl Iterator<Item = u64> {
-    let block = i128::from(block);
-    let live = live(skeleton, &allocation.buffers, order.len());
-    order.iter().zip(live).map(move |(&node, (before, live))| {
-        let node = node as usize;
-        let early = before + i128::from(skeleton.early[node]);
-        bytes(block + early.max(live + i128::from(skeleton.workspace[node])))
-    })
-}
-
-/// By step: the bytes of the buffers that are there before its results are, and with them.
-fn live(
-    skeleton: &Skeleton,
-    buffers: &[Buffer],
-    steps: usize,
-) -> impl Iterator<Item = (i128, i128)> {
-    let mut allocated = vec![0i128; steps + 1];
+    let mut allocated = vec![0i128; order.len() + 1];
     let mut freed = allocated.clone();
-    for buffer in buffers {
+    for buffer in &allocation.buffers {
         let size = i128::from(skeleton.size[buffer.owner as usize]);
         allocated[buffer.first] += size;
         freed[buffer.last + 1] += size;
     }
-    allocated.truncate(steps);
-    let mut live = 0;
-    allocated
-        .into_iter()
-        .zip(freed)
-        .map(move |(allocated, freed)| {
-            let before = live - freed;
-            live = before + allocated;
-            (before, live)
-        })
-}
-
-fn bytes(need: i128) -> u64 {
-    u64::try_from(need).unwrap_or(u64::MAX)
+    let mut live = i128::from(block);
+    let steps = order.iter().zip(allocated.into_iter().zip(freed));
+    steps.map(move |(&node, (allocated, freed))| {
+        let node = node as usize;
+        live -= freed;
+        let early = live + i128::from(skeleton.early[node]);
+        live += allocated;
+        let most = early.max(live + i128::from(skeleton.workspace[node]));
+        u64::try_from(most).unwrap_or(u64::MAX)
+    })
 }
 
 #[cfg(test)]

@@ -37,10 +37,11 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Finds a place for a buffer of `size` bytes that is needed until it is released. O(log of what is placed).
-    pub(crate) fn place(&mut self, buffer: u32, size: u64) {
+    /// Finds a place for a buffer of `size` bytes that is needed until it is released; where it ends. O(log of what is
+    /// placed).
+    pub(crate) fn place(&mut self, buffer: u32, size: u64) -> u64 {
         if size == 0 {
-            return;
+            return 0;
         }
         let size = size.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
         let between = self.gaps.range((size, 0)..).next().copied();
@@ -60,6 +61,7 @@ impl Pattern {
             }
         };
         self.placed.insert(buffer, (offset, size));
+        offset.saturating_add(size)
     }
 
     /// The buffer's memory is free from here on.

@@ -93,6 +93,7 @@ type Effort = super::thinning::Effort<Way>;
 
 /// One way in which the runtime executes the graph with barriers.
 pub(super) struct Run {
+    way: Way,
     /// By step: the position in the file that the node belongs to; a barrier has its reader's.
     pub(super) wanted: Vec<u32>,
     /// The most that it needs.
@@ -138,10 +139,15 @@ impl<'p> Choice<'p> {
 
     fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, Missed> {
         let mut chosen = vec![false; self.placement.len()];
+        let mut full = false;
         for round in 0.. {
             let runs = self.runs(&self.placement.barriers(&chosen), effort);
             if runs.iter().all(|run| self.is_kept_by(run)) {
                 return Ok(self.fewer(&chosen, effort));
+            }
+            full = self.is_full(&runs);
+            if full {
+                break;
             }
             // Where many are needed, more and more at a time.
             let halved = u32::saturating_sub(round, PATIENCE);
@@ -151,23 +157,33 @@ impl<'p> Choice<'p> {
             }
         }
         let all = vec![true; self.placement.len()];
-        if self
-            .first_misfit(&self.placement.barriers(&all), effort)
-            .is_none()
-        {
+        let with_all = self.placement.barriers(&all);
+        if !full && self.first_misfit(&with_all, effort).is_none() {
             return Ok(self.fewer(&all, effort));
         }
         if self.relaxed {
             return Err(Missed::UNKNOWN);
         }
-        // Less than the budget is what sequences that are not kept take.
-        let peaks = [&chosen, &all].map(|barriers| self.peak(barriers));
-        let too_large = peaks.into_iter().filter(|&peak| peak > self.budget);
-        let reached = too_large.min().unwrap_or(peaks[1]);
-        self.choose_relaxed().map_err(|missed| Missed {
-            peak: missed.peak.min(reached),
-            by_fewer: missed.peak < reached,
+        self.choose_relaxed().map_err(|missed| {
+            // Less than the budget is what sequences that are not kept take.
+            let peaks = [&chosen, &all].map(|barriers| self.peak(barriers));
+            let too_large = peaks.into_iter().filter(|&peak| peak > self.budget);
+            let reached = too_large.min().unwrap_or(peaks[1]);
+            Missed {
+                peak: missed.peak.min(reached),
+                by_fewer: missed.peak < reached,
+            }
         })
+    }
+
+    /// Do barriers that are there take too much room for more of them? In PRIORITY_BASED order the file's order runs in any
+    /// case, so that what exceeds the budget there is what they pass on, if the file's order itself does not.
+    fn is_full(&self, runs: &[Run]) -> bool {
+        let in_file_order = |run: &&Run| run.way == (0, ExecutionOrder::PriorityBased);
+        let mut misfits = runs.iter().filter(in_file_order);
+        !self.relaxed
+            && misfits.any(|run| run.broken.is_none() && run.need > self.budget)
+            && self.planned().most <= self.budget
     }
 
     /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
@@ -297,6 +313,7 @@ impl<'p> Choice<'p> {
             }
         }
         Run {
+            way,
             need: needs.most(),
             exceeds: self.exceeding(&needs),
             broken: self.broken_sequence(&wanted),
