@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use super::form::{Choices, Form, apply};
 use super::need::{Candidate, describe, frame, need, reserved_in_default_order};
 use super::original::Original;
-use super::rivals::Rivals;
+use super::rivals::{MOST_NODES, Rivals};
 use super::{
     BudgetRequest, OptimizeError, Optimized, Options, StopReason, Summary, verify_rewritten,
 };
@@ -227,7 +227,12 @@ impl<'o> Pipeline<'o> {
         let mut planner = Portfolio::new(&task, own, &self.orders);
         let mut rivals = Rivals::of(&task);
         let mut cheaper = |known: &Summary| {
-            let (budget, below) = (known.budget - self.options.reserve, known.time_added);
+            let budget = known.budget - self.options.reserve;
+            // How many barriers a plan needs is chance, and in a large graph costs too much to find out.
+            let below = match self.base.graph.order().len() > MOST_NODES {
+                true => known.time_added.saturating_sub(known.time_in_barriers),
+                false => known.time_added,
+            };
             let mut found = self.within_or_least(&mut planner, budget, below);
             let mut chosen = None;
             if has_sums(known) {
@@ -884,7 +889,11 @@ impl<'o> Pipeline<'o> {
             }
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
-        let need = |graph: &Graph| Candidate::coloured(graph.clone(), self.options).need();
+        let need = |graph: &Graph| {
+            let costs = self.costs_of(graph);
+            let enforce = self.enforce(Bytes::ZERO, &costs, Thinning::Quick);
+            enforce.planned_peak(graph)
+        };
         if let Some(best) = best.filter(|best| need(best) < need(graph)) {
             *graph = best;
         }
@@ -936,6 +945,7 @@ impl<'o> Pipeline<'o> {
                 .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
+            time_in_barriers: self.time_of_barriers(candidate),
             reordered_peak: reordered.predicted_peak + frame(&form.graph) + reserve,
             lower_bound: self.lower_bound(&relaxed, room, time_added, longer),
             reserved_before: reserved_in_default_order(

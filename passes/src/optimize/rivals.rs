@@ -22,7 +22,7 @@ const STRATEGIES: [Strategy; 12] = [
 ];
 
 /// Graphs of more nodes take too long to look at so many plans.
-const MOST_NODES: usize = 5_000;
+pub(super) const MOST_NODES: usize = 5_000;
 
 /// A published strategy at work.
 pub(super) struct Rival<'t> {
