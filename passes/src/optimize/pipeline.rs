@@ -1237,7 +1237,7 @@ mod tests {
         let whole = "a = Relu(x) y = ReduceMean <axes = [1]> (a) d = Relu(z) v = Exp(d)";
         // What follows from the first result is known again, since w is: the block is as large, and a besides.
         let half =
-            "a = Relu(x) b = Add(a, w) c = Exp(b) y = ReduceMean <axes = [1]> (c) v = Relu(z)";
+            "v = Relu(z) a = Relu(x) b = Add(a, w) c = Exp(b) y = ReduceMean <axes = [1]> (c)";
         for (nodes, hides) in [(whole, true), (half, false)] {
             let text = format!(
                 "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
