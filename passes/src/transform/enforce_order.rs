@@ -10,8 +10,6 @@
 //! the simulated order exceeds the budget, then taken out again while both simulated orders still
 //! fit, and in the end each waits for no more nodes than it has to. What fits is what the runtime's settings make of an
 //! order: its memory pattern and the buffers that it uses again take more where nodes run as they please.
-//!
-//! [`ColourShapes`]: super::colour_shapes::ColourShapes
 
 mod blame;
 mod choice;
@@ -43,7 +41,8 @@ pub struct EnforceOrder<'c> {
     pub object: Bytes,
     /// Who runs the graph.
     pub provider: Provider,
-    /// How it uses memory. Dimensions get names afterwards ([`ColourShapes`]), unless both settings are off.
+    /// How it uses memory. Dimensions get names afterwards
+    /// ([`ColourShapes`](super::colour_shapes::ColourShapes)), unless both settings are off.
     pub settings: RuntimeSettings,
     /// By node id.
     pub costs: &'c [Cost],
