@@ -408,6 +408,22 @@ mod tests {
     }
 
     #[test]
+    fn gradients_have_the_shape_of_dy_and_that_of_a_layer_normalization_has_that_of_x() {
+        // Measured, with a session's own words for each.
+        let text = "g (float[n,8] dy, float[4,8] x, float[8] scale, float[4,1] mean, float[4,1] deviation) => ()
+            <float[n,8] d>
+            { a = com.microsoft.LayerNormalizationGrad(dy, x, scale, mean, deviation)
+              b = com.microsoft.GeluGrad(dy, x) c = com.microsoft.ReluGrad(dy, x)
+              d, e, f = com.microsoft.LayerNormalizationGrad(dy, x, scale, mean, deviation) }";
+        let bindings = [("n".to_owned(), 4)].into();
+        assert_eq!(bound(text, "a", &bindings), "4 8");
+        assert_eq!(bound(text, "b", &bindings), "n 8");
+        assert_eq!(bound(text, "c", &bindings), "n 8");
+        assert_eq!(bound(text, "d", &bindings), "4 8");
+        assert_eq!(bound(text, "e", &bindings), "8");
+    }
+
+    #[test]
     fn a_constant_shape_gives_its_numbers_whatever_is_declared() {
         let text = "g (float[4,6] x, float[n,6] y) => ()
             <float[n,3,8] a, float[n,3,8] b, float[n,6] c, float[m,2] d>

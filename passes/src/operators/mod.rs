@@ -275,13 +275,12 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "Sqrt",
         "Tanh",
     ];
-    const FIRST_GRADIENT: [&str; 15] = [
+    const FIRST_GRADIENT: [&str; 14] = [
         "BiasFastGeluGrad_dX",
         "BiasGeluGrad_dX",
         "DropoutGrad",
         "FastGeluGrad",
         "GeluGrad",
-        "LayerNormalizationGrad",
         "LeakyReluGrad",
         "LogSoftmaxGrad",
         "LogSoftmaxGrad_13",
@@ -309,6 +308,8 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         ("", "Expand") => RuntimeShape::Expanded,
         (MICROSOFT, "PassThrough") => RuntimeShape::Of(position),
         (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => RuntimeShape::Of(0),
+        // Not that of dY, from which every other gradient has it (measured).
+        (MICROSOFT, "LayerNormalizationGrad") if position == 0 => RuntimeShape::Of(1),
         (MICROSOFT, "LayerNormalizationGrad") => RuntimeShape::Of(2),
         (MICROSOFT, "GRUGrad" | "LSTMGrad") if position < 2 => RuntimeShape::Of(position),
         (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
