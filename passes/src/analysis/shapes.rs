@@ -81,7 +81,18 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+    runtime_shapes_declared(graph, BTreeMap::new())
+}
+
+/// The same if the file declared these shapes instead.
+pub(crate) fn runtime_shapes_declared(
+    graph: &Graph,
+    instead: BTreeMap<TensorId, Vec<Dimension>>,
+) -> Vec<Option<Vec<Dimension>>> {
     let mut inference = Inference::of(graph);
+    for (tensor, shape) in instead {
+        inference.shapes[tensor.index()] = Some(shape);
+    }
     for &id in graph.order() {
         inference.node(graph, id);
     }

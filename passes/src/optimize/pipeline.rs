@@ -22,7 +22,7 @@ use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
-use crate::transform::enforce_order::{EnforceOrder, NotEnforceable, Thinning};
+use crate::transform::enforce_order::{Conditions, Enforceable, NotEnforceable, Thinning};
 use crate::transform::hide_sizes::HideSizes;
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::keep_apart::KeepApart;
@@ -326,9 +326,8 @@ impl<'o> Pipeline<'o> {
         if fits(&coloured) {
             return Some(coloured);
         }
-        let mut hidden = self.original.graph.clone();
-        self.hide(&mut hidden);
-        Some(Candidate::coloured(hidden, self.options)).filter(fits)
+        let hidden = self.hidden(self.original.graph.clone());
+        Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
     }
 
     /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
@@ -586,23 +585,19 @@ impl<'o> Pipeline<'o> {
 
     /// The plan with the smallest peak, with every barrier that helps.
     fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
-        let (mut graph, costs) = self.apply(plan);
-        let enforce = self.enforce(Bytes::ZERO, &costs, thinning);
-        enforce.run_in_smallest_peak(&mut graph);
-        self.candidate(graph, plan)
+        let applied = self.apply(plan);
+        self.candidate(applied.within_smallest_peak(thinning), plan)
     }
 
     /// `smallest`, or what needs less because not every barrier is there: they take some room as well.
     fn with_fewer_barriers(&self, plan: &Plan, smallest: Candidate) -> Candidate {
-        let (graph, costs) = self.apply(plan);
+        let applied = self.apply(plan);
         let within = |budget: Bytes, thinning: Thinning| {
-            let mut graph = graph.clone();
-            let enforced = self.enforce(budget, &costs, thinning).run(&mut graph);
-            let candidate = enforced.is_ok().then(|| self.candidate(graph, plan))?;
+            let enforced = applied.within(budget, thinning).ok()?;
+            let candidate = self.candidate(enforced, plan);
             (candidate.need() < smallest.need()).then_some(candidate)
         };
-        let planned = self.enforce(Bytes::ZERO, &costs, Thinning::Quick);
-        let mut missed = planned.planned_peak(&graph);
+        let mut missed = applied.planned_peak();
         let mut reached = smallest.need() - frame(&smallest.graph);
         let mut less = None;
         for _ in 0..CORRECTIONS {
@@ -718,11 +713,11 @@ impl<'o> Pipeline<'o> {
                 Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
                 Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
             };
-            let (graph, costs) = self.apply(&plan);
-            if self.time_added(&graph, &costs) >= below {
+            let applied = self.apply(&plan);
+            if self.time_added(applied.graph(), applied.costs()) >= below {
                 return Err(Missed::TooSlow);
             }
-            match self.enforced(graph, &costs, &plan, budget) {
+            match self.enforced(&applied, &plan, budget) {
                 Ok(candidate) => return Ok(candidate),
                 // There is none for less.
                 Err(_) if is_least => return Err(Missed::TooLarge),
@@ -750,11 +745,10 @@ impl<'o> Pipeline<'o> {
         let Some(plan) = planner.sketch(room) else {
             return room;
         };
-        let (graph, costs) = self.apply(&plan);
-        let enforce = self.enforce(budget, &costs, Thinning::Quick);
+        let applied = self.apply(&plan);
         let provider = self.options.device.provider;
-        let lean = Liveness::in_file_order(&graph, provider, &costs).peak_with_objects();
-        let planned = enforce.planned_peak(&graph);
+        let lean = Liveness::in_file_order(applied.graph(), provider, applied.costs());
+        let (lean, planned) = (lean.peak_with_objects(), applied.planned_peak());
         let extra = planned - lean;
         let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
         room - Bytes((extra.0 + extra.0 / 2) * u64::from(matters))
@@ -763,20 +757,16 @@ impl<'o> Pipeline<'o> {
     /// The graph with barriers that keep it within the budget; or by how much they miss it.
     fn enforced(
         &self,
-        graph: Graph,
-        costs: &[Cost],
+        applied: &Enforceable<'_>,
         plan: &Plan,
         budget: Bytes,
     ) -> Result<Candidate, Bytes> {
         let enforced = |room: Bytes, thinning: Thinning| {
-            let mut graph = graph.clone();
-            let enforce = self.enforce(room, costs, thinning);
-            enforce.run(&mut graph)?;
+            let graph = applied.within(room, thinning)?;
             Ok(self.candidate(graph, plan))
         };
-        let planned = self.enforce(budget, costs, Thinning::Quick);
-        let planned = planned.planned_peak(&graph);
-        let mut room = budget - frame(&graph);
+        let planned = applied.planned_peak();
+        let mut room = budget - frame(applied.graph());
         if planned > room {
             // Barriers do not help where it is too large in its own order.
             return Err(planned - room);
@@ -817,25 +807,19 @@ impl<'o> Pipeline<'o> {
         Err(planned - room)
     }
 
-    fn enforce<'c>(
-        &'c self,
-        budget: Bytes,
-        costs: &'c [Cost],
-        thinning: Thinning,
-    ) -> EnforceOrder<'c> {
-        let provider = self.options.device.provider;
-        EnforceOrder {
-            budget,
+    /// The graph, by whose order barriers make the runtime go.
+    fn enforceable(&self, graph: Graph) -> Enforceable<'_> {
+        let conditions = Conditions {
             object: TENSOR,
-            provider,
+            provider: self.options.device.provider,
             settings: self.options.settings,
-            costs,
             sequences: &self.original.sequences,
-            thinning,
-        }
+        };
+        let costs = self.costs_of(&graph);
+        Enforceable::new(graph, costs, conditions)
     }
 
-    fn apply(&self, plan: &Plan) -> (Graph, Vec<Cost>) {
+    fn apply(&self, plan: &Plan) -> Enforceable<'_> {
         let form = self.form(&plan.variants);
         let mut graph = form.graph.clone();
         // A published strategy's plan is written as it is.
@@ -849,18 +833,18 @@ impl<'o> Pipeline<'o> {
         let Ok(_) = UnmarkFused.run(&mut graph);
         let Ok(_) = KeepApart.run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
-        self.hide(&mut graph);
-        let costs = costs(&graph, &self.options.device, &self.options.overrides);
-        (graph, costs)
+        self.hidden(graph)
     }
 
-    /// Hides the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
-    fn hide(&self, graph: &mut Graph) {
+    /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
+    fn hidden(&self, graph: Graph) -> Enforceable<'_> {
+        let plain = self.enforceable(graph);
         if !self.options.settings.pattern {
-            return;
+            return plain;
         }
+        let graph = plain.graph();
         let most = self.original.time() / HIDING;
-        let before = time_of_all(graph, &self.costs_of(graph));
+        let before = time_of_all(graph, plain.costs());
         let peak = self.original.liveness.peak - self.original.liveness.fixed;
         let from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
         let sources = HideSizes::worth(graph, from);
@@ -889,14 +873,9 @@ impl<'o> Pipeline<'o> {
             }
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
-        let need = |graph: &Graph| {
-            let costs = self.costs_of(graph);
-            let enforce = self.enforce(Bytes::ZERO, &costs, Thinning::Quick);
-            enforce.planned_peak(graph)
-        };
-        if let Some(best) = best.filter(|best| need(best) < need(graph)) {
-            *graph = best;
-        }
+        let hidden = best.map(|best| self.enforceable(best));
+        let less = |hidden: &Enforceable<'_>| hidden.planned_peak() < plain.planned_peak();
+        hidden.filter(less).unwrap_or(plain)
     }
 
     fn costs_of(&self, graph: &Graph) -> Vec<Cost> {
@@ -1253,9 +1232,8 @@ mod tests {
             let nothing = Choices::new();
             let original = Original::of(&graph, &options);
             let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
-            let mut hidden = graph.clone();
-            pipeline.hide(&mut hidden);
-            assert_eq!(hidden != graph, hides, "{nodes}");
+            let hidden = pipeline.hidden(graph.clone());
+            assert_eq!(*hidden.graph() != graph, hides, "{nodes}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::search::{Effort, Search, first_orders};
-use crate::transform::enforce_order::{EnforceOrder, Thinning};
+use crate::transform::enforce_order::{Conditions, Enforceable, Thinning};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;
 use crate::verify;
@@ -75,18 +75,18 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
     .run(&mut graph)
     .unwrap();
     ReleaseUnread.run(&mut graph).unwrap();
-    let enforce = EnforceOrder {
-        budget,
+    let sequences = in_sequence(original);
+    let conditions = Conditions {
         object: Bytes::ZERO,
         provider: CPU,
         settings: RuntimeSettings::LEAN,
-        costs: &costs(&graph),
-        sequences: &in_sequence(original),
-        thinning: Thinning::Thorough,
+        sequences: &sequences,
     };
-    if enforce.run(&mut graph).is_err() {
+    let costs_of = costs(&graph);
+    let enforceable = Enforceable::new(graph, costs_of, conditions);
+    let Ok(graph) = enforceable.within(budget, Thinning::Thorough) else {
         return false;
-    }
+    };
     let simulate = |graph: &Graph, order| Liveness::simulate(graph, order, CPU, &costs(graph));
     let reference = simulate(original, ExecutionOrder::Default).order;
     let found = verify::equivalence(original, &graph, &BTreeSet::new()).unwrap();

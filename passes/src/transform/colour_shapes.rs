@@ -13,7 +13,7 @@
 //! it infers shapes), so tensors with the shape of a weight stay as they are. So do those whose shape
 //! is known from their declaration alone, for want of a rule: who reads the file needs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use crate::analysis::allocation;
@@ -22,7 +22,7 @@ use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::shapes::runtime_shapes;
 use crate::analysis::skeleton::Skeleton;
 use crate::bytes::Bytes;
-use crate::graph::{Dimension, Graph, TensorKind, Uses};
+use crate::graph::{Dimension, Graph, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 use crate::pass::{Changed, Pass};
 
@@ -49,64 +49,80 @@ impl Pass for ColourShapes {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let groups = self.in_place_groups(graph);
+        // What is computed in place depends on no cost.
+        let costs = vec![Cost::default(); graph.node_count()];
         let shapes = runtime_shapes(graph);
-        let inferred = inferred(graph);
-        let mut names: BTreeMap<u32, String> = BTreeMap::new();
-        let mut changed = Changed::No;
-        for id in graph.tensor_ids() {
-            let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
-            let value = graph.tensor(id).kind == TensorKind::Value && !graph.outputs.contains(&id);
-            let value = value && inferred[id.index()];
-            let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
-                continue;
-            };
-            let is_name = |d: &&mut Dimension| !matches!(d, Dimension::Known(_));
-            let Some(first) = shape.iter_mut().find(is_name) else {
-                continue;
-            };
-            let next = names.len() + 1;
-            let name = names
-                .entry(groups[id.index()])
-                .or_insert_with(|| format!("{PREFIX}{next}"));
-            *first = Dimension::Symbol(name.clone());
+        let skeleton = Skeleton::with_shapes(graph, &shapes, self.provider, &costs);
+        let names = names(graph, &skeleton, &shapes);
+        let changed = match names.is_empty() {
+            true => Changed::No,
+            false => Changed::Yes,
+        };
+        for (id, shape) in names {
             graph.tensor_mut(id).declared = Some(shape);
-            changed = Changed::Yes;
         }
         Ok(changed)
     }
 }
 
-impl ColourShapes {
-    /// By tensor: a number, the same for what is computed in place of each other in either order.
-    fn in_place_groups(&self, graph: &Graph) -> Vec<u32> {
-        let costs = vec![Cost::default(); graph.node_count()];
-        let skeleton = Skeleton::of(graph, self.provider, &costs);
-        let mut parent: Vec<u32> = (0..graph.tensor_count() as u32).collect();
-        let mut join = |written: u32, read: u32| {
-            let (written, read) = (root(&mut parent, written), root(&mut parent, read));
-            parent[written as usize] = read;
+/// The shapes that the pass declares; `shapes` are what the runtime knows without.
+pub(crate) fn names(
+    graph: &Graph,
+    skeleton: &Skeleton,
+    shapes: &[Option<Vec<Dimension>>],
+) -> BTreeMap<TensorId, Vec<Dimension>> {
+    let groups = in_place_groups(skeleton);
+    let inferred = inferred(graph);
+    let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
+    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut declared = BTreeMap::new();
+    for id in graph.tensor_ids() {
+        let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
+        let value = graph.tensor(id).kind == TensorKind::Value && !outputs.contains(&id);
+        let value = value && inferred[id.index()];
+        let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
+            continue;
         };
-        let optimized = skeleton.optimized();
-        let optimized = optimized.iter().map(|(optimized, _)| optimized);
-        for skeleton in std::iter::once(&skeleton).chain(optimized) {
-            for &order in ExecutionOrder::of(skeleton) {
-                let order = execution_order(skeleton, order);
-                for (written, read) in allocation::in_place(skeleton, &order) {
-                    join(written, read);
-                }
-            }
-        }
-        // What an Identity forwards stands in for its result once the runtime takes the node out.
-        let forwards = |node: &usize| skeleton.fusing[*node] == Fusing::Forwards;
-        for node in (0..skeleton.len()).filter(forwards) {
-            for share in skeleton.shares.get(node) {
-                join(share.written, share.read);
-            }
-        }
-        let tensors = 0..parent.len() as u32;
-        tensors.map(|tensor| root(&mut parent, tensor)).collect()
+        let is_name = |d: &&mut Dimension| !matches!(d, Dimension::Known(_));
+        let Some(first) = shape.iter_mut().find(is_name) else {
+            continue;
+        };
+        let next = names.len() + 1;
+        let name = names
+            .entry(groups[id.index()])
+            .or_insert_with(|| format!("{PREFIX}{next}"));
+        *first = Dimension::Symbol(name.clone());
+        declared.insert(id, shape);
     }
+    declared
+}
+
+/// By tensor: a number, the same for what is computed in place of each other in either order.
+fn in_place_groups(skeleton: &Skeleton) -> Vec<u32> {
+    let mut parent: Vec<u32> = (0..skeleton.size.len() as u32).collect();
+    let mut join = |written: u32, read: u32| {
+        let (written, read) = (root(&mut parent, written), root(&mut parent, read));
+        parent[written as usize] = read;
+    };
+    let optimized = skeleton.optimized();
+    let optimized = optimized.iter().map(|(optimized, _)| optimized);
+    for skeleton in std::iter::once(skeleton).chain(optimized) {
+        for &order in ExecutionOrder::of(skeleton) {
+            let order = execution_order(skeleton, order);
+            for (written, read) in allocation::in_place(skeleton, &order) {
+                join(written, read);
+            }
+        }
+    }
+    // What an Identity forwards stands in for its result once the runtime takes the node out.
+    let forwards = |node: &usize| skeleton.fusing[*node] == Fusing::Forwards;
+    for node in (0..skeleton.len()).filter(forwards) {
+        for share in skeleton.shares.get(node) {
+            join(share.written, share.read);
+        }
+    }
+    let tensors = 0..parent.len() as u32;
+    tensors.map(|tensor| root(&mut parent, tensor)).collect()
 }
 
 /// By tensor: does its shape follow from what its node reads?

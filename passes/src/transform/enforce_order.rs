@@ -17,6 +17,7 @@ mod placement;
 mod thinning;
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use crate::analysis::cost::Cost;
 use crate::analysis::liveness;
@@ -24,18 +25,13 @@ use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
-use crate::pass::{Changed, Pass};
 
-use choice::Choice;
+use choice::{Choice, Planned};
 use placement::{Barrier, Placement};
 
-/// **Does**: inserts as few PassThrough barriers as it can so that the peak stays within the
-/// budget, and the sequences are kept, in every execution order.
-/// **Needs**: nodes listed in a topological order that fits the budget itself; concrete shapes.
-/// **Keeps**: every node's computation; graph inputs, outputs, initializers; all names.
-pub struct EnforceOrder<'c> {
-    /// What a step may take, what the caller owns included.
-    pub budget: Bytes,
+/// What barriers have to hold in, but for the budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions<'c> {
     /// What the runtime keeps for each tensor that lives, besides its elements. The outputs of a
     /// barrier that nobody reads live to the end of the step.
     pub object: Bytes,
@@ -44,12 +40,20 @@ pub struct EnforceOrder<'c> {
     /// How it uses memory. Dimensions get names afterwards
     /// ([`ColourShapes`](super::colour_shapes::ColourShapes)), unless both settings are off.
     pub settings: RuntimeSettings,
-    /// By node id.
-    pub costs: &'c [Cost],
     /// Pairs of nodes of which the first has to run before the second in every order.
     pub sequences: &'c [(NodeId, NodeId)],
-    /// How many needless barriers may be left.
-    pub thinning: Thinning,
+}
+
+/// A graph whose order barriers can enforce, within one budget or another.
+/// **Needs**: nodes listed in a topological order; concrete shapes.
+pub struct Enforceable<'c> {
+    graph: Graph,
+    /// By node id.
+    costs: Vec<Cost>,
+    conditions: Conditions<'c>,
+    /// Made once somebody asks.
+    placement: OnceLock<Placement>,
+    planned: OnceLock<Planned>,
 }
 
 /// How long to look for barriers that are not needed.
@@ -73,64 +77,85 @@ pub struct NotEnforceable {
     pub budget: Bytes,
 }
 
-impl Pass for EnforceOrder<'_> {
-    type Error = NotEnforceable;
-
-    fn name(&self) -> &'static str {
-        "enforce-order"
-    }
-
-    fn run(&self, graph: &mut Graph) -> Result<Changed, NotEnforceable> {
-        let fixed = liveness::fixed_bytes(graph);
-        let placement = self.placement(graph);
-        let choice = Choice::new(&placement, graph, self, (self.budget - fixed).0);
-        let barriers = choice.choose().map_err(|missed| NotEnforceable {
-            reached: fixed + Bytes(missed.peak),
-            by_fewer: missed.by_fewer,
-            budget: self.budget,
-        })?;
-        insert(graph, &barriers);
-        Ok(if barriers.is_empty() {
-            Changed::No
-        } else {
-            Changed::Yes
-        })
-    }
-}
-
-impl EnforceOrder<'_> {
-    /// The peak with a barrier before every node: what the file's order itself needs,
-    /// as far as barriers can enforce it.
-    pub fn smallest_peak(&self, graph: &Graph) -> Bytes {
-        let placement = self.placement(graph);
-        liveness::fixed_bytes(graph) + Bytes(self.smallest(&placement, graph))
-    }
-
-    /// What the file's order itself needs, without any barriers.
-    pub fn planned_peak(&self, graph: &Graph) -> Bytes {
-        let placement = self.placement(graph);
-        let choice = Choice::new(&placement, graph, self, 0);
-        liveness::fixed_bytes(graph) + Bytes(choice.planned().most)
-    }
-
-    /// Inserts barriers as the pass does, for [`EnforceOrder::smallest_peak`] instead of its budget.
-    pub fn run_in_smallest_peak(&self, graph: &mut Graph) {
-        let placement = self.placement(graph);
-        let peak = self.smallest(&placement, graph);
-        // It fits by construction; if not, the simulation of the graph tells.
-        if let Ok(barriers) = Choice::new(&placement, graph, self, peak).choose() {
-            insert(graph, &barriers);
+impl<'c> Enforceable<'c> {
+    /// `costs` are by node id.
+    pub fn new(graph: Graph, costs: Vec<Cost>, conditions: Conditions<'c>) -> Enforceable<'c> {
+        Enforceable {
+            graph,
+            costs,
+            conditions,
+            placement: OnceLock::new(),
+            planned: OnceLock::new(),
         }
     }
 
-    fn placement(&self, graph: &Graph) -> Placement {
-        Placement::new(graph, self.provider, self.costs, self.settings)
+    /// The graph without barriers.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The same.
+    pub fn into_graph(self) -> Graph {
+        self.graph
+    }
+
+    /// What its nodes cost, by node id.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    /// **Does**: inserts as few PassThrough barriers as it can so that the peak stays within the
+    /// budget, what the caller owns included, and the sequences are kept, in every execution order.
+    /// **Needs**: that the order of the file fits the budget itself.
+    /// **Keeps**: every node's computation; graph inputs, outputs, initializers; all names.
+    pub fn within(&self, budget: Bytes, thinning: Thinning) -> Result<Graph, NotEnforceable> {
+        let fixed = liveness::fixed_bytes(&self.graph);
+        let choice = Choice::new(self, (budget - fixed).0, thinning);
+        let barriers = choice.choose().map_err(|missed| NotEnforceable {
+            reached: fixed + Bytes(missed.peak),
+            by_fewer: missed.by_fewer,
+            budget,
+        })?;
+        Ok(self.with(&barriers))
+    }
+
+    /// The peak with a barrier before every node: what the file's order itself needs,
+    /// as far as barriers can enforce it.
+    pub fn smallest_peak(&self) -> Bytes {
+        liveness::fixed_bytes(&self.graph) + Bytes(self.smallest())
+    }
+
+    /// What the file's order itself needs, without any barriers.
+    pub fn planned_peak(&self) -> Bytes {
+        let choice = Choice::new(self, 0, Thinning::Quick);
+        liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().most)
+    }
+
+    /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].
+    pub fn within_smallest_peak(&self, thinning: Thinning) -> Graph {
+        // It fits by construction; if not, the simulation of the graph tells.
+        let barriers = Choice::new(self, self.smallest(), thinning).choose();
+        self.with(&barriers.unwrap_or_default())
+    }
+
+    fn placement(&self) -> &Placement {
+        let Conditions {
+            provider, settings, ..
+        } = self.conditions;
+        self.placement
+            .get_or_init(|| Placement::new(&self.graph, provider, &self.costs, settings))
     }
 
     /// Without what the caller owns.
-    fn smallest(&self, placement: &Placement, graph: &Graph) -> u64 {
-        let all = vec![true; graph.order().len()];
-        Choice::new(placement, graph, self, 0).peak(&all)
+    fn smallest(&self) -> u64 {
+        let all = vec![true; self.graph.order().len()];
+        Choice::new(self, 0, Thinning::Quick).peak(&all)
+    }
+
+    fn with(&self, barriers: &[Barrier]) -> Graph {
+        let mut graph = self.graph.clone();
+        insert(&mut graph, barriers);
+        graph
     }
 }
 

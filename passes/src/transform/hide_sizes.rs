@@ -88,6 +88,8 @@ struct Hiding<'a> {
     from: Bytes,
     only: Option<&'a BTreeSet<TensorId>>,
     anchor: TensorId,
+    /// Of the graph.
+    outputs: BTreeSet<TensorId>,
     inference: Inference,
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
@@ -119,6 +121,7 @@ impl<'a> Hiding<'a> {
             from,
             only,
             anchor: anchor(graph)?,
+            outputs: graph.outputs.iter().copied().collect(),
             inference: Inference::of(graph),
             inferred: None,
             order: Vec::with_capacity(graph.order().len()),
@@ -149,7 +152,7 @@ impl<'a> Hiding<'a> {
             .any(|&(to, _)| to == position);
         let is_inner = graph.tensor(output).kind == TensorKind::Value;
         let is_large = graph.tensor(output).bytes() >= Some(self.from);
-        if !is_inner || graph.outputs.contains(&output) {
+        if !is_inner || self.outputs.contains(&output) {
             return;
         }
         let shape = self.inference.shape(output).map(<[Dimension]>::to_vec);

@@ -11,13 +11,13 @@ use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::analysis::settings::RuntimeSettings;
 use crate::analysis::shapes::Shapes;
 use crate::analysis::skeleton::Skeleton;
-use crate::graph::{Graph, NodeId};
+use crate::graph::NodeId;
 use crate::parallel;
 
 use super::blame::Blame;
 use super::placement::{Barrier, Chosen, Placement};
 use super::thinning::{Trial, thin_out};
-use super::{EnforceOrder, Thinning};
+use super::{Enforceable, Thinning};
 
 /// How many visits of nodes adding may take: two to eight seconds, the more the larger the graph.
 const WORK: usize = 40_000_000;
@@ -49,7 +49,7 @@ pub(super) struct Choice<'p> {
     relaxed: bool,
     allowance: usize,
     thinning: usize,
-    planned: OnceLock<Planned>,
+    planned: &'p OnceLock<Planned>,
 }
 
 /// The most that a run needs, beside the memory pattern's block, in it, and in all.
@@ -105,30 +105,27 @@ pub(super) struct Run {
 }
 
 impl<'p> Choice<'p> {
-    pub(super) fn new(
-        placement: &'p Placement,
-        graph: &Graph,
-        pass: &EnforceOrder<'_>,
-        budget: u64,
-    ) -> Choice<'p> {
-        let positions = graph.positions();
+    /// The budget is without what the caller owns.
+    pub(super) fn new(of: &'p Enforceable<'_>, budget: u64, thinning: Thinning) -> Choice<'p> {
+        let (placement, conditions) = (of.placement(), &of.conditions);
+        let positions = of.graph.positions();
         let place = |id: NodeId| positions[id.index()];
-        let pairs = pass.sequences.iter();
+        let pairs = conditions.sequences.iter();
         Choice {
             placement,
             sequences: pairs
                 .map(|&(first, second)| (place(first), place(second)))
                 .collect(),
             budget,
-            settings: pass.settings,
-            object: pass.object.0,
+            settings: conditions.settings,
+            object: conditions.object.0,
             relaxed: false,
             allowance: WORK,
-            thinning: match pass.thinning {
+            thinning: match thinning {
                 Thinning::Quick => THINNING.min(QUICK * placement.len()),
                 Thinning::Thorough => THINNING.max(THOROUGH * placement.len()),
             },
-            planned: OnceLock::new(),
+            planned: &of.planned,
         }
     }
 
@@ -192,7 +189,6 @@ impl<'p> Choice<'p> {
         let all = vec![true; self.placement.len()];
         let in_room = |budget| Choice {
             sequences: self.sequences.clone(),
-            planned: self.planned.clone(),
             relaxed: true,
             budget,
             ..*self

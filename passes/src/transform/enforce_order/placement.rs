@@ -2,12 +2,11 @@
 
 use crate::analysis::cost::Cost;
 use crate::analysis::settings::RuntimeSettings;
-use crate::analysis::shapes::{Shapes, runtime_shapes};
+use crate::analysis::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::analysis::skeleton::{Share, Skeleton};
 use crate::graph::{Graph, Node, NodeId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
-use crate::pass::Pass;
-use crate::transform::colour_shapes::ColourShapes;
+use crate::transform::colour_shapes;
 
 /// By position: is there to be a barrier before this node?
 pub(super) type Chosen = Vec<bool>;
@@ -58,12 +57,13 @@ impl Placement {
         costs: &[Cost],
         settings: RuntimeSettings,
     ) -> Placement {
+        let shapes = runtime_shapes(graph);
+        let base = Skeleton::with_shapes(graph, &shapes, provider, costs);
         let coloured = || {
-            let mut coloured = graph.clone();
-            let Ok(_) = ColourShapes { provider }.run(&mut coloured);
-            Shapes::of(&coloured, &runtime_shapes(&coloured))
+            let names = colour_shapes::names(graph, &base, &shapes);
+            Shapes::of(graph, &runtime_shapes_declared(graph, names))
         };
-        let base = Skeleton::of(graph, provider, costs);
+        let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
         let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
         let waitable = graph.order().iter().enumerate();
@@ -111,7 +111,7 @@ impl Placement {
             waitable,
             producer,
             base,
-            shapes: (settings != RuntimeSettings::LEAN).then(coloured),
+            shapes: coloured,
         }
     }
 

@@ -28,6 +28,16 @@ fn runs(graph: &Graph, order: ExecutionOrder) -> Vec<&str> {
     nodes.map(|id| graph.node(id).name.as_str()).collect()
 }
 
+fn enforceable<'c>(graph: &Graph, sequences: &'c [(NodeId, NodeId)]) -> Enforceable<'c> {
+    let conditions = Conditions {
+        object: Bytes::ZERO,
+        provider: CPU,
+        settings: RuntimeSettings::LEAN,
+        sequences,
+    };
+    Enforceable::new(graph.clone(), free(graph), conditions)
+}
+
 /// The graph with its order enforced; pairs of nodes by name.
 fn enforced(
     graph: &Graph,
@@ -45,18 +55,8 @@ fn enforced(
         .iter()
         .map(|(first, second)| (named(first), named(second)))
         .collect();
-    let pass = EnforceOrder {
-        budget: Bytes(budget),
-        object: Bytes::ZERO,
-        provider: CPU,
-        settings: RuntimeSettings::LEAN,
-        costs: &free(graph),
-        sequences: &sequences,
-        thinning: Thinning::Thorough,
-    };
-    let mut enforced = graph.clone();
-    let changed = pass.run(&mut enforced)?;
-    assert_eq!(changed == Changed::Yes, enforced != *graph);
+    let enforceable = enforceable(graph, &sequences);
+    let enforced = enforceable.within(Bytes(budget), Thinning::Thorough)?;
     verify::structure(&enforced).unwrap();
     Ok(enforced)
 }
@@ -103,19 +103,11 @@ fn nobody_reads_any_but_the_first_output_of_a_barrier() {
     let (mut barriers, mut followed) = (0, 0);
     for seed in 0..120 {
         let graph = random_training_graph(seed, 40);
-        let costs = free(&graph);
-        let open = EnforceOrder {
-            budget: Bytes::ZERO,
-            object: Bytes::ZERO,
-            provider: CPU,
-            settings: RuntimeSettings::LEAN,
-            costs: &costs,
-            sequences: &[],
-            thinning: Thinning::Thorough,
+        let enforceable = enforceable(&graph, &[]);
+        let enforced = enforceable.within(enforceable.smallest_peak(), Thinning::Thorough);
+        let Ok(enforced) = enforced else {
+            panic!("seed {seed}: the smallest peak is out of reach");
         };
-        let budget = open.smallest_peak(&graph);
-        let mut enforced = graph.clone();
-        let _ = EnforceOrder { budget, ..open }.run(&mut enforced);
         let uses = Uses::of(&enforced);
         for &id in enforced.order() {
             if barrier_number(enforced.node(id)).is_none() {
@@ -160,16 +152,7 @@ fn a_budget_below_the_files_own_peak_is_refused() {
 #[test]
 fn the_smallest_peak_is_what_all_barriers_reach_together() {
     let graph = Graph::parse(MIRROR).unwrap();
-    let pass = EnforceOrder {
-        budget: Bytes::ZERO,
-        object: Bytes::ZERO,
-        provider: CPU,
-        settings: RuntimeSettings::LEAN,
-        costs: &free(&graph),
-        sequences: &[],
-        thinning: Thinning::Thorough,
-    };
-    assert_eq!(pass.smallest_peak(&graph), Bytes(500));
+    assert_eq!(enforceable(&graph, &[]).smallest_peak(), Bytes(500));
 }
 
 /// Gradients ga, gb and gc are accumulated at once in the file.

@@ -1,10 +1,13 @@
+use super::super::Conditions;
 use super::*;
 use crate::analysis::cost::{Cost, Overrides};
 use crate::analysis::executions::Executions;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::graph::Graph;
 use crate::operators::Provider;
-use crate::pass::{Changed, Pass};
+use crate::pass::Pass;
+
 use crate::plan::Plan;
 use crate::testing::random_training_graph;
 use crate::transform::colour_shapes::ColourShapes;
@@ -50,22 +53,26 @@ fn mirrored(seed: u64, size: usize) -> Graph {
     graph
 }
 
-fn placed(graph: &Graph) -> Placement {
+fn enforceable(graph: &Graph, settings: RuntimeSettings) -> Enforceable<'static> {
     let costs = vec![Cost::default(); graph.node_count()];
-    Placement::new(graph, CPU, &costs, RuntimeSettings::LEAN)
+    let conditions = Conditions {
+        object: match settings {
+            RuntimeSettings::LEAN => Bytes(3),
+            _ => Bytes::ZERO,
+        },
+        provider: CPU,
+        settings,
+        sequences: &[],
+    };
+    Enforceable::new(graph.clone(), costs, conditions)
 }
 
-fn choice<'p>(placement: &'p Placement, graph: &Graph, budget: u64) -> Choice<'p> {
-    let pass = EnforceOrder {
-        budget: Bytes::ZERO,
-        object: Bytes(3),
-        provider: CPU,
-        settings: RuntimeSettings::LEAN,
-        costs: &[],
-        sequences: &[],
-        thinning: Thinning::Thorough,
-    };
-    Choice::new(placement, graph, &pass, budget)
+fn placed(graph: &Graph) -> Enforceable<'static> {
+    enforceable(graph, RuntimeSettings::LEAN)
+}
+
+fn choice<'p>(of: &'p Enforceable<'_>, budget: u64) -> Choice<'p> {
+    Choice::new(of, budget, Thinning::Thorough)
 }
 
 fn fits(choice: &Choice<'_>, barriers: &[Barrier]) -> bool {
@@ -78,10 +85,11 @@ fn hardly_a_barrier_and_few_waits_are_left_that_are_not_needed() {
     let (mut waits, mut unneeded, mut left) = ([0; 2], 0, 0);
     for seed in 0..40 {
         let graph = mirrored(seed, 60);
-        let placement = placed(&graph);
+        let placed = placed(&graph);
+        let placement = placed.placement();
         let all = vec![true; placement.len()];
-        let budget = choice(&placement, &graph, 0).peak(&all);
-        let made = choice(&placement, &graph, budget);
+        let budget = choice(&placed, 0).peak(&all);
+        let made = choice(&placed, budget);
         let chosen = made.choose().expect("all barriers fit");
         let positions: Vec<u32> = chosen.iter().map(|barrier| barrier.before).collect();
         for place in 0..positions.len() {
@@ -110,8 +118,9 @@ fn hardly_a_barrier_and_few_waits_are_left_that_are_not_needed() {
 fn all_barriers_together_enforce_the_files_order() {
     for seed in 0..60 {
         let graph = mirrored(seed, 20 + seed as usize * 2);
-        let placement = placed(&graph);
-        let made = choice(&placement, &graph, 0);
+        let placed = placed(&graph);
+        let placement = placed.placement();
+        let made = choice(&placed, 0);
         let all = placement.barriers(&vec![true; placement.len()]);
         for run in made.runs(&all, &mut Effort::default()) {
             // The runtime puts every Shape and Size directly behind its producer.
@@ -134,11 +143,12 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
     let mut total = [0; 3];
     for seed in 0..40 {
         let graph = mirrored(seed, 60);
-        let placement = placed(&graph);
+        let placed = placed(&graph);
+        let placement = placed.placement();
         let all = vec![true; placement.len()];
-        let budget = choice(&placement, &graph, 0).peak(&all);
+        let budget = choice(&placed, 0).peak(&all);
         for (allowance, total) in [0, 1_000, WORK].into_iter().zip(&mut total) {
-            let mut made = choice(&placement, &graph, budget);
+            let mut made = choice(&placed, budget);
             made.allowance = allowance;
             let mut effort = Effort::default();
             let chosen = made.choose_by(&mut effort).expect("all barriers fit");
@@ -157,8 +167,9 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
 #[test]
 fn a_peak_that_barriers_do_not_reach_is_told_after_little_work() {
     let graph = mirrored(1, 60);
-    let placement = placed(&graph);
-    let mut made = choice(&placement, &graph, 0);
+    let placed = placed(&graph);
+    let placement = placed.placement();
+    let mut made = choice(&placed, 0);
     made.allowance = 0;
     let all = vec![true; placement.len()];
     let missed = made.choose().expect_err("nothing fits nothing");
@@ -170,11 +181,12 @@ fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
     let (mut work, mut left) = ([0; 2], [0; 3]);
     for seed in 0..10 {
         let graph = mirrored(seed, 300);
-        let placement = placed(&graph);
+        let placed = placed(&graph);
+        let placement = placed.placement();
         let all = vec![true; placement.len()];
-        let budget = choice(&placement, &graph, 0).peak(&all);
+        let budget = choice(&placed, 0).peak(&all);
         for (i, thinning) in [QUICK * placement.len(), THINNING].into_iter().enumerate() {
-            let mut made = choice(&placement, &graph, budget);
+            let mut made = choice(&placed, budget);
             made.thinning = thinning;
             let mut effort = Effort::default();
             let chosen = made.choose_by(&mut effort).expect("all barriers fit");
@@ -194,9 +206,10 @@ fn barriers_that_take_room_are_chosen_where_all_of_them_take_too_much() {
     let (mut by_room, mut refused, mut by_fewer) = (0, 0, 0);
     for seed in 0..60 {
         let graph = mirrored(seed, 60);
-        let placement = placed(&graph);
+        let placed = placed(&graph);
+        let placement = placed.placement();
         let all = vec![true; placement.len()];
-        let mut made = choice(&placement, &graph, 0);
+        let mut made = choice(&placed, 0);
         made.object = 40;
         made.relaxed = true;
         let planned = made.peak(&all);
@@ -228,16 +241,7 @@ fn barriers_keep_what_the_settings_add_within_the_budget() {
     let (mut missed, mut compared, mut needed) = (0, 0, 0);
     for seed in 0..40 {
         let graph = mirrored(seed, 80);
-        let costs = vec![Cost::default(); graph.node_count()];
-        let pass = |budget: Bytes| EnforceOrder {
-            budget,
-            object: Bytes::ZERO,
-            provider: CPU,
-            settings,
-            costs: &costs,
-            sequences: &[],
-            thinning: Thinning::Thorough,
-        };
+        let enforceable = enforceable(&graph, settings);
         let peak = |graph: &Graph| {
             let costs = vec![Cost::default(); graph.node_count()];
             let all = Executions::of(graph, CPU, &costs).simulate(settings);
@@ -246,13 +250,12 @@ fn barriers_keep_what_the_settings_add_within_the_budget() {
         };
         let mut coloured = graph.clone();
         let Ok(_) = ColourShapes { provider: CPU }.run(&mut coloured);
-        let (open, planned) = (peak(&coloured), pass(Bytes::ZERO).planned_peak(&graph));
+        let (open, planned) = (peak(&coloured), enforceable.planned_peak());
         let budget = planned + Bytes((open - planned).0 / 2);
-        let mut enforced = graph.clone();
-        match pass(budget).run(&mut enforced) {
-            Ok(changed) => needed += usize::from(changed == Changed::Yes),
-            Err(_) => continue,
-        }
+        let Ok(mut enforced) = enforceable.within(budget, Thinning::Thorough) else {
+            continue;
+        };
+        needed += usize::from(enforced != graph);
         let Ok(_) = ColourShapes { provider: CPU }.run(&mut enforced);
         compared += 1;
         missed += usize::from(peak(&enforced) > budget);
