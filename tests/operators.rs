@@ -160,21 +160,37 @@ fn shapes_are_those_of_the_runtime() {
     check(faults, cases.len());
 }
 
-/// Of inputs whose sizes above two have names, if `named`; not in weights and what they are multiplied with.
-fn known_shapes(case: &Value, named: bool) -> Vec<Option<Vec<Dimension>>> {
+/// Which dimensions of a case's inputs have names.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Nothing,
+    /// Sizes above two, equal ones alike; not in weights and what they are multiplied with.
+    Most,
+    /// Every dimension of the input at this position, each another.
+    Alone(usize),
+}
+
+fn known_shapes(case: &Value, named: Named) -> Vec<Option<Vec<Dimension>>> {
     let (mut graph, node) = build(case);
     InferShapes::default().run(&mut graph).expect("shapes");
     let is = |names: &[&str]| names.iter().any(|name| node.op_type.starts_with(name));
     let recurrent = is(&["RNN", "GRU", "LSTM"]);
-    for (position, input) in graph.inputs.clone().into_iter().enumerate() {
+    for (position, &input) in node.inputs.iter().enumerate() {
+        let Some(input) = input.filter(|input| graph.inputs.contains(input)) else {
+            continue;
+        };
         let sizes = graph.tensor(input).declared.clone().expect("a shape");
         let is_weight = position > 0 && (recurrent || is(&["Conv"]));
-        let last = match () {
-            _ if is_weight || !named => 0,
-            _ if recurrent => 2,
-            _ => sizes.len(),
+        let last = match named {
+            Named::Most if is_weight => 0,
+            Named::Most if recurrent => 2,
+            Named::Most => sizes.len(),
+            _ => 0,
         };
         let name = |(axis, size)| match size {
+            _ if matches!(named, Named::Alone(alone) if alone == position) => {
+                Dimension::Symbol(format!("n{axis}"))
+            }
             Dimension::Known(size @ 3..) if axis < last => Dimension::Symbol(format!("d{size}")),
             other => other,
         };
@@ -209,8 +225,13 @@ fn what_is_known_of_shapes_beforehand_is_what_a_session_knows() {
     let mut faults = Vec::new();
     for (case, measured) in cases.iter().zip(&measured) {
         assert_eq!(case["op"], measured["op"]);
-        for (named, key) in [(false, "numbers"), (true, "names")] {
-            let Some(expected) = measured[key].as_array() else {
+        let alone = measured["alone"].as_array().expect("a list").iter();
+        let alone = (0..).zip(alone).map(|(i, of)| (Named::Alone(i), of));
+        let all = [(Named::Nothing, "numbers"), (Named::Most, "names")];
+        let all = all.map(|(named, key)| (named, &measured[key]));
+        for (named, expected) in all.into_iter().chain(alone) {
+            // The runtime refuses some.
+            let Some(expected) = expected.as_array() else {
                 continue;
             };
             let dimension = |dimension: &Value| match dimension {
@@ -234,7 +255,7 @@ fn what_is_known_of_shapes_beforehand_is_what_a_session_knows() {
                 let (known, expected_shape) =
                     (known.filter(compared), expected_shape.filter(compared));
                 if *expected != Value::Bool(false) && !is_wrong && known != expected_shape {
-                    let what = format!("{key}: {known:?}, a session has {expected}");
+                    let what = format!("{named:?}: {known:?}, a session has {expected}");
                     faults.push(complaint(case, what));
                 }
             }

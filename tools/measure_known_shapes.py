@@ -8,7 +8,7 @@ testdata/known_shapes.json, a line for each case of testdata/operators.json.
 Each operator is alone in a graph whose outputs are declared without shapes; recorded is what a session then says of
 them: a number, a name or null for each dimension, and null for a shape of which nothing is known. "numbers" is for
 inputs of known sizes, "names" for inputs whose sizes above two are names, equal sizes of one name; not in weights and what they are multiplied
-with. Scalars and unknown shapes look the same, so results that are scalars are left out (false).
+with. "alone" is by input: what is known where every dimension of this one has a name of its own and the others are numbers. Scalars and unknown shapes look the same, so results that are scalars are left out (false).
 """
 
 import json
@@ -23,8 +23,8 @@ from onnx import helper, numpy_helper
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata")
 
 
-def known(case, named):
-    """By output: what a session knows of it. None if it refuses the graph."""
+def known(case, named, alone=None):
+    """By output: what a session knows of it, with names in all inputs or in that one alone. None if it refuses the graph."""
     names, inputs, constants = [], [], []
     for position, tensor in enumerate(case["inputs"]):
         names.append("" if tensor is None else "in%d" % position)
@@ -39,6 +39,8 @@ def known(case, named):
         is_weight = position > 0 and (recurrent or case["op"].startswith("Conv"))
         last = 0 if is_weight or not named else 2 if recurrent else len(tensor["shape"])
         shape = ["d%d" % size if size > 2 and axis < last else size for axis, size in enumerate(tensor["shape"])]
+        if position == alone:
+            shape = ["n%d" % axis for axis in range(len(shape))]
         inputs.append(helper.make_tensor_value_info(names[-1], kind, shape))
     outputs = ["" if output is None else "out%d" % i for i, output in enumerate(case["outputs"])]
     node = helper.make_node(case["op"], names, outputs, domain=case["domain"], **case["attributes"])
@@ -78,6 +80,12 @@ def of_model(path):
     return {name: shapes[name] for name in written}
 
 
+def of_case(case):
+    fed = [tensor is not None and "values" not in tensor for tensor in case["inputs"]]
+    alone = [known(case, False, position) if fed else None for position, fed in enumerate(fed)]
+    return {"op": case["op"], "numbers": known(case, False), "names": known(case, True), "alone": alone}
+
+
 def main():
     if len(sys.argv) > 1:
         for path in sys.argv[1:]:
@@ -85,7 +93,7 @@ def main():
         return
     with open(os.path.join(FOLDER, "operators.json")) as file:
         cases = json.load(file)
-    results = [{"op": case["op"], "numbers": known(case, False), "names": known(case, True)} for case in cases]
+    results = [of_case(case) for case in cases]
     refused = [result["op"] for result in results if result["numbers"] is None]
     with open(os.path.join(FOLDER, "known_shapes.json"), "w") as file:
         file.write("[\n" + ",\n".join(json.dumps(result) for result in results) + "\n]\n")

@@ -163,6 +163,11 @@ impl Inference {
                 RuntimeShape::Other if node.is("", "Reshape") => {
                     reshaped(graph, constants, shapes, node, output)
                 }
+                // How many dimensions there are depends on the last one of the indices.
+                RuntimeShape::Other if node.is("", "GatherND") => {
+                    let indices = known(shapes, node.input(1))?;
+                    by_rule(position).filter(|_| indices.last().is_some_and(is_number))
+                }
                 RuntimeShape::Other => by_rule(position),
                 RuntimeShape::Resized => {
                     let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
@@ -172,6 +177,14 @@ impl Inference {
                     is_number(is)
                 })),
                 RuntimeShape::Windowed => {
+                    let is_window = |(at, size): (usize, &Dimension)| at < 2 || is_number(size);
+                    let weights = known(shapes, node.input(1));
+                    // Where no attribute tells how large windows are, the weights have to.
+                    if let Some(weights) = weights.filter(|_| node.ints("kernel_shape").is_none())
+                        && !weights.iter().enumerate().all(is_window)
+                    {
+                        return None;
+                    }
                     let says = |at: usize, is: &Dimension| at < 2 || is_number(is);
                     Some(by_numbers(first?, by_rule(position)?, says))
                 }

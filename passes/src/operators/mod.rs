@@ -251,7 +251,7 @@ pub enum RuntimeShape {
 /// for two that it takes for functions), and for few of its own (measured: `tools/measure_known_shapes.py`). A rule of which
 /// not all dimensions come out counts as none where few graphs have the operator.
 pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
-    const FIRST: [&str; 22] = [
+    const FIRST: [&str; 23] = [
         "Abs",
         "Cast",
         "Clip",
@@ -265,6 +265,7 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "LogSoftmax",
         "Neg",
         "Not",
+        "PRelu",
         "Reciprocal",
         "Relu",
         "Selu",
@@ -291,9 +292,9 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "SoftmaxGrad_13",
         "TanhGrad",
     ];
-    const BROADCAST: [&str; 19] = [
+    const BROADCAST: [&str; 18] = [
         "Add", "And", "BitShift", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod",
-        "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Where", "Xor",
+        "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
     ];
     match (node.domain.as_str(), node.op_type.as_str()) {
         ("", "GreaterOrEqual" | "LessOrEqual") => RuntimeShape::Unknown,
@@ -311,13 +312,20 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         // Not that of dY, from which every other gradient has it (measured).
         (MICROSOFT, "LayerNormalizationGrad") if position == 0 => RuntimeShape::Of(1),
         (MICROSOFT, "LayerNormalizationGrad") => RuntimeShape::Of(2),
-        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position < 2 => RuntimeShape::Of(position),
+        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position == 0 => RuntimeShape::Of(0),
+        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position == 1 => RuntimeShape::Other,
         (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
         (MICROSOFT, "LSTMTraining") if position != 4 => RuntimeShape::Unknown,
         ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
             if position == 1 =>
         {
             RuntimeShape::Of(0)
+        }
+        // Without a reduction it has the shape of the labels.
+        ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
+            if node.string("reduction") == Some("none") =>
+        {
+            RuntimeShape::Of(1)
         }
         (MICROSOFT, "SoftmaxCrossEntropyLossGrad" | "SoftmaxCrossEntropyLossInternalGrad") => {
             RuntimeShape::Of(1)

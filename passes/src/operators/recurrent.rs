@@ -7,25 +7,23 @@ use crate::bytes::Bytes;
 
 pub(super) const OPERATORS: &[Operator] = &[
     onnx("RNN", Family::Recurrent, |view| forward(view, 1))
-        .operations(|view| operations(view, 1))
+        .operations(operations)
         .workspace(|view, provider| gate_workspace(view, provider, 1)),
     onnx("GRU", Family::Recurrent, |view| forward(view, 3))
-        .operations(|view| operations(view, 3))
+        .operations(operations)
         .workspace(|view, provider| gate_workspace(view, provider, 3)),
     onnx("LSTM", Family::Recurrent, |view| forward(view, 4))
-        .operations(|view| operations(view, 4))
+        .operations(operations)
         .workspace(|view, provider| gate_workspace(view, provider, 4)),
-    microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
-        .operations(|view| operations(view, 3)),
-    microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
-        .operations(|view| operations(view, 4)),
+    microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3)).operations(operations),
+    microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4)).operations(operations),
     // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
     microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
-        .operations(|view| Some(2.0 * operations(view, 3)?))
+        .operations(|view| Some(2.0 * operations(view)?))
         .workspace(weights_workspace),
     // (X, W, R, lengths, H0, C0, ...) -> (dX, dW, dR, dB, dH0, dC0, dP)
     microsoft("LSTMGrad", Family::Recurrent, |view| gradient(view, 4))
-        .operations(|view| Some(2.0 * operations(view, 4)?))
+        .operations(|view| Some(2.0 * operations(view)?))
         .workspace(weights_workspace),
 ];
 
@@ -35,25 +33,28 @@ struct Sizes<'a> {
     directions: u64,
     sequence: u64,
     batch: u64,
+    /// Gates times the hidden size.
+    rows: u64,
+    input: u64,
     hidden: u64,
     batch_first: bool,
 }
 
 /// X `[sequence, batch, input]` (`layout = 1`: batch first), W `[directions, gates * hidden,
 /// input]`, R `[directions, gates * hidden, hidden]`
-fn sizes<'a>(view: &View<'a>, gates: u64) -> Result<Sizes<'a>, Fault> {
+fn sizes<'a>(view: &View<'a>) -> Result<Sizes<'a>, Fault> {
     let (x, weights, recurrence) = (view.input(0)?, view.input(1)?, view.input(2)?);
     let &[first, second, input] = x.shape else {
         return Err(x.wrong(0, "sequence, batch and input size"));
     };
-    let &[directions, rows, columns] = weights.shape else {
+    let &[directions, rows, _] = weights.shape else {
         return Err(weights.wrong(1, "directions, gates and input size"));
     };
     let &[_, _, hidden] = recurrence.shape else {
         return Err(recurrence.wrong(2, "directions, gates and hidden size"));
     };
-    if columns != input || hidden.checked_mul(gates) != Some(rows) {
-        return Err(weights.wrong(1, "gates of the hidden size, for this input size"));
+    if directions != 1 + u64::from(view.node.string("direction") == Some("bidirectional")) {
+        return Err(weights.wrong(1, "as many directions as the attribute says"));
     }
     let batch_first = view.node.int("layout").unwrap_or(0) != 0;
     let (sequence, batch) = if batch_first {
@@ -66,6 +67,8 @@ fn sizes<'a>(view: &View<'a>, gates: u64) -> Result<Sizes<'a>, Fault> {
         directions,
         sequence,
         batch,
+        rows,
+        input,
         hidden,
         batch_first,
     })
@@ -93,7 +96,11 @@ impl Sizes<'_> {
 
 /// -> (Y, last Y, last cell state)
 fn forward(view: &View, gates: u64) -> Result<Outputs, Fault> {
-    let sizes = sizes(view, gates)?;
+    let (sizes, weights) = (sizes(view)?, view.input(1)?);
+    let rows = sizes.hidden.checked_mul(gates);
+    if weights.shape[2] != sizes.input || rows != Some(sizes.rows) {
+        return Err(weights.wrong(1, "gates of the hidden size, for this input size"));
+    }
     Ok(vec![
         sizes.all_steps(sizes.hidden),
         sizes.last_step(),
@@ -104,28 +111,27 @@ fn forward(view: &View, gates: u64) -> Result<Outputs, Fault> {
 /// LSTMTraining -> (Y, last Y, last cell state, all cell states, gates);
 /// GRUTraining -> (Y, last Y, gates)
 fn training(view: &View, gates: u64) -> Result<Outputs, Fault> {
-    let sizes = sizes(view, gates)?;
+    let sizes = sizes(view)?;
     let mut outputs = vec![sizes.all_steps(sizes.hidden), sizes.last_step()];
     if gates == 4 {
         outputs.extend([sizes.last_step(), sizes.all_steps(sizes.hidden)]);
     }
-    let width = sizes.hidden.checked_mul(gates).ok_or(Fault::TooLarge)?;
-    outputs.push(sizes.all_steps(width));
+    outputs.push(sizes.all_steps(sizes.rows));
     Ok(outputs)
 }
 
 fn gradient(view: &View, gates: u64) -> Result<Outputs, Fault> {
-    let sizes = sizes(view, gates)?;
+    let sizes = sizes(view)?;
     let wide = |factor: u64| -> Result<Option<Known>, Fault> {
         let width = sizes.hidden.checked_mul(factor).ok_or(Fault::TooLarge)?;
         Ok(known(sizes.x.element, vec![sizes.directions, width]))
     };
-    let weights = [
+    let of_input = vec![sizes.directions, sizes.rows, sizes.input];
+    let mut outputs = vec![
         view.input(0)?.same(),
-        view.input(1)?.same(),
+        known(sizes.x.element, of_input),
         view.input(2)?.same(),
     ];
-    let mut outputs = weights.to_vec();
     outputs.extend([wide(2 * gates)?, sizes.last_step()]);
     if gates == 4 {
         outputs.extend([sizes.last_step(), wide(3)?]);
@@ -134,8 +140,8 @@ fn gradient(view: &View, gates: u64) -> Result<Outputs, Fault> {
 }
 
 /// A multiply-add per weight, step and sample.
-fn operations(view: &View, gates: u64) -> Option<f64> {
-    let sizes = sizes(view, gates).ok()?;
+fn operations(view: &View) -> Option<f64> {
+    let sizes = sizes(view).ok()?;
     let weights = view.input(1).ok()?.count() as f64 + view.input(2).ok()?.count() as f64;
     Some(2.0 * weights * sizes.sequence as f64 * sizes.batch as f64)
 }
@@ -146,7 +152,7 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
     if provider == Provider::Cuda {
         return None;
     }
-    let sizes = sizes(view, gates).ok()?;
+    let sizes = sizes(view).ok()?;
     let samples = sizes.sequence.checked_mul(sizes.batch)?;
     let ahead = samples.checked_mul(gates.checked_mul(sizes.hidden)?)?;
     let states = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(gates)?;
