@@ -22,6 +22,7 @@ use crate::plan::Plan;
 use crate::program::Limits;
 use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
+use crate::transform::colour_shapes::COLOURED_FROM;
 use crate::transform::enforce_order::{Conditions, Enforceable, NotEnforceable, Thinning};
 use crate::transform::hide_sizes::HideSizes;
 use crate::transform::insert_mirrors::InsertMirrors;
@@ -73,12 +74,6 @@ const SLIGHT: u64 = 400;
 
 /// Hiding sizes may take this part of a step.
 const HIDING: u64 = 200;
-
-/// Sizes are hidden from this part of the peak on, without what the caller owns, ...
-const HIDDEN_PARTS: u64 = 1_000;
-
-/// ... and from so many bytes.
-const HIDDEN_FROM: Bytes = Bytes(1 << 16);
 
 /// When a solver that raises the lower bound ends.
 const CERTIFYING: Limits = Limits {
@@ -845,8 +840,8 @@ impl<'o> Pipeline<'o> {
         let graph = plain.graph();
         let most = self.original.time() / HIDING;
         let before = time_of_all(graph, plain.costs());
-        let peak = self.original.liveness.peak - self.original.liveness.fixed;
-        let from = Bytes(peak.0 / HIDDEN_PARTS).max(HIDDEN_FROM);
+        // What is too small for a name is too small to be hidden.
+        let from = COLOURED_FROM;
         let sources = HideSizes::worth(graph, from);
         let hidden = |few: usize| {
             let only = sources[..few].iter().map(|&(source, _)| source).collect();
