@@ -75,6 +75,9 @@ const SLIGHT: u64 = 400;
 /// Hiding sizes may take this part of a step.
 const HIDING: u64 = 200;
 
+/// How often it is tried how many that are.
+const HIDING_TRIALS: usize = 4;
+
 /// When a solver that raises the lower bound ends.
 const CERTIFYING: Limits = Limits {
     nodes: 2_000,
@@ -741,9 +744,7 @@ impl<'o> Pipeline<'o> {
             return room;
         };
         let applied = self.apply(&plan);
-        let provider = self.options.device.provider;
-        let lean = Liveness::in_file_order(applied.graph(), provider, applied.costs());
-        let (lean, planned) = (lean.peak_with_objects(), applied.planned_peak());
+        let (lean, planned) = (applied.lean_peak(), applied.planned_peak());
         let extra = planned - lean;
         let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
         room - Bytes((extra.0 + extra.0 / 2) * u64::from(matters))
@@ -837,40 +838,53 @@ impl<'o> Pipeline<'o> {
         if !self.options.settings.pattern {
             return plain;
         }
-        let graph = plain.graph();
+        let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
+        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / SLIGHT) {
+            return plain;
+        }
+        // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
+        let less = |hidden: &Enforceable<'_>| hidden.planned_peak() < planned;
+        self.most_hidden(&plain).filter(less).unwrap_or(plain)
+    }
+
+    /// With all sizes hidden, or else with as many as it is tried for whose nodes take no longer than they may.
+    fn most_hidden(&self, plain: &Enforceable<'_>) -> Option<Enforceable<'_>> {
         let most = self.original.time() / HIDING;
-        let before = time_of_all(graph, plain.costs());
+        let before = time_of_all(plain.graph(), plain.costs());
         // What is too small for a name is too small to be hidden.
         let from = COLOURED_FROM;
-        let sources = HideSizes::worth(graph, from);
+        let sources = HideSizes::worth(plain.graph(), from);
         let hidden = |few: usize| {
             let only = sources[..few].iter().map(|&(source, _)| source).collect();
-            let mut hidden = graph.clone();
+            let mut hidden = plain.graph().clone();
             let Ok(_) = HideSizes {
                 from,
                 only: Some(&only),
             }
             .run(&mut hidden);
-            let added = time_of_all(&hidden, &self.costs_of(&hidden)) - before;
-            (added <= most).then_some(hidden)
+            let hidden = self.enforceable(hidden);
+            let added = time_of_all(hidden.graph(), hidden.costs()).saturating_sub(before);
+            (hidden, added)
         };
-        // With all of them, or else the most that takes no longer; that more takes longer is nearly always so.
-        let mut best = hidden(sources.len());
-        if best.is_none() {
-            let (mut few, mut many) = (0, sources.len());
-            best = hidden(few);
-            while best.is_some() && many - few > 1 {
-                let between = few.midpoint(many);
-                match hidden(between) {
-                    Some(more) => (few, best) = (between, Some(more)),
-                    None => many = between,
-                }
+        let (all, mut takes) = hidden(sources.len());
+        if takes <= most {
+            return Some(all);
+        }
+        // Each takes about as long as the others.
+        let (mut few, mut many, mut took, mut best) = (0, sources.len(), 0, None);
+        for _ in 0..HIDING_TRIALS {
+            let part = (many - few) as u128 * u128::from(most - took) / u128::from(takes - took);
+            let between = few + part as usize;
+            if between == few && best.is_some() {
+                break;
+            }
+            let (graph, added) = hidden(between);
+            match added <= most {
+                true => (few, took, best) = (between, added, Some(graph)),
+                false => (many, takes) = (between, added),
             }
         }
-        // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
-        let hidden = best.map(|best| self.enforceable(best));
-        let less = |hidden: &Enforceable<'_>| hidden.planned_peak() < plain.planned_peak();
-        hidden.filter(less).unwrap_or(plain)
+        best
     }
 
     fn costs_of(&self, graph: &Graph) -> Vec<Cost> {

@@ -131,6 +131,12 @@ impl<'c> Enforceable<'c> {
         liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().most)
     }
 
+    /// The same with both settings off.
+    pub fn lean_peak(&self) -> Bytes {
+        let choice = Choice::new(self, 0, Thinning::Quick);
+        liveness::fixed_bytes(&self.graph) + Bytes(choice.lean())
+    }
+
     /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].
     pub fn within_smallest_peak(&self, thinning: Thinning) -> Graph {
         // It fits by construction; if not, the simulation of the graph tells.

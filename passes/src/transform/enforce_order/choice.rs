@@ -220,6 +220,13 @@ impl<'p> Choice<'p> {
         })
     }
 
+    /// The most that it needs with both settings off.
+    pub(super) fn lean(&self) -> u64 {
+        let built = Built::of(self.placement, &[]);
+        let order: Vec<u32> = (0..self.placement.len() as u32).collect();
+        Needs::of(&built.plain.0, &order, None, self.object).most()
+    }
+
     /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much
     /// as the file's order does at most, beside the block and in it, and half of what that leaves of the budget.
     fn exceeding(&self, needs: &Needs) -> Vec<bool> {
