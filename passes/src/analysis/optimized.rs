@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
-use super::skeleton::{Share, Skeleton};
+use super::skeleton::{Lists, Share, Skeleton};
 use crate::graph::{Graph, TensorId};
 use crate::operators::{Fusing, Provider};
 
@@ -223,39 +223,58 @@ impl<'s> Nodes<'s> {
         }
     }
 
-    /// What is left, in the sequence of indices, and the indices.
-    fn skeleton(&self) -> (Skeleton, Vec<u32>) {
+    /// The indices of what is left, in DEFAULT order.
+    fn in_default_order(&self) -> Vec<u32> {
+        let (structure, indices) = self.structure();
+        let order = execution_order(&structure, ExecutionOrder::Default).into_iter();
+        order.map(|place| indices[place as usize]).collect()
+    }
+
+    /// Who reads and writes what of what is left, in the sequence of indices, and the indices. All else is missing.
+    fn structure(&self) -> (Skeleton, Vec<u32>) {
+        let (nodes, from) = (self.nodes.len(), self.skeleton);
         let mut left = Skeleton {
-            size: self.skeleton.size.clone(),
-            owned: self.skeleton.owned.clone(),
-            output: self.skeleton.output.clone(),
+            reads: Lists::with_capacity(nodes, from.reads.items()),
+            writes: Lists::with_capacity(nodes, from.writes.items()),
+            reads_only_shape: Vec::with_capacity(nodes),
+            size: vec![0; from.size.len()],
             ..Skeleton::default()
         };
-        let mut indices = Vec::with_capacity(self.nodes.len());
+        let mut indices = Vec::with_capacity(nodes);
         for (index, node) in self.nodes.iter().enumerate() {
             let Some(node) = node else { continue };
-            let position = node.position as usize;
-            if self.skeleton.yield_op == Some(node.position) {
+            if from.yield_op == Some(node.position) {
                 left.yield_op = Some(indices.len() as u32);
             }
             left.reads.push(node.reads.iter().copied());
             left.writes.push(node.writes.iter().copied());
-            left.shares.push(node.shares.iter().copied());
-            left.workspace.push(node.workspace);
-            left.early.push(self.skeleton.early[position]);
             left.reads_only_shape
-                .push(self.skeleton.reads_only_shape[position]);
-            left.fusing.push(Fusing::No);
-            left.equal.push(0);
+                .push(from.reads_only_shape[node.position as usize]);
             indices.push(index as u32);
         }
         (left, indices)
     }
 
     fn form(&self) -> Optimized {
-        let (skeleton, _) = self.skeleton();
-        let positions = self.nodes.iter().flatten().map(|node| node.position);
-        (skeleton, positions.collect())
+        let (structure, _) = self.structure();
+        let nodes = structure.len();
+        let mut form = Skeleton {
+            size: self.skeleton.size.clone(),
+            owned: self.skeleton.owned.clone(),
+            output: self.skeleton.output.clone(),
+            shares: Lists::with_capacity(nodes, self.skeleton.shares.items()),
+            fusing: vec![Fusing::No; nodes],
+            equal: vec![0; nodes],
+            ..structure
+        };
+        let mut positions = Vec::with_capacity(nodes);
+        for node in self.nodes.iter().flatten() {
+            form.shares.push(node.shares.iter().copied());
+            form.workspace.push(node.workspace);
+            form.early.push(self.skeleton.early[node.position as usize]);
+            positions.push(node.position);
+        }
+        (form, positions)
     }
 
     /// Takes the nodes out that only forward; whoever reads them reads their input.
@@ -285,9 +304,7 @@ impl<'s> Nodes<'s> {
         let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
         let mut first: HashMap<(u32, Vec<u32>), Vec<u32>> = HashMap::new();
         let mut any = false;
-        let (skeleton, indices) = self.skeleton();
-        for place in execution_order(&skeleton, ExecutionOrder::Default) {
-            let index = indices[place as usize];
+        for index in self.in_default_order() {
             let Some(node) = self.take(index) else {
                 continue;
             };
@@ -331,9 +348,7 @@ impl<'s> Nodes<'s> {
         if !(0..self.nodes.len() as u32).any(|index| rule(self, index).is_some()) {
             return false;
         }
-        let (skeleton, indices) = self.skeleton();
-        for place in execution_order(&skeleton, ExecutionOrder::Default) {
-            let index = indices[place as usize];
+        for index in self.in_default_order() {
             match rule(self, index) {
                 Some(Change::Reader(reader)) => self.take_in_reader(index, reader),
                 Some(Change::Inputs(past)) => self.take_in_inputs(index, past),

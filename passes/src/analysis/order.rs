@@ -78,7 +78,7 @@ impl Edges {
                 producer[tensor as usize] = node as u32;
             }
         }
-        let mut producers = Lists::default();
+        let mut producers = Lists::with_capacity(skeleton.len(), skeleton.reads.items());
         let mut consumers = vec![0; skeleton.len()];
         let mut before: Vec<u32> = Vec::new();
         for node in 0..skeleton.len() {
@@ -117,7 +117,7 @@ impl Edges {
                 next[p as usize] += 1;
             }
         }
-        let mut lists = Lists::default();
+        let mut lists = Lists::with_capacity(starts.len(), items.len());
         for (start, end) in starts.into_iter().zip(next) {
             lists.push(items[start as usize..end as usize].iter().copied());
         }
@@ -150,12 +150,15 @@ fn reverse_depth_first(edges: &Edges) -> Vec<u32> {
 /// Every Shape and Size that reads a node's output moves directly behind that node; several by
 /// index. A node that has moved does not pull its own Shape along.
 fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) -> Vec<u32> {
-    let mut behind: Vec<Vec<u32>> = vec![Vec::new(); skeleton.len()];
-    for node in 0..skeleton.len() {
+    const NOBODY: u32 = u32::MAX;
+    // By node: who follows it first, and by follower the next one.
+    let (mut first, mut next) = (vec![NOBODY; skeleton.len()], vec![NOBODY; skeleton.len()]);
+    for node in (0..skeleton.len()).rev() {
         if skeleton.reads_only_shape[node]
             && let [producer] = edges.producers.get(node)
         {
-            behind[*producer as usize].push(node as u32);
+            let first = &mut first[*producer as usize];
+            next[node] = std::mem::replace(first, node as u32);
         }
     }
     let mut has_moved = vec![false; skeleton.len()];
@@ -165,9 +168,11 @@ fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) 
             continue;
         }
         order.push(node);
-        for &follower in &behind[node as usize] {
+        let mut follower = first[node as usize];
+        while follower != NOBODY {
             has_moved[follower as usize] = true;
             order.push(follower);
+            follower = next[follower as usize];
         }
     }
     order

@@ -26,6 +26,19 @@ impl<T> Default for Lists<T> {
 }
 
 impl<T> Lists<T> {
+    /// With room for so many lists with so many items in all.
+    pub(crate) fn with_capacity(lists: usize, items: usize) -> Lists<T> {
+        Lists {
+            ends: Vec::with_capacity(lists),
+            items: Vec::with_capacity(items),
+        }
+    }
+
+    /// The number of items of all lists.
+    pub(crate) fn items(&self) -> usize {
+        self.items.len()
+    }
+
     /// Appends one list.
     pub(crate) fn push(&mut self, list: impl IntoIterator<Item = T>) {
         self.items.extend(list);
@@ -157,7 +170,7 @@ impl Skeleton {
 
     /// The number of nodes.
     pub(crate) fn len(&self) -> usize {
-        self.workspace.len()
+        self.writes.len()
     }
 
     fn push_node(

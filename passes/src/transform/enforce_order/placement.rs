@@ -3,7 +3,7 @@
 use crate::analysis::cost::Cost;
 use crate::analysis::settings::RuntimeSettings;
 use crate::analysis::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
-use crate::analysis::skeleton::{Share, Skeleton};
+use crate::analysis::skeleton::{Lists, Share, Skeleton};
 use crate::graph::{Graph, Node, NodeId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
 use crate::transform::colour_shapes;
@@ -178,13 +178,19 @@ impl Placement {
         barriers: &[Barrier],
     ) -> (Skeleton, Vec<u32>, Option<Shapes>) {
         let mut shapes = self.shapes.clone();
+        let added: usize = barriers.iter().map(|barrier| 1 + barrier.waits.len()).sum();
+        let nodes = self.base.len() + barriers.len();
+        let lists = |of: usize| Lists::with_capacity(nodes, of + added);
         let mut skeleton = Skeleton {
-            size: self.base.size.clone(),
-            owned: self.base.owned.clone(),
-            output: self.base.output.clone(),
+            reads: lists(self.base.reads.items()),
+            writes: lists(self.base.writes.items()),
+            shares: Lists::with_capacity(nodes, self.base.shares.items() + added),
+            size: with_room(&self.base.size, added),
+            owned: with_room(&self.base.owned, added),
+            output: with_room(&self.base.output, added),
             ..Skeleton::default()
         };
-        let mut position = Vec::with_capacity(self.base.len() + barriers.len());
+        let mut position = Vec::with_capacity(nodes);
         let mut next = barriers.iter().peekable();
         // By tensor: what its readers read instead.
         let mut latest: Vec<u32> = (0..self.base.size.len() as u32).collect();
@@ -251,4 +257,11 @@ impl Placement {
         }
         (skeleton, position, shapes)
     }
+}
+
+/// A copy to which so many items will be added.
+fn with_room<T: Copy>(items: &[T], added: usize) -> Vec<T> {
+    let mut all = Vec::with_capacity(items.len() + added);
+    all.extend_from_slice(items);
+    all
 }
