@@ -102,8 +102,8 @@ struct Planner<'s> {
     /// By step: tensors that came to lie in a buffer made before.
     joined: Vec<u32>,
     in_place: Vec<(u32, u32)>,
-    /// By class: dead buffers (owners), the latest last.
-    dead: Vec<Vec<u32>>,
+    /// By class: the dead buffer (its owner) that died last; and by owner the one before it.
+    dead: (Vec<u32>, Vec<u32>),
 }
 
 impl<'s> Planner<'s> {
@@ -128,7 +128,10 @@ impl<'s> Planner<'s> {
             planned: Vec::new(),
             joined: vec![0; order.len()],
             in_place: Vec::new(),
-            dead: vec![Vec::new(); shapes.map_or(0, |shapes| shapes.classes)],
+            dead: match shapes {
+                Some(shapes) => (vec![NONE; shapes.classes], vec![NONE; tensors]),
+                None => (Vec::new(), Vec::new()),
+            },
         }
     }
 
@@ -200,7 +203,13 @@ impl<'s> Planner<'s> {
         if unread || self.skeleton.output[tensor as usize] {
             return None;
         }
-        self.dead[class as usize].pop()
+        let (last, before) = &mut self.dead;
+        let dead = last[class as usize];
+        if dead == NONE {
+            return None;
+        }
+        last[class as usize] = before[dead as usize];
+        Some(dead)
     }
 
     fn join(&mut self, step: u32, tensor: u32, owner: u32) {
@@ -236,7 +245,8 @@ impl<'s> Planner<'s> {
         }
         self.planned[place as usize].dead = step;
         if let Some(class) = self.shapes.and_then(|shapes| shapes.class[owner as usize]) {
-            self.dead[class as usize].push(owner);
+            let (last, before) = &mut self.dead;
+            before[owner as usize] = std::mem::replace(&mut last[class as usize], owner);
         }
     }
 
@@ -293,11 +303,13 @@ impl<'s> Planner<'s> {
             let owner = owner as usize;
             shapes.resolved[owner] && !self.skeleton.output[owner]
         };
-        // What nobody reads stays to the end.
-        let mut released: Vec<Vec<u32>> = vec![Vec::new(); self.order.len()];
-        for (place, planned) in self.planned.iter().enumerate() {
+        // By step: the first that is released then, and the next one by place. What nobody reads stays to the end.
+        let mut released = vec![NONE; self.order.len()];
+        let mut released_next = vec![NONE; self.planned.len()];
+        for (place, planned) in self.planned.iter().enumerate().rev() {
             if let Some(read) = planned.read.filter(|_| inside(planned.owner)) {
-                released[read as usize].push(place as u32);
+                let first = &mut released[read as usize];
+                released_next[place] = std::mem::replace(first, place as u32);
             }
         }
         let writes = (0..self.skeleton.len()).flat_map(|node| self.skeleton.writes.get(node));
@@ -312,7 +324,7 @@ impl<'s> Planner<'s> {
         let mut pattern = Pattern::default();
         let mut ends = vec![0; self.order.len()];
         let mut next = 0;
-        for (step, released) in released.iter().enumerate() {
+        for (step, &released) in released.iter().enumerate() {
             while let Some(planned) = self.planned.get(next).filter(|p| p.first as usize == step) {
                 if inside(planned.owner) {
                     let size = self.skeleton.size[planned.owner as usize];
@@ -320,8 +332,10 @@ impl<'s> Planner<'s> {
                 }
                 next += 1;
             }
-            for &place in released {
+            let mut place = released;
+            while place != NONE {
                 pattern.release(place);
+                place = released_next[place as usize];
             }
         }
         Allocation {

@@ -11,6 +11,7 @@ mod topology;
 mod uses;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 pub use element::ElementType;
 pub use outputs::Outputs;
@@ -270,13 +271,13 @@ impl Node {
     }
 }
 
-/// A training graph.
+/// A training graph. Clones share the nodes and tensors that none of them changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     /// The graph's name.
     pub name: String,
-    nodes: Vec<Node>,
-    tensors: Vec<Tensor>,
+    nodes: Vec<Arc<Node>>,
+    tensors: Vec<Arc<Tensor>>,
     order: Vec<NodeId>,
     /// Graph inputs, in order.
     pub inputs: Vec<TensorId>,
@@ -284,7 +285,7 @@ pub struct Graph {
     pub outputs: Outputs,
     /// Operator set versions by domain (`ai.onnx` is the empty string).
     pub opsets: BTreeMap<String, i64>,
-    by_name: HashMap<String, TensorId>,
+    by_name: HashMap<Arc<str>, TensorId>,
 }
 
 impl Graph {
@@ -300,16 +301,16 @@ impl Graph {
     pub fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
         let id = TensorId(self.tensors.len() as u32);
         assert!(!tensor.name.is_empty(), "a tensor needs a name");
-        let taken = self.by_name.insert(tensor.name.clone(), id);
+        let taken = self.by_name.insert(tensor.name.as_str().into(), id);
         assert!(taken.is_none(), "two tensors are called {:?}", tensor.name);
-        self.tensors.push(tensor);
+        self.tensors.push(Arc::new(tensor));
         id
     }
 
     /// Adds a node at the end of the order.
     pub fn add_node(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
-        self.nodes.push(node);
+        self.nodes.push(Arc::new(node));
         self.order.push(id);
         id
     }
@@ -321,7 +322,7 @@ impl Graph {
 
     /// The node called `id`, to be changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id.index()]
+        Arc::make_mut(&mut self.nodes[id.index()])
     }
 
     /// The tensor called `id`.
@@ -331,7 +332,7 @@ impl Graph {
 
     /// The tensor called `id`, to be changed. Its name must stay.
     pub fn tensor_mut(&mut self, id: TensorId) -> &mut Tensor {
-        &mut self.tensors[id.index()]
+        Arc::make_mut(&mut self.tensors[id.index()])
     }
 
     /// The tensor with this name.
@@ -394,7 +395,7 @@ impl Graph {
         }
         (1u64..)
             .map(|k| format!("{wish}_{k}"))
-            .find(|name| !self.by_name.contains_key(name))
+            .find(|name| !self.by_name.contains_key(name.as_str()))
             .expect("names do not run out")
     }
 }
