@@ -20,6 +20,8 @@ pub(super) struct Candidate {
     pub(super) costs: Vec<Cost>,
     /// The variants that the search put into it.
     pub(super) variants: Choices,
+    /// Nanoseconds that its barriers would take as a quick look leaves them, or none if it was not thinned out further.
+    pub(super) quick_barriers: u64,
     worst: Liveness,
     /// What it needs in each way of running it, without the reserve.
     executions: Vec<Execution>,
@@ -56,6 +58,7 @@ impl Candidate {
             graph,
             costs,
             variants: Choices::new(),
+            quick_barriers: 0,
             worst,
             executions: by_level,
         }

@@ -1,0 +1,337 @@
+//! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
+
+use super::super::need::{Candidate, frame};
+use super::super::rivals::MOST_NODES;
+use super::{Pipeline, SLIGHT};
+use crate::analysis::cost::{Cost, costs, time_of_all};
+use crate::analysis::liveness::TENSOR;
+use crate::analysis::settings::RuntimeSettings;
+use crate::bytes::Bytes;
+use crate::graph::{Graph, NodeId};
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::search::Missed;
+use crate::strategy::{Planner, Strategy, Unplanned};
+use crate::transform::enforce_order::{Conditions, Enforceable, NotEnforceable, Thinning};
+use crate::transform::insert_mirrors::InsertMirrors;
+use crate::transform::keep_apart::KeepApart;
+use crate::transform::release_unread::ReleaseUnread;
+use crate::transform::unmark_fused::UnmarkFused;
+
+/// How often the search is asked, each time for less, because the runtime's order needs more than the plan's.
+const ATTEMPTS: usize = 6;
+
+/// How often barriers are chosen anew because they leave another room than they were chosen for.
+pub(super) const CORRECTIONS: usize = 4;
+
+/// Where a plan needs many barriers, these have about one output for so many nodes.
+const NODES_FOR_OUTPUT: u64 = 4;
+
+/// Barriers that take more than this part of what a plan adds, ...
+const MANY_BARRIERS: u64 = 4;
+
+/// ... and more than this part of a step's time, may be too many.
+const NOTABLE: u64 = 200;
+
+/// Then it is planned anew up to so many times, ...
+const FEWER_BARRIERS: usize = 3;
+
+/// ... each time with one more of so many parts of what a step takes left for them.
+const ROOM_FOR_BARRIERS: u64 = 50;
+
+/// Another attempt leaves this part of the budget free, ...
+const SPARE: u64 = 20_000;
+
+/// ... where the runtime's settings add to a plan what only the plan itself tells, this part, ...
+const SPARE_FOR_SETTINGS: u64 = 2_000;
+
+/// ... the next so many times as much.
+const MORE_SPARE: u64 = 4;
+
+/// What the settings add to a quick plan may be more for the one that is made, by this part.
+const ALTERED: u64 = 2;
+
+/// What a plan has to reach with its barriers.
+pub(super) struct Goal<'g> {
+    /// What a step may take, what the caller owns included.
+    budget: Bytes,
+    /// It has to add less, in nanoseconds.
+    below: u64,
+    /// May it still reach that, by the barriers that a quick look leaves?
+    may: &'g dyn Fn(&Candidate) -> bool,
+}
+
+impl Goal<'_> {
+    /// That budget, whatever it adds.
+    pub(super) fn within(budget: Bytes) -> Goal<'static> {
+        Goal::below(budget, u64::MAX)
+    }
+
+    fn below(budget: Bytes, below: u64) -> Goal<'static> {
+        Goal {
+            budget,
+            below,
+            may: &|_| true,
+        }
+    }
+}
+
+impl Pipeline<'_> {
+    /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.
+    pub(super) fn framed(&self) -> Bytes {
+        Bytes(frame(&self.base.graph).0 * 9 / 8)
+    }
+
+    /// The same, and what barriers pass on, which lives to the end of the step.
+    pub(super) fn spare(&self) -> Bytes {
+        let outputs = self.base.graph.order().len() as u64 / NODES_FOR_OUTPUT;
+        self.framed() + Bytes(TENSOR.0 * outputs)
+    }
+
+    pub(super) fn candidate(&self, graph: Graph, plan: &Plan) -> Candidate {
+        let mut candidate = Candidate::coloured(graph, self.options);
+        candidate.variants.clone_from(&plan.variants);
+        candidate
+    }
+
+    /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak, if that is known. It
+    /// has to add less than `below` nanoseconds.
+    pub(super) fn within(
+        &self,
+        planner: &mut dyn Planner,
+        least: Option<&Plan>,
+        budget: Bytes,
+        below: u64,
+    ) -> Result<Candidate, Missed> {
+        let mut target = self.room(planner, budget);
+        let mut plan = |target| planner.cheaper(target, below);
+        let found = self.planned(&mut plan, &mut target, least, &Goal::below(budget, below))?;
+        // A published strategy's plan is written as it is.
+        match self.options.strategy {
+            Strategy::Auto => Ok(self.with_room_for_barriers(planner, found, target, budget)),
+            _ => Ok(found),
+        }
+    }
+
+    /// `found`, or what adds less since it is planned for less than its `target`: the search knows nothing of barriers, and what
+    /// leaves them some room can need far fewer.
+    pub(super) fn with_room_for_barriers(
+        &self,
+        planner: &mut dyn Planner,
+        found: Candidate,
+        mut target: Bytes,
+        budget: Bytes,
+    ) -> Candidate {
+        let part = Bytes((target - self.original.liveness.fixed).0 / ROOM_FOR_BARRIERS);
+        let mut best = found;
+        for _ in 0..FEWER_BARRIERS {
+            let (barriers, added) = (self.time_of_barriers(&best), self.added(&best));
+            let step = time_of_all(&best.graph, &best.costs);
+            if barriers <= added / MANY_BARRIERS || barriers <= step / NOTABLE || self.stopped() {
+                break;
+            }
+            target = target - part;
+            let mut plan = |target| planner.cheaper(target, added);
+            // In a large graph thinning out takes longest. As large a part of the barriers will be left as of those before.
+            let known = best.quick_barriers > 0 && best.graph.order().len() > MOST_NODES;
+            let may = |quick: &Candidate| {
+                let all = quick.quick_barriers;
+                let left =
+                    u128::from(all) * u128::from(barriers) / u128::from(best.quick_barriers.max(1));
+                let others = self.added(quick).saturating_sub(all);
+                !known || u128::from(others) + left < u128::from(added)
+            };
+            let goal = Goal {
+                budget,
+                below: added,
+                may: &may,
+            };
+            match self.planned(&mut plan, &mut target, None, &goal) {
+                Ok(other) if self.added(&other) < added => best = other,
+                _ => break,
+            }
+        }
+        best
+    }
+
+    /// Nanoseconds.
+    pub(super) fn time_of_barriers(&self, candidate: &Candidate) -> u64 {
+        let (graph, costs) = (&candidate.graph, &candidate.costs);
+        let is_barrier = |id: &&NodeId| graph.node(**id).is("com.microsoft", "PassThrough");
+        let barriers = graph.order().iter().filter(is_barrier);
+        barriers.map(|id| costs[id.index()].time.0).sum()
+    }
+
+    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less, down to what is
+    /// `target` then.
+    pub(super) fn planned(
+        &self,
+        plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
+        target: &mut Bytes,
+        least: Option<&Plan>,
+        goal: &Goal<'_>,
+    ) -> Result<Candidate, Missed> {
+        let &Goal { budget, below, .. } = goal;
+        let mut spare = match self.options.settings {
+            RuntimeSettings::LEAN => budget.0 / SPARE,
+            _ => budget.0 / SPARE_FOR_SETTINGS,
+        };
+        // What there was a plan for.
+        let mut reached = None;
+        for _ in 0..ATTEMPTS {
+            let (plan, is_least) = match plan(*target) {
+                Ok(plan) => (plan, false),
+                // Too much less was asked for.
+                Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > *target) => {
+                    let between = reached
+                        .take()
+                        .map_or(Bytes::ZERO, |reached| reached - *target);
+                    *target += Bytes(between.0 / 2);
+                    continue;
+                }
+                // The smallest may fit, though it needs more than the target.
+                Err(Unplanned::TooLarge(smallest)) => {
+                    let least = least.filter(|l| l.predicted_peak <= smallest.predicted_peak);
+                    let smallest = least.cloned().unwrap_or(smallest);
+                    if smallest.predicted_peak >= budget {
+                        return Err(Missed::TooLarge);
+                    }
+                    (smallest, true)
+                }
+                Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
+                Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
+            };
+            let applied = self.apply(&plan);
+            if self.time_added(applied.graph(), applied.costs()) >= below {
+                return Err(Missed::TooSlow);
+            }
+            match self.enforced(&applied, &plan, goal) {
+                Ok(Some(candidate)) => return Ok(candidate),
+                Ok(None) => return Err(Missed::TooSlow),
+                // There is none for less.
+                Err(_) if is_least => return Err(Missed::TooLarge),
+                // Less than the same plan needs, or it is found again; and a little less than that, as its barriers
+                // are others, which may be too little the more often.
+                Err(excess) => {
+                    let more = Bytes(excess.0 / 8 + spare + 1);
+                    let less = plan.predicted_peak.min(*target);
+                    reached = Some(less);
+                    *target = less - excess - more;
+                    spare *= MORE_SPARE;
+                }
+            }
+        }
+        Err(Missed::TooLarge)
+    }
+
+    /// What is left of the budget beside what barriers take and what the runtime's settings add to a plan in its own
+    /// order, as a quick one tells: the search, which knows none of it, need not be asked twice then.
+    pub(super) fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
+        let room = budget - self.spare();
+        if self.options.settings == RuntimeSettings::LEAN {
+            return room;
+        }
+        let Some(plan) = planner.sketch(room) else {
+            return room;
+        };
+        let applied = self.apply(&plan);
+        let (lean, planned) = (applied.lean_peak(), applied.planned_peak());
+        let extra = planned - lean;
+        let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
+        match matters {
+            true => room - extra - Bytes(extra.0 / ALTERED),
+            false => room,
+        }
+    }
+
+    /// The graph with barriers that keep it within the budget, or by how much they miss it; nothing if it adds too much.
+    pub(super) fn enforced(
+        &self,
+        applied: &Enforceable<'_>,
+        plan: &Plan,
+        goal: &Goal<'_>,
+    ) -> Result<Option<Candidate>, Bytes> {
+        let budget = goal.budget;
+        let enforced = |room: Bytes, thinning: Thinning| {
+            let graph = applied.within(room, thinning)?;
+            Ok(self.candidate(graph, plan))
+        };
+        let planned = applied.planned_peak();
+        let mut room = budget - frame(applied.graph());
+        if planned > room {
+            // Barriers do not help where it is too large in its own order.
+            return Err(planned - room);
+        }
+        // A quick look tells whether it is worth a thorough one.
+        let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
+        for look in 0..=CORRECTIONS {
+            let mut candidate = match enforced(room, thinning) {
+                Ok(candidate) => candidate,
+                Err(missed @ NotEnforceable { by_fewer, .. }) => {
+                    if thinning == Thinning::Quick && by_fewer {
+                        // Where every byte counts, needless barriers do.
+                        thinning = Thinning::Thorough;
+                        continue;
+                    }
+                    return fits.map(Some).ok_or(missed.reached - room);
+                }
+            };
+            // The barriers' own tensors have their places in the frame as well.
+            let left = budget - frame(&candidate.graph);
+            let less = (room - Bytes(1)).min(left);
+            match (candidate.need() <= budget, thinning) {
+                (true, Thinning::Thorough) => {
+                    candidate.quick_barriers = fits.map_or(0, |quick| quick.quick_barriers);
+                    return Ok(Some(candidate));
+                }
+                (true, Thinning::Quick) => {
+                    candidate.quick_barriers = self.time_of_barriers(&candidate);
+                    if !(goal.may)(&candidate) {
+                        return Ok(None);
+                    }
+                    (fits, thinning) = (Some(candidate), Thinning::Thorough);
+                    room = room.min(left);
+                }
+                // The first look tells how much that is.
+                (false, Thinning::Quick) if look == 0 => room = less,
+                // Where every byte counts, needless barriers do.
+                (false, _) => (room, thinning) = (less, Thinning::Thorough),
+            }
+        }
+        // As much as the plan needs more than its barriers left room for.
+        fits.map(Some).ok_or(planned - room)
+    }
+
+    /// The graph, by whose order barriers make the runtime go.
+    pub(super) fn enforceable(&self, graph: Graph) -> Enforceable<'_> {
+        let conditions = Conditions {
+            object: TENSOR,
+            provider: self.options.device.provider,
+            settings: self.options.settings,
+            sequences: &self.original.sequences,
+        };
+        let costs = self.costs_of(&graph);
+        Enforceable::new(graph, costs, conditions)
+    }
+
+    pub(super) fn apply(&self, plan: &Plan) -> Enforceable<'_> {
+        let form = self.form(&plan.variants);
+        let mut graph = form.graph.clone();
+        // A published strategy's plan is written as it is.
+        let late = (self.options.strategy == Strategy::Auto)
+            .then(|| plan.without_unread(&graph, &form.recomputation));
+        let insert = InsertMirrors {
+            plan: late.as_ref().unwrap_or(plan),
+            recomputation: &form.recomputation,
+        };
+        let Ok(_) = insert.run(&mut graph);
+        let Ok(_) = UnmarkFused.run(&mut graph);
+        let Ok(_) = KeepApart.run(&mut graph);
+        let Ok(_) = ReleaseUnread.run(&mut graph);
+        self.hidden(graph)
+    }
+
+    pub(super) fn costs_of(&self, graph: &Graph) -> Vec<Cost> {
+        costs(graph, &self.options.device, &self.options.overrides)
+    }
+}

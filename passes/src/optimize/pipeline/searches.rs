@@ -1,0 +1,102 @@
+//! The pipeline's own planner.
+
+use crate::bytes::Bytes;
+use crate::graph::NodeId;
+use crate::plan::Plan;
+use crate::search::{Missed, Search};
+use crate::strategy::{Planner, Task, Unplanned};
+
+/// This program's own strategy: the cheapest that the searches find, one for each order.
+pub(super) struct Searches {
+    /// The order that is best by itself first; never empty.
+    searches: Vec<Search>,
+    /// Which of them is the cheapest within which budget.
+    chosen: Option<(usize, Bytes)>,
+}
+
+/// The pipeline aims a little lower when the runtime's order needs more than the plan's. Down to
+/// this part of a budget, what was the best order for it still is.
+const NEAR: f64 = 0.98;
+
+impl Searches {
+    pub(super) fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
+        Searches {
+            searches: orders.iter().map(|order| task.search(order)).collect(),
+            chosen: None,
+        }
+    }
+
+    fn choose(&mut self, budget: Bytes) -> Option<usize> {
+        if let Some((chosen, known)) = self.chosen
+            && budget <= known
+            && budget.0 as f64 >= known.0 as f64 * NEAR
+        {
+            return Some(chosen);
+        }
+        let cheapest = |estimates: Vec<Option<u64>>| {
+            let costs = estimates.into_iter().enumerate();
+            let costs = costs.filter_map(|(i, cost)| Some((cost?, i)));
+            costs.min().map(|(_, i)| i)
+        };
+        let rough = match self.searches.as_mut_slice() {
+            [_] => Some(0),
+            all => cheapest(
+                all.iter_mut()
+                    .map(|search| search.rough_estimate(budget))
+                    .collect(),
+            ),
+        };
+        let all = self.searches.iter_mut();
+        let chosen = match rough {
+            Some(rough) => rough,
+            None => cheapest(all.map(|search| search.estimate(budget)).collect())?,
+        };
+        self.chosen = Some((chosen, budget));
+        Some(chosen)
+    }
+}
+
+impl Planner for Searches {
+    fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
+        self.cheaper(budget, u64::MAX)
+    }
+
+    fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
+        let found = match self.choose(budget) {
+            Some(chosen) => self.searches[chosen].cheaper(budget, below),
+            None => Err(Missed::TooLarge),
+        };
+        found.map_err(|missed| match missed {
+            // Much the same in all orders, where nobody asked for the very smallest.
+            Missed::TooLarge => {
+                let first = self.searches.first_mut();
+                Unplanned::TooLarge(first.map(Search::smallest).unwrap_or_default())
+            }
+            Missed::TooSlow => Unplanned::TooSlow,
+        })
+    }
+
+    fn sketch(&mut self, budget: Bytes) -> Option<Plan> {
+        self.searches.first()?.sketch(budget)
+    }
+
+    fn start(&mut self, budget: Bytes) -> Option<Plan> {
+        let chosen = self.choose(budget)?;
+        self.searches[chosen].begin(budget)
+    }
+
+    fn smallest(&mut self) -> Result<Plan, String> {
+        let least = self.smallest_few()?.into_iter();
+        let least = least.min_by_key(|plan| (plan.predicted_peak, plan.added));
+        Ok(least.unwrap_or_default())
+    }
+
+    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
+        Ok(self.searches.iter_mut().map(Search::smallest).collect())
+    }
+
+    fn smallest_in_passing(&mut self) -> Result<Plan, String> {
+        let first = self.searches.first_mut();
+        Ok(first.map(Search::small).unwrap_or_default())
+    }
+}

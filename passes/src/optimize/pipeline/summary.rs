@@ -1,0 +1,134 @@
+//! What was done, in figures.
+
+use super::super::form::{Choices, Form};
+use super::super::need::{Candidate, describe, frame, reserved_in_default_order};
+use super::super::{StopReason, Summary};
+use super::Pipeline;
+use crate::analysis::cost::time_of_all;
+use crate::analysis::mirrors::{is_mirror, mirror_number};
+use crate::bytes::Bytes;
+use crate::graph::NodeId;
+use crate::program::Limits;
+use crate::search::Search;
+
+/// When a solver that raises the lower bound ends.
+const CERTIFYING: Limits = Limits {
+    nodes: 2_000,
+    seconds: None,
+    gap: 1e-4,
+};
+
+impl Pipeline<'_> {
+    pub(super) fn summary(
+        &self,
+        candidate: &Candidate,
+        budget: Bytes,
+        smallest: Bytes,
+        notes: Vec<String>,
+    ) -> Summary {
+        let reserve = self.options.reserve;
+        let form = self.form(&candidate.variants);
+        let is_new = |id: &NodeId| id.index() >= form.graph.node_count();
+        let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
+        let is_barrier = |id: &&NodeId| {
+            candidate
+                .graph
+                .node(**id)
+                .is("com.microsoft", "PassThrough")
+        };
+        let recomputes = |id: &&NodeId| mirror_number(candidate.graph.node(**id)).is_some();
+        let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
+        let original = self.original;
+        let time_before = original.time();
+        let time_added =
+            time_of_all(&candidate.graph, &candidate.costs).saturating_sub(time_before);
+        let room = budget - frame(&form.graph);
+        let order = order_of_first_computations(candidate, &form);
+        let task = self.task_in(&form, None);
+        let reordered = task.search(&order).without_copies();
+        let relaxed = task.relaxed_search(&order);
+        let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
+        Summary {
+            budget: budget + reserve,
+            fixed: self.original.liveness.fixed + reserve,
+            before: describe(original.graph, &original.liveness, reserve),
+            after: candidate.peak(reserve),
+            executions: candidate.executions(reserve),
+            smallest_peak: smallest.min(candidate.need()) + reserve,
+            time_before,
+            time_added,
+            time_recomputing: new()
+                .filter(recomputes)
+                .map(|id| candidate.costs[id.index()].time.0)
+                .fold(0, u64::saturating_add),
+            time_in_barriers: self.time_of_barriers(candidate),
+            reordered_peak: reordered.predicted_peak + frame(&form.graph) + reserve,
+            lower_bound: self.lower_bound(&relaxed, room, time_added, longer),
+            reserved_before: reserved_in_default_order(
+                original.graph,
+                &original.costs,
+                self.options,
+            ),
+            reserved_after: candidate.reserved(self.options),
+            recomputed_nodes: new().filter(is_mirror).count(),
+            barriers: new().filter(is_barrier).count(),
+            nodes_before: original.graph.order().len(),
+            nodes_after: candidate.graph.order().len(),
+            variants: self.names(candidate),
+            convolutions: None,
+            algorithms: Vec::new(),
+            notes,
+            evaluations: self.options.watch.evaluations(),
+            stop_reason: match time_added {
+                _ if self.options.watch.is_stopped() => StopReason::TimeLimit,
+                0 => StopReason::NothingToAdd,
+                _ => StopReason::Evaluations,
+            },
+        }
+    }
+
+    /// The nodes that are replaced in the candidate, by name, and by which variant.
+    pub(super) fn names(&self, candidate: &Candidate) -> Vec<(String, &'static str)> {
+        // A graph that fits as it is comes back as it is.
+        if candidate.graph == *self.original.graph {
+            return Vec::new();
+        }
+        let mut all: Choices = self.decided.clone();
+        all.extend(&candidate.variants);
+        all.sort_by_key(|&(id, _)| id);
+        let name = |id: NodeId| self.original.graph.node(id).name.clone();
+        all.iter().map(|&(id, v)| (name(id), v.name)).collect()
+    }
+
+    /// What every plan adds that keeps the search's order of first computations and variants, which take
+    /// `longer` nanoseconds more than the nodes as they are; `known` is what one plan adds.
+    pub(super) fn lower_bound(
+        &self,
+        search: &Search,
+        room: Bytes,
+        known: u64,
+        longer: i128,
+    ) -> u64 {
+        let solving = &self.options.solving;
+        let sum = |a: u64, b: i128| u64::try_from(i128::from(a) + b).unwrap_or(0);
+        let copies = sum(known, -longer);
+        let bound = match solving.solver.as_deref().filter(|_| solving.certify) {
+            Some(solver) => {
+                let limits = Limits {
+                    seconds: solving.seconds,
+                    ..CERTIFYING
+                };
+                search.certified_bound(room, copies, solver, limits)
+            }
+            None => search.lower_bound(room, copies),
+        };
+        sum(bound, longer).min(known)
+    }
+}
+
+/// The candidate's order without mirrors and barriers.
+fn order_of_first_computations(candidate: &Candidate, form: &Form) -> Vec<NodeId> {
+    let order = candidate.graph.order().iter().copied();
+    let is_first = |id: &NodeId| id.index() < form.graph.node_count();
+    order.filter(is_first).collect()
+}

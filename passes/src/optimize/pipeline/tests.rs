@@ -1,0 +1,177 @@
+use super::enforcement::Goal;
+use super::*;
+use crate::analysis::cost::costs;
+use crate::optimize::need::in_default_order;
+use crate::pass::Pass;
+use crate::strategy::tests::options;
+use crate::testing::random_training_graph;
+use crate::transform::infer_shapes::InferShapes;
+
+#[test]
+fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
+    let mut smaller = 0;
+    for seed in 0..12 {
+        let graph = random_training_graph(seed, 150);
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let task = pipeline.task();
+        let own = Box::new(Searches::new(&task, &pipeline.orders));
+        let mut planner = Portfolio::new(&task, own, &pipeline.orders);
+        let few = planner.smallest_few().expect("plans");
+        let planned = few.iter().map(|plan| plan.predicted_peak).min();
+        let (_, smallest) = pipeline.smallest_of(few);
+        let before = smallest.need();
+        let after = pipeline.planned_for_less(&mut planner, planned.expect("a plan"), smallest);
+        assert!(after.need() <= before, "seed {seed}");
+        smaller += usize::from(after.need() < before);
+    }
+    assert!(smaller > 2, "{smaller}");
+}
+
+#[test]
+fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
+    let (mut before, mut after) = (0, 0);
+    for (seed, part) in [(7, 0.8), (11, 0.9), (14, 0.8), (20, 0.9)] {
+        let graph = random_training_graph(seed, 400);
+        let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(part));
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let task = pipeline.task();
+        let mut planner = Searches::new(&task, &pipeline.orders);
+        let budget = pipeline.budget(options.budget, || Bytes::ZERO);
+        // As if what barriers pass on took none.
+        let mut target = budget - pipeline.framed();
+        let mut plan = |target| planner.cheaper(target, u64::MAX);
+        let found = pipeline.planned(&mut plan, &mut target, None, &Goal::within(budget));
+        let Ok(found) = found else {
+            continue;
+        };
+        before += pipeline.added(&found);
+        let fewer = pipeline.with_room_for_barriers(&mut planner, found, target, budget);
+        assert!(fewer.need() <= budget, "seed {seed}");
+        after += pipeline.added(&fewer);
+    }
+    assert!(after < before - before / 20, "{after} of {before}");
+}
+
+#[test]
+fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budget_asks() {
+    let graph = random_training_graph(3, 150);
+    let options = options(Strategy::Auto, BudgetRequest::Smallest);
+    let nothing = Choices::new();
+    let original = Original::of(&graph, &options);
+    let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+    let plan = Searches::new(&pipeline.task(), &pipeline.orders)
+        .smallest()
+        .expect("a plan");
+    // Less than anything needs.
+    let (budget, first) = (Bytes(plan.predicted_peak.0 / 2), plan.predicted_peak);
+    let mut asked = Vec::new();
+    let mut answer = |target| {
+        asked.push(target);
+        match asked.len() {
+            1 => Ok(plan.clone()),
+            2 => Err(Unplanned::TooLarge(plan.clone())),
+            _ => Err(Unplanned::TooSlow),
+        }
+    };
+    let found = pipeline.planned(&mut answer, &mut first.clone(), None, &Goal::within(budget));
+    assert!(matches!(found, Err(Missed::TooSlow)));
+    assert_eq!(asked.len(), 3);
+    assert!(asked[1] < first);
+    assert_eq!(asked[2], asked[1] + Bytes((first - asked[1]).0 / 2));
+}
+
+#[test]
+fn nothing_more_is_asked_once_the_smallest_plan_misses_the_budget() {
+    let graph = random_training_graph(3, 150);
+    let options = options(Strategy::Auto, BudgetRequest::Smallest);
+    let nothing = Choices::new();
+    let original = Original::of(&graph, &options);
+    let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+    let least = Searches::new(&pipeline.task(), &pipeline.orders)
+        .smallest()
+        .expect("a plan");
+    // As if it needed nothing; then it does not fit where it is enforced.
+    let budget = Bytes(least.predicted_peak.0 / 2);
+    let promising = Plan {
+        predicted_peak: Bytes::ZERO,
+        ..least
+    };
+    let mut asked = 0;
+    let mut answer = |_| {
+        asked += 1;
+        Err(Unplanned::TooLarge(promising.clone()))
+    };
+    let found = pipeline.planned(
+        &mut answer,
+        &mut budget.clone(),
+        None,
+        &Goal::within(budget),
+    );
+    assert!(matches!(found, Err(Missed::TooLarge)));
+    assert_eq!(asked, 1);
+}
+
+#[test]
+fn sizes_are_hidden_where_less_is_needed_then() {
+    let whole = "a = Relu(x) y = ReduceMean <axes = [1]> (a) d = Relu(z) v = Exp(d)";
+    // What follows from the first result is known again, since w is: the block is as large, and a besides.
+    let half = "v = Relu(z) a = Relu(x) b = Add(a, w) c = Exp(b) y = ReduceMean <axes = [1]> (c)";
+    for (nodes, hides) in [(whole, true), (half, false)] {
+        let text = format!(
+            "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+            g (float[4096,4096] x, float[4096,4096] w, float[n,1024] z, float[1] s)
+            => (float[4096,1] y, float[n,1024] v)
+            <float[4096,4096] a, float[4096,4096] b, float[4096,4096] c> {{ {nodes} }}"
+        );
+        let mut graph = Graph::parse(&text).expect("a graph");
+        let bindings = [("n".to_owned(), 4096)].into();
+        InferShapes { bindings }.run(&mut graph).expect("shapes");
+        let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+        options.settings = RuntimeSettings::DEFAULT;
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let hidden = pipeline.hidden(graph.clone());
+        assert_eq!(*hidden.graph() != graph, hides, "{nodes}");
+    }
+}
+
+#[test]
+fn no_verified_plan_adds_less_than_its_lower_bound() {
+    let mut compared = 0;
+    for seed in 0..60 {
+        let graph = random_training_graph(seed, 40);
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let least = pipeline.run(&[BudgetRequest::Smallest]).expect("a row");
+        let Some(Ok(least)) = least.into_iter().next() else {
+            continue;
+        };
+        let least = least.summary.smallest_peak;
+        let more = original.liveness.peak_with_objects() - least;
+        let budget = |part| BudgetRequest::Bytes(least + Bytes(more.0 * part / 4));
+        for found in pipeline.run(&[0, 1, 2].map(budget)).expect("rows") {
+            let Ok(found) = found else {
+                continue;
+            };
+            let (added, budget) = (found.summary.time_added, found.summary.budget);
+            let costs = costs(&found.graph, &options.device, &options.overrides);
+            let mut order = in_default_order(&found.graph, &costs, &options).order;
+            order.retain(|id| id.index() < pipeline.base.graph.node_count());
+            let search = pipeline.task().relaxed_search(&order);
+            let room = budget - options.reserve - frame(&pipeline.base.graph);
+            // As if nothing were known that it must not exceed.
+            let bound = search.lower_bound(room, 4 * added + 1000);
+            assert!(bound <= added, "seed {seed}, {budget}: {bound} of {added}");
+            compared += usize::from(bound > 0);
+        }
+    }
+    assert!(compared > 20, "{compared}");
+}
