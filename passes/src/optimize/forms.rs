@@ -151,16 +151,17 @@ fn or_fewer<'r>(
 }
 
 /// Takes what the pipeline finds within the same budgets where it adds less. Where a bound tells that it cannot, it
-/// is not asked.
+/// is not asked, nor for a large graph: in none that was tried did it.
 fn or_cheaper(row: Vec<(&mut Found, BudgetRequest)>, pipeline: &Pipeline<'_>) {
     let (mut open, mut known) = (Vec::new(), Vec::new());
     for (found, budget) in row {
-        if let Ok(one) = &*found {
-            let least = pipeline.least(&one.summary);
-            if least < one.summary.time_added {
-                known.push(one.summary.clone());
-                open.push((found, budget, least));
-            }
+        let Ok(one) = &mut *found else { continue };
+        let least = pipeline.least(&one.summary);
+        if least < one.summary.time_added && !pipeline.is_large() {
+            known.push(one.summary.clone());
+            open.push((found, budget, least));
+        } else {
+            one.summary.lower_bound = one.summary.lower_bound.min(least);
         }
     }
     for ((found, budget, least), other) in open.into_iter().zip(pipeline.cheaper(&known)) {

@@ -152,8 +152,6 @@ pub struct Summary {
     pub time_added: u64,
     /// The part of it that mirrors add; barriers and slower algorithms add the rest.
     pub time_recomputing: u64,
-    /// The part that barriers add.
-    pub time_in_barriers: u64,
     /// Time that every plan adds which fits and keeps the order of first computations.
     pub lower_bound: u64,
     /// Mirrors.

@@ -83,6 +83,11 @@ impl<'o> Pipeline<'o> {
         }
     }
 
+    /// Does a plan take long?
+    pub(super) fn is_large(&self) -> bool {
+        self.base.graph.order().len() > MOST_NODES
+    }
+
     /// What the caller owns.
     pub(super) fn fixed(&self) -> Bytes {
         self.original.liveness.fixed
@@ -173,11 +178,7 @@ impl<'o> Pipeline<'o> {
         let mut rivals = Rivals::of(&task);
         let mut cheaper = |known: &Summary| {
             let budget = known.budget - self.options.reserve;
-            // How many barriers a plan needs is chance, and in a large graph costs too much to find out.
-            let below = match self.base.graph.order().len() > MOST_NODES {
-                true => known.time_added.saturating_sub(known.time_in_barriers),
-                false => known.time_added,
-            };
+            let below = known.time_added;
             let mut found = self.within_or_least(&mut planner, budget, below);
             let mut chosen = None;
             if has_sums(known) {

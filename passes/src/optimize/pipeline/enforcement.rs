@@ -1,7 +1,6 @@
 //! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
 
 use super::super::need::{Candidate, frame};
-use super::super::rivals::MOST_NODES;
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::{Cost, costs, time_of_all};
 use crate::analysis::liveness::TENSOR;
@@ -133,7 +132,7 @@ impl Pipeline<'_> {
             target = target - part;
             let mut plan = |target| planner.cheaper(target, added);
             // In a large graph thinning out takes longest. As large a part of the barriers will be left as of those before.
-            let known = best.quick_barriers > 0 && best.graph.order().len() > MOST_NODES;
+            let known = best.quick_barriers > 0 && self.is_large();
             let may = |quick: &Candidate| {
                 let all = quick.quick_barriers;
                 let left =

@@ -61,7 +61,6 @@ impl Pipeline<'_> {
                 .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            time_in_barriers: self.time_of_barriers(candidate),
             reordered_peak: reordered.predicted_peak + frame(&form.graph) + reserve,
             lower_bound: self.lower_bound(&relaxed, room, time_added, longer),
             reserved_before: reserved_in_default_order(
