@@ -53,11 +53,11 @@ const ALTERED: u64 = 2;
 /// What a plan has to reach with its barriers.
 pub(super) struct Goal<'g> {
     /// What a step may take, what the caller owns included.
-    budget: Bytes,
+    pub(super) budget: Bytes,
     /// It has to add less, in nanoseconds.
-    below: u64,
+    pub(super) below: u64,
     /// May it still reach that, by the barriers that a quick look leaves?
-    may: &'g dyn Fn(&Candidate) -> bool,
+    pub(super) may: &'g dyn Fn(&Candidate) -> bool,
 }
 
 impl Goal<'_> {

@@ -5,6 +5,7 @@ use crate::optimize::need::in_default_order;
 use crate::pass::Pass;
 use crate::strategy::tests::options;
 use crate::testing::random_training_graph;
+use crate::transform::enforce_order::Enforceable;
 use crate::transform::infer_shapes::InferShapes;
 
 #[test]
@@ -174,4 +175,62 @@ fn no_verified_plan_adds_less_than_its_lower_bound() {
         }
     }
     assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn hiding_takes_no_longer_than_it_may_and_lowers_what_the_planned_order_needs() {
+    let mut hides = 0;
+    for seed in 0..30 {
+        let graph = random_training_graph(seed, 200);
+        let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+        options.settings = RuntimeSettings::DEFAULT;
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let plain = pipeline.enforceable(graph.clone());
+        assert!(plain.lean_peak() <= plain.planned_peak(), "seed {seed}");
+        let found = Liveness::in_file_order(&graph, options.device.provider, plain.costs());
+        assert_eq!(plain.lean_peak(), found.peak_with_objects(), "seed {seed}");
+        let hidden = pipeline.hidden(graph.clone());
+        if *hidden.graph() == graph {
+            continue;
+        }
+        hides += 1;
+        let time = |of: &Enforceable<'_>| time_of_all(of.graph(), of.costs());
+        let added = time(&hidden) - time(&plain);
+        assert!(added <= original.time() / 200, "seed {seed}: {added}");
+        assert!(hidden.planned_peak() < plain.planned_peak(), "seed {seed}");
+    }
+    assert!(hides > 3, "{hides}");
+}
+
+#[test]
+fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
+    let mut given_up = 0;
+    for seed in 0..30 {
+        let graph = random_training_graph(seed, 150);
+        let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.8));
+        let nothing = Choices::new();
+        let original = Original::of(&graph, &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let mut planner = Searches::new(&pipeline.task(), &pipeline.orders);
+        let budget = pipeline.budget(options.budget, || Bytes::ZERO);
+        let mut found = |goal: &Goal<'_>| {
+            let mut target = budget - pipeline.spare();
+            let mut plan = |target| planner.cheaper(target, u64::MAX);
+            pipeline.planned(&mut plan, &mut target, None, goal)
+        };
+        // What only a thorough look fits has no quick one.
+        let open = found(&Goal::within(budget)).ok();
+        if open.is_none_or(|open| open.quick_barriers == 0) {
+            continue;
+        }
+        let dear = Goal {
+            may: &|quick| quick.quick_barriers == 0,
+            ..Goal::within(budget)
+        };
+        assert!(matches!(found(&dear), Err(Missed::TooSlow)), "seed {seed}");
+        given_up += 1;
+    }
+    assert!(given_up > 1, "{given_up}");
 }
