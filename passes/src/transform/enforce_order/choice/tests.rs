@@ -7,7 +7,6 @@ use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::pass::Pass;
-
 use crate::plan::Plan;
 use crate::testing::random_training_graph;
 use crate::transform::colour_shapes::ColourShapes;
