@@ -18,6 +18,7 @@ use ckpt_passes::optimize::{
 use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
+use ckpt_passes::verify::{Correspondence, Role};
 use ckpt_passes::watch::Watch;
 use thiserror::Error;
 
@@ -28,7 +29,8 @@ use crate::cli::{
 use crate::conv_table;
 use crate::cudnn::GpuError;
 use crate::onnx::{
-    ExportError, Fault, ImportError, Model, Pending, check_destination, export_with,
+    self, Counterpart, Difference, ExportError, Fault, ImportError, Model, Pending,
+    check_destination, export_with,
 };
 use crate::report::{self, Outcome, ReportFile, Session};
 
@@ -64,6 +66,19 @@ pub enum Failure {
     Unreadable(#[source] ImportError),
     #[error("the written file failed verification, which is a bug in ckpt-opt: {}", cause(.0))]
     Written(#[source] Box<OptimizeError>),
+    #[error("the written file failed verification, which is a bug in ckpt-opt: {0}")]
+    WrittenDiffers(#[source] Difference),
+    #[error("{}: ONNX Runtime does not load it: {difference}", file.display())]
+    Unsound {
+        file: PathBuf,
+        difference: Difference,
+    },
+    #[error("{} does not stand for {}: {difference}", output.display(), input.display())]
+    DifferentFile {
+        input: PathBuf,
+        output: PathBuf,
+        difference: Difference,
+    },
     #[error("{} does not stand for {}: {}", output.display(), input.display(), cause(error))]
     Different {
         input: PathBuf,
@@ -132,6 +147,10 @@ pub fn rewrite(
     let model = Model::open(&arguments.input)?;
     // Before the search, which may take long.
     if let Some(output) = output {
+        onnx::sound(&model).map_err(|difference| Failure::Unsound {
+            file: arguments.input.clone(),
+            difference,
+        })?;
         check_destination(&model, output)?;
     }
     let mut taken = sources(&model, &arguments.input, &arguments.setting);
@@ -174,7 +193,7 @@ pub fn rewrite(
         messages.progress(format_args!("writing {}", output.display()));
         let file = export_with(&model, &optimized.graph, output, &session.metadata())?;
         let budget = optimized.summary.budget;
-        verify_pending(&file, &original, &options, profile.as_ref(), budget)?;
+        verify_pending(&model, &file, &original, &options, profile.as_ref(), budget)?;
         pending = Some(file);
     }
     let outcome = Outcome {
@@ -204,17 +223,36 @@ pub fn rewrite(
 
 /// Reads the file back, as it lies on the disk, and proves that it is what was promised.
 fn verify_pending(
+    model: &Model,
     pending: &Pending,
     original: &Graph,
     options: &Options,
     profile: Option<&Profile>,
     budget: Bytes,
 ) -> Result<(), Failure> {
-    let written = Model::open(pending.path())
-        .and_then(|model| graph(&model, profile, options))
-        .map_err(Failure::Unreadable)?;
-    verify_written(original, &written, options, budget)
-        .map_err(|error| Failure::Written(error.into()))
+    let file = Model::open(pending.path()).map_err(Failure::Unreadable)?;
+    let written = graph(&file, profile, options).map_err(Failure::Unreadable)?;
+    let found = verify_written(original, &written, options, budget)
+        .map_err(|error| Failure::Written(error.into()))?;
+    let nodes = counterparts(original, &written, &found);
+    onnx::compare(model, &file, &nodes, report::METADATA).map_err(Failure::WrittenDiffers)
+}
+
+/// What the nodes of the written file come from, by their places in the files.
+fn counterparts(original: &Graph, written: &Graph, found: &Correspondence) -> Vec<Counterpart> {
+    let mut nodes = vec![Counterpart::New; written.node_count()];
+    let place = |graph: &Graph, id| graph.node(id).template.map(|place| place as usize);
+    for id in written.node_ids() {
+        let counterpart = match found.role(id) {
+            Role::Original(of) => place(original, of).map(Counterpart::Same),
+            Role::Copy(of) | Role::Variant(of) => place(original, of).map(Counterpart::InsteadOf),
+            Role::Barrier | Role::Release => None,
+        };
+        if let (Some(counterpart), Some(place)) = (counterpart, place(written, id)) {
+            nodes[place] = counterpart;
+        }
+    }
+    nodes
 }
 
 /// Shows what a step of IN needs.
@@ -238,15 +276,24 @@ pub fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure
     let model = Model::open(&arguments.input)?;
     let original = graph(&model, profile.as_ref(), &options)?;
     warn(&model, &original, &options, profile.as_ref(), messages);
-    let written = graph(&Model::open(&arguments.output)?, profile.as_ref(), &options)?;
+    let file = Model::open(&arguments.output)?;
+    let written = graph(&file, profile.as_ref(), &options)?;
     let before = measured(&arguments.input, &original, &options)?;
     let after = measured(&arguments.output, &written, &options)?;
     let unlimited = Bytes(u64::MAX);
-    verify_written(&original, &written, &options, unlimited).map_err(|error| {
+    let found = verify_written(&original, &written, &options, unlimited).map_err(|error| {
         Failure::Different {
             input: arguments.input.clone(),
             output: arguments.output.clone(),
             error: error.into(),
+        }
+    })?;
+    let nodes = counterparts(&original, &written, &found);
+    onnx::compare(&model, &file, &nodes, report::METADATA).map_err(|difference| {
+        Failure::DifferentFile {
+            input: arguments.input.clone(),
+            output: arguments.output.clone(),
+            difference,
         }
     })?;
     Ok(report::verification(&before, &after))
@@ -512,7 +559,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out.onnx");
         let pending = export_with(&model, &changed, &out, &[]).unwrap();
-        let failure = verify_pending(&pending, &original, &options, None, budget).unwrap_err();
+        let failure =
+            verify_pending(&model, &pending, &original, &options, None, budget).unwrap_err();
         drop(pending);
         assert_eq!(failure.exit_status(), 1);
         let left = std::fs::read_dir(folder.path()).unwrap().count();

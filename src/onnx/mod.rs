@@ -6,6 +6,7 @@
 //! changed nodes and declarations are encoded. Protobuf is known in this module only.
 
 mod attribute;
+mod compare;
 mod export;
 mod external_data;
 mod import;
@@ -19,6 +20,7 @@ mod subgraph;
 mod tensor;
 mod wire;
 
+pub use compare::{Counterpart, Difference, compare, sound};
 pub use export::{ExportError, check_destination, export, export_with};
 pub use external_data::{ExternalFile, Fault, Unresolved};
 pub use import_error::{ImportError, ImportProblem};

@@ -52,10 +52,20 @@ pub(crate) mod node {
 /// AttributeProto's fields.
 pub(crate) mod attribute {
     pub(crate) const NAME: u32 = 1;
+    pub(crate) const F: u32 = 2;
+    pub(crate) const I: u32 = 3;
+    pub(crate) const S: u32 = 4;
     pub(crate) const T: u32 = 5;
     pub(crate) const G: u32 = 6;
+    pub(crate) const FLOATS: u32 = 7;
+    pub(crate) const INTS: u32 = 8;
+    pub(crate) const STRINGS: u32 = 9;
     pub(crate) const TENSORS: u32 = 10;
     pub(crate) const GRAPHS: u32 = 11;
+    pub(crate) const TP: u32 = 14;
+    pub(crate) const TYPE_PROTOS: u32 = 15;
+    pub(crate) const TYPE: u32 = 20;
+    pub(crate) const REF_ATTR_NAME: u32 = 21;
     pub(crate) const SPARSE_TENSOR: u32 = 22;
     pub(crate) const SPARSE_TENSORS: u32 = 23;
     /// The type, the reference, and everything that holds a value.
@@ -64,6 +74,7 @@ pub(crate) mod attribute {
 
 /// ValueInfoProto's fields.
 pub(crate) mod value_info {
+    pub(crate) const NAME: u32 = 1;
     pub(crate) const TYPE: u32 = 2;
 }
 
@@ -73,6 +84,7 @@ pub(crate) mod tensor {
     pub(crate) const DATA_TYPE: u32 = 2;
     pub(crate) const FLOAT_DATA: u32 = 4;
     pub(crate) const INT32_DATA: u32 = 5;
+    pub(crate) const STRING_DATA: u32 = 6;
     pub(crate) const INT64_DATA: u32 = 7;
     pub(crate) const NAME: u32 = 8;
     pub(crate) const RAW_DATA: u32 = 9;
@@ -95,9 +107,16 @@ pub(crate) mod attribute_type {
     pub(crate) const INT: i32 = 2;
     pub(crate) const STRING: i32 = 3;
     pub(crate) const TENSOR: i32 = 4;
+    pub(crate) const GRAPH: i32 = 5;
     pub(crate) const FLOATS: i32 = 6;
     pub(crate) const INTS: i32 = 7;
     pub(crate) const STRINGS: i32 = 8;
+    pub(crate) const TENSORS: i32 = 9;
+    pub(crate) const GRAPHS: i32 = 10;
+    pub(crate) const SPARSE_TENSOR: i32 = 11;
+    pub(crate) const SPARSE_TENSORS: i32 = 12;
+    pub(crate) const TYPE_PROTO: i32 = 13;
+    pub(crate) const TYPE_PROTOS: i32 = 14;
 }
 
 /// StringStringEntryProto's fields, of TensorProto.external_data.

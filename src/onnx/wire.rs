@@ -63,7 +63,8 @@ pub(crate) enum Value<'a> {
     Fixed32(u32),
     Fixed64(u64),
     Bytes(Message<'a>),
-    Group,
+    /// With the key that ends it.
+    Group(Message<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -195,8 +196,12 @@ impl<'a> Message<'a> {
                 let mut rest = self.bytes;
                 encoding::skip_field(wire, number, &mut rest, DecodeContext::default())
                     .map_err(|_| WireError::Group { field: number, at })?;
+                let contents = Message {
+                    bytes: &self.bytes[..self.bytes.len() - rest.len()],
+                    start: self.start,
+                };
                 self.skip_to(rest);
-                Value::Group
+                Value::Group(contents)
             }
             WireType::EndGroup => return Err(WireError::Key { at }),
         };
@@ -205,6 +210,15 @@ impl<'a> Message<'a> {
             value,
             span: at..self.start,
         })
+    }
+
+    /// The next of packed numbers.
+    pub(crate) fn number(&mut self, field: u32, width: Width) -> Result<u64, WireError> {
+        match width {
+            Width::Varint => self.varint(),
+            Width::Fixed32 => Ok(little_endian(self.take(field, 4)?.bytes)),
+            Width::Fixed64 => Ok(little_endian(self.take(field, 8)?.bytes)),
+        }
     }
 
     fn varint(&mut self) -> Result<u64, WireError> {

@@ -19,6 +19,8 @@ use ckpt_passes::transform::infer_shapes::InferShapesError;
 
 pub use file::ReportFile;
 pub(crate) use json::line;
+/// What keys of the metadata begin with that is our own.
+pub(crate) use session::PREFIX as METADATA;
 pub use session::Session;
 
 use crate::cli::Rewrite;

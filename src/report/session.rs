@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{ProviderOptions, provider_options};
 
 /// What keys of the model's metadata begin with.
-const PREFIX: &str = "ckpt-opt.";
+pub(crate) const PREFIX: &str = "ckpt-opt.";
 
 /// What `--session-options` writes, and the metadata of OUT. Other people's scripts rely on the names.
 #[derive(Debug, Serialize)]

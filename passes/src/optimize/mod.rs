@@ -31,7 +31,7 @@ use crate::program::Solving;
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
-use crate::verify::{self, Violation};
+use crate::verify::{self, Correspondence, Violation};
 use crate::watch::Watch;
 
 /// A budget as the user states it.
@@ -314,13 +314,14 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
 }
 
 /// Proves that `written`, read back from the file, is what was to be written: it computes what
-/// `original` computes, and its peak in all execution orders is within `budget`.
+/// `original` computes, and its peak in all execution orders is within `budget`. Gives what each node is, so that what a
+/// graph does not hold of the files can be compared too.
 pub fn verify_written(
     original: &Graph,
     written: &Graph,
     options: &Options,
     budget: Bytes,
-) -> Result<(), OptimizeError> {
+) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
     let written = with_shapes(written, options)?;
     let options = options.beside_model(&original);
@@ -393,7 +394,7 @@ fn verify_rewritten(
     rewritten: &Graph,
     options: &Options,
     budget: Bytes,
-) -> Result<(), OptimizeError> {
+) -> Result<Correspondence, OptimizeError> {
     let failed = OptimizeError::Verification;
     let permitted: BTreeSet<String> = options
         .overrides
@@ -422,7 +423,7 @@ fn verify_rewritten(
         let need = need(rewritten, &after);
         verify::budget(budget, [(order.name(), need)]).map_err(failed)?;
     }
-    Ok(())
+    Ok(correspondence)
 }
 
 /// Does any node compute a gradient or accumulate one?
