@@ -13,6 +13,7 @@ mod conv;
 mod einsum;
 mod entry;
 mod evaluate;
+pub mod functions;
 mod fusing;
 mod gather;
 mod generate;

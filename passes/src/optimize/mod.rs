@@ -31,6 +31,7 @@ use crate::program::Solving;
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::transform::infer_shapes::{InferShapes, InferShapesError};
+use crate::transform::take_apart::TakeApart;
 use crate::verify::{self, Correspondence, Violation};
 use crate::watch::Watch;
 
@@ -290,7 +291,7 @@ pub struct Measured {
 /// What one step of `graph` needs as it is.
 pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
-    let graph = with_shapes(graph, options)?;
+    let graph = as_run(graph, options)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let all = simulated(&graph, &costs, options);
@@ -336,6 +337,24 @@ pub fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShape
     Ok(graph)
 }
 
+/// The graph as the runtime has it before it runs or optimizes anything, with the shapes of all tensors. The pieces of what it takes
+/// apart come last, whatever reads them.
+fn as_run(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+    let (mut graph, provider) = (graph.clone(), options.device.provider);
+    let pieces = TakeApart { provider }.as_the_runtime_does(&mut graph);
+    let mut graph = with_shapes(&graph, options)?;
+    if !pieces.is_empty() {
+        let mut last = vec![false; graph.node_count()];
+        for piece in &pieces {
+            last[piece.index()] = true;
+        }
+        let mut order = graph.order().to_vec();
+        order.sort_by_key(|id| last[id.index()]);
+        graph.set_order(order);
+    }
+    Ok(graph)
+}
+
 /// Rewrites `input` so that one training step fits the budget, at the least added time found.
 /// Deterministic: the same input and options give the same graph.
 ///
@@ -359,7 +378,10 @@ pub fn optimize_each(
             nodes: input.order().len(),
         });
     }
-    let mut row = provider::optimize_each(&with_shapes(input, options)?, options, budgets)?;
+    let mut input = input.clone();
+    let provider = options.device.provider;
+    let Ok(_) = TakeApart { provider }.run(&mut input);
+    let mut row = provider::optimize_each(&with_shapes(&input, options)?, options, budgets)?;
     spread(&mut row);
     Ok(row)
 }

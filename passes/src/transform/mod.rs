@@ -9,4 +9,5 @@ pub mod insert_mirrors;
 pub mod keep_apart;
 mod parts;
 pub mod release_unread;
+pub mod take_apart;
 pub mod unmark_fused;

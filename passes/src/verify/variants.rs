@@ -15,6 +15,7 @@ use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 mod activation;
 mod approximate;
 mod convolution;
+mod function;
 mod normalization;
 
 type Attributes = Vec<(&'static str, AttributeValue)>;
@@ -46,6 +47,9 @@ impl Values {
                 node,
                 fixed: &fixed,
             };
+            if steady && node.is("com.microsoft", "DivGrad") {
+                rules.division_gradient();
+            }
             if steady && trust::repeatable(node, false).is_ok() {
                 rules.apply(&relus, &leaky);
                 rules.activated_again(&normalizations, &updated);
