@@ -2,6 +2,7 @@
 
 mod build;
 mod changed;
+mod compared;
 mod declarations;
 mod external_data;
 mod files;
