@@ -6,6 +6,7 @@ use super::cost::{Cost, Overrides};
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Recompute};
+use crate::verify;
 
 /// How each node is recomputed, and which tensors only their original may supply.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub struct Recomputation {
 
 impl Recomputation {
     /// Reads the operators' rules, which the user may override for pure operators that the
-    /// program does not know.
+    /// program does not know. Where verification, whose list is its own, would not take a copy, none is made.
     pub fn of(graph: &Graph, overrides: &Overrides) -> Recomputation {
         let mut rules = vec![Recompute::Never("not in the graph's order"); graph.node_count()];
         let mut pinned = vec![false; graph.tensor_count()];
@@ -28,6 +29,11 @@ impl Recomputation {
             pinned[output.index()] = true;
         }
         let uses = Uses::of(graph);
+        let permitted = overrides
+            .iter()
+            .filter(|(_, said)| said.recomputable == Some(true));
+        let untrusted =
+            verify::unrepeatable(graph, &permitted.map(|(name, _)| name.clone()).collect());
         for &id in graph.order() {
             let node = graph.node(id);
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
@@ -38,6 +44,9 @@ impl Recomputation {
                 }
                 (rule, _) => rule,
             };
+            if let (Recompute::Clone, Some(why)) = (rules[id.index()], untrusted[id.index()]) {
+                rules[id.index()] = Recompute::Never(why);
+            }
             for capture in &node.captures {
                 pinned[capture.index()] = true;
             }

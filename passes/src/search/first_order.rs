@@ -148,7 +148,7 @@ impl Dependences {
                     .unwrap_or(0)
             })
             .collect();
-        // By node: the node before which it goes.
+        // By place: the nodes that go before the node which was there, later ones first.
         let mut moved: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
         let mut stays = vec![true; base.len()];
         let mut reads: Vec<Vec<u32>> = vec![Vec::new(); base.len()];
@@ -164,33 +164,41 @@ impl Dependences {
         for &node in base.iter().rev() {
             let written = writes[node as usize].iter();
             let readers = written.flat_map(|&t| self.readers[t as usize].iter().copied());
-            let Some(first) = readers.min_by_key(|&reader| position[reader as usize]) else {
+            let Some(until) = readers.map(|reader| position[reader as usize]).min() else {
                 continue;
             };
-            let until = position[first as usize];
             let free = reads[node as usize].iter().all(|&tensor| {
                 self.producer[tensor as usize].is_none() || last_read[tensor as usize] > until
             });
             if free && until > position[node as usize] + 1 {
                 stays[node as usize] = false;
                 position[node as usize] = until;
-                moved[first as usize].push(node);
+                moved[until].push(node);
             }
         }
         let mut order = Vec::with_capacity(base.len());
-        for &node in base.iter().filter(|&&node| stays[node as usize]) {
-            // What goes before a moved node goes before it in turn.
-            let mut stack = vec![(node, false)];
-            while let Some((node, ready)) = stack.pop() {
-                if ready {
-                    order.push(node);
-                } else {
-                    stack.push((node, true));
-                    stack.extend(moved[node as usize].iter().map(|&before| (before, false)));
-                }
+        for (place, &node) in base.iter().enumerate() {
+            if stays[node as usize] {
+                // In the sequence of the base, so that none of them goes before what it reads.
+                order.extend(moved[place].iter().rev().copied().chain([node]));
             }
         }
+        debug_assert!(self.is_topological(&order), "lazy");
         order
+    }
+
+    /// Does every node run once, behind those whose results it reads?
+    fn is_topological(&self, order: &[u32]) -> bool {
+        let mut position = vec![None; order.len()];
+        for (i, &node) in order.iter().enumerate() {
+            position[node as usize] = Some(i);
+        }
+        let behind = |(tensor, readers): (usize, &Vec<u32>)| {
+            let written = self.producer[tensor].map(|node| position[node as usize]);
+            let mut readers = readers.iter().map(|&node| position[node as usize]);
+            written.is_none_or(|written| readers.all(|read| written < read))
+        };
+        position.iter().all(Option::is_some) && self.readers.iter().enumerate().all(behind)
     }
 
     /// Runs every node as soon as it can that frees as much as it allocates, alone or with the

@@ -100,6 +100,12 @@ impl Values {
         permitted: &BTreeSet<String>,
         allowed: &BTreeSet<String>,
     ) -> Values {
+        let mut values = Values::without_variants(graph, order, permitted);
+        values.add_variants(graph, order, allowed);
+        values
+    }
+
+    fn without_variants(graph: &Graph, order: &[NodeId], permitted: &BTreeSet<String>) -> Values {
         let mut values = Values {
             of: vec![Value(u32::MAX); graph.tensor_count()],
             types: Vec::new(),
@@ -114,7 +120,6 @@ impl Values {
         for &id in order {
             values.number_node(graph, id, &updated, permitted);
         }
-        values.add_variants(graph, order, allowed);
         values
     }
 
@@ -162,14 +167,21 @@ impl Values {
                 return;
             }
             if known.forbidden.is_none() {
-                let both = known.outputs.iter().zip(&node.outputs);
-                let pairs: Vec<(Value, TensorId)> = both
-                    .filter_map(|(value, tensor)| Some(((*value)?, (*tensor)?)))
-                    .collect();
-                for (value, tensor) in pairs {
-                    if !updated[tensor.index()] {
-                        self.of[tensor.index()] = value;
+                let count = known.outputs.len().max(node.outputs.len());
+                known.outputs.resize(count, None);
+                known.written.resize(count, false);
+                for position in 0..count {
+                    let tensor = node.output(position).filter(|t| !updated[t.index()]);
+                    match (known.outputs[position], tensor) {
+                        (Some(value), Some(tensor)) => self.of[tensor.index()] = value,
+                        // The first one that looks like it leaves this output out.
+                        (None, Some(tensor)) => {
+                            known.outputs[position] = Some(self.of[tensor.index()]);
+                        }
+                        _ => {}
                     }
+                    // A copy may leave out whatever one of them does.
+                    known.written[position] &= node.output(position).is_some();
                 }
             }
             return;
@@ -257,6 +269,25 @@ impl Values {
             self.repeatable.entry(computation).or_insert(copy);
         }
     }
+}
+
+/// By node: why a plain copy of it would not be accepted, if so. The graph's nodes are in a topological order;
+/// `permitted` are the names of those for which the user vouches.
+pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&'static str>> {
+    let values = Values::without_variants(graph, graph.order(), permitted);
+    let mut why = vec![Some("it is not in the graph's order"); graph.node_count()];
+    for &id in graph.order() {
+        let node = graph.node(id);
+        let read = |tensor: &Option<TensorId>| tensor.map(|tensor| values.of[tensor.index()]);
+        let computation = Computation::of(node, node.inputs.iter().map(read).collect());
+        why[id.index()] = match values.repeatable.get(&computation) {
+            _ if !node.captures.is_empty() => Some("its subgraphs read outer tensors"),
+            Some(known) => known.forbidden,
+            // A copy of it is a barrier.
+            None => None,
+        };
+    }
+    why
 }
 
 /// Which tensors are initializers that the caller cannot replace, or results of a Constant.

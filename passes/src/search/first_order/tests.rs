@@ -103,3 +103,48 @@ fn every_order_is_topological_keeps_the_sequences_and_needs_no_more_than_the_run
         }
     }
 }
+
+#[test]
+fn nodes_put_off_to_one_place_keep_their_sequence() {
+    // The base is another topological order than the file's.
+    for seed in 0..300 {
+        let mut next = seed * 2_654_435_761 + 12_345_u64;
+        let mut below = |limit: u64| {
+            next = next
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (next >> 33) % limit
+        };
+        let nodes = 12;
+        let mut text = String::from("g (float[8] x) => (last) {\n");
+        for node in 0..nodes {
+            let of = |reads: u64| match reads {
+                0 => "x".to_owned(),
+                reads => format!("t{}", reads - 1),
+            };
+            let (a, b) = (of(below(node + 1)), of(below(node + 1)));
+            text += &format!("t{node}, u{node} = test.Unknown({a}, {b})\n");
+        }
+        text += "last = test.Unknown(t11)\n}";
+        let graph = crate::graph::Graph::parse(&text).unwrap();
+        let skeleton = Skeleton::of(
+            &graph,
+            crate::operators::Provider::Cpu,
+            &vec![Cost::default(); graph.node_count()],
+        );
+        let dependences = Dependences::of(&skeleton);
+        let mut base: Vec<u32> = (0..skeleton.len() as u32).collect();
+        // Another topological order: swap neighbours that do not depend on each other.
+        for _ in 0..60 {
+            let at = below(nodes) as usize;
+            base.swap(at, at + 1);
+            if !dependences.is_topological(&base) {
+                base.swap(at, at + 1);
+            }
+        }
+        assert!(
+            dependences.is_topological(&dependences.lazy(&base)),
+            "{text}"
+        );
+    }
+}
