@@ -34,7 +34,8 @@ pub fn read(path: &Path, device: &str) -> Result<Table, ConvTableError> {
     })
 }
 
-fn parse(text: &[u8], device: &str) -> Result<Table, String> {
+/// The same of a text that is in memory; an error says what is wrong in it.
+pub fn parse(text: &[u8], device: &str) -> Result<Table, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let mut top = Object::of(value, String::new())?;
     let name: String = top.field("device")?;

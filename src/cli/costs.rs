@@ -72,7 +72,8 @@ pub fn unknown_nodes<'t>(table: &'t Overrides, graph: &Graph) -> Vec<&'t str> {
     table.keys().map(String::as_str).filter(unknown).collect()
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<Overrides, CostsError> {
+/// The same of a text that is in memory; errors name it as `path`.
+pub fn parse(text: &[u8], path: &Path) -> Result<Overrides, CostsError> {
     let table: Table = serde_json::from_slice(text).map_err(|error| CostsError::Form {
         path: path.to_owned(),
         error,

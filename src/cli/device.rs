@@ -76,7 +76,8 @@ pub fn find(name_or_file: &str) -> Result<Device, DeviceError> {
     }
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
+/// The same of a text that is in memory; errors name it as `path`.
+pub fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
     let described: Description =
         serde_json::from_slice(text).map_err(|error| DeviceError::Form {
             path: path.to_owned(),

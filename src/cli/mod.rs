@@ -24,11 +24,11 @@ use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use convolutions::{ConvTableError, read as read_conv_table};
-pub use costs::{CostsError, read as read_costs, unknown_nodes};
-pub use device::{DeviceError, find as find_device};
+pub use convolutions::{ConvTableError, parse as parse_conv_table, read as read_conv_table};
+pub use costs::{CostsError, parse as parse_costs, read as read_costs, unknown_nodes};
+pub use device::{DeviceError, find as find_device, parse as parse_device};
 pub use messages::Messages;
-pub use profile::{Profile, ProfileError, read as read_profile};
+pub use profile::{Profile, ProfileError, parse as parse_profile, read as read_profile};
 pub use rows::{Compare, Row, Sweep};
 
 use crate::compare;

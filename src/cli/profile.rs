@@ -77,7 +77,8 @@ pub fn read(path: &Path) -> Result<Profile, ProfileError> {
     parse(&text, path)
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<Profile, ProfileError> {
+/// The same of a text that is in memory; errors name it as `path`.
+pub fn parse(text: &[u8], path: &Path) -> Result<Profile, ProfileError> {
     let events: Vec<Event> = serde_json::from_slice(text).map_err(|error| ProfileError::Form {
         path: path.to_owned(),
         error,

@@ -28,6 +28,10 @@ cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --cert
 cargo xtask ablation DIR [OPTION...]
                            plans the networks of MONeT's Figure 4 that are in DIR with no variants, with each
                            group of them, and with all
+cargo xtask fuzz [OPTION...]
+                           tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
+                           in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
+                           --finds DIR
 cargo xtask figures [DIR]  draws the trade-off curves of the chain and join papers, as CSV and SVG in DIR
                            (target/figures)";
 
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Some("published") => planned_in("published_table.py", &arguments[1..]),
         Some("highs") => highs(&arguments[1..]),
         Some("ablation") => ablation(&arguments[1..]),
+        Some("fuzz") => fuzz(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
             eprintln!("{USAGE}");
@@ -89,6 +94,22 @@ fn built_with_highs() -> Result<(), Failed> {
             .args(packages))?;
     }
     build()
+}
+
+/// In a build that is fast and checks arithmetic.
+fn fuzz(arguments: &[String]) -> Result<(), Failed> {
+    let program = [
+        "run",
+        "--quiet",
+        "--profile",
+        "fuzz",
+        "--package",
+        "ckpt-fuzz",
+    ];
+    run(command("cargo")
+        .args(program)
+        .args(["--", "run"])
+        .args(arguments))
 }
 
 /// Needs no ONNX Runtime.

@@ -1,0 +1,33 @@
+//! Random training graphs, with costs as odd as they may be.
+
+use ckpt_passes::analysis::cost::NodeOverride;
+use ckpt_passes::testing::random_training_graph;
+
+use super::plan;
+use crate::source::Source;
+
+pub(super) fn run(source: &mut Source) -> Result<(), String> {
+    let most = 4 << source.below(5);
+    let size = 3 + source.below(most);
+    let graph = random_training_graph(source.bits(), size);
+    source.file("txt", || graph.to_listing().into_bytes());
+    let mut options = plan::options(source);
+    if source.one_in(4) {
+        for &id in graph.order() {
+            if source.one_in(2) {
+                continue;
+            }
+            let said = NodeOverride {
+                time_us: source
+                    .one_in(2)
+                    .then(|| source.pick(&[1.0, 0.0, 1e6, 1e19, f64::MAX])),
+                workspace_bytes: source.one_in(4).then(|| source.bits() >> source.below(64)),
+                recomputable: source.one_in(3).then(|| source.one_in(2)),
+                ..NodeOverride::default()
+            };
+            options.overrides.insert(graph.node(id).name.clone(), said);
+        }
+    }
+    source.file("options.txt", || format!("{options:#?}").into_bytes());
+    plan::plan(source, &graph, &options, None).map(drop)
+}
