@@ -167,5 +167,6 @@ fn written(
     let read = Model::open(pending.path()).and_then(|model| model.graph());
     let read = read.map_err(|error| format!("what was written cannot be read: {error}"))?;
     verify_written(original, &read, options, budget)
+        .map(drop)
         .map_err(|error| format!("what was written: {error}"))
 }
