@@ -25,7 +25,10 @@ pub fn keep_panics() {
         let place = panicked
             .location()
             .map(|at| format!(" at {}:{}", at.file(), at.line()));
-        let text = panicked.payload_as_str().unwrap_or("panic");
+        let payload = panicked.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("panic");
         let text = format!("panic{}: {text}", place.unwrap_or_default());
         if let Ok(mut kept) = PANIC.lock() {
             // Later ones follow from it.
