@@ -14,6 +14,7 @@ pub mod optimized;
 pub mod order;
 pub(crate) mod pattern;
 pub mod recompute;
+pub(crate) mod rounding;
 pub mod sequences;
 pub mod settings;
 pub mod shapes;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::cost::{Cost, Overrides};
+use super::rounding::Rounding;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
-use crate::operators::{self, Recompute};
+use crate::operators::{self, Provider, Recompute};
 use crate::verify;
 
 /// How each node is recomputed, and which tensors only their original may supply.
@@ -62,6 +63,19 @@ impl Recomputation {
             recomputation.pin_aliased(graph, id);
         }
         recomputation
+    }
+
+    /// No copies of what reads or writes values that are rounded by who reads them.
+    pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider) {
+        let rounding = Rounding::of(graph, provider);
+        for &id in graph.order() {
+            if rounding.touches(graph.node(id)) {
+                self.rules[id.index()] =
+                    Recompute::Never("the runtime rounds 16-bit values by who reads them");
+                self.parts.remove(&id);
+                self.copies.remove(&id);
+            }
+        }
     }
 
     /// Copies of `node` are made of these parts, at this cost.

@@ -25,6 +25,7 @@ impl Form {
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
         cost_copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
+        recomputation.keep_rounding(&graph, options.device.provider);
         Form {
             graph,
             costs,

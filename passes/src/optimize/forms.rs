@@ -13,6 +13,7 @@ use super::pipeline::Pipeline;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
 use crate::analysis::liveness::Liveness;
 use crate::analysis::order::ExecutionOrder;
+use crate::analysis::rounding::Rounding;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
@@ -242,10 +243,14 @@ fn sums_pay(
 /// Every node and variant with enough at stake.
 fn offers(graph: &Graph, peak: Bytes, options: &Options) -> Choices {
     let uses = Uses::of(graph);
+    let rounding = Rounding::of(graph, options.device.provider);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
     for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
         for &id in graph.order() {
+            if rounding.touches(graph.node(id)) {
+                continue;
+            }
             let stake = graph.node(id).reads().chain(graph.node(id).writes());
             let stake = stake
                 .filter_map(|tensor| graph.tensor(tensor).bytes())

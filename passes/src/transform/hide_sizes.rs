@@ -15,13 +15,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
+use crate::analysis::rounding::Rounding;
 use crate::analysis::shapes::Inference;
 use crate::bytes::Bytes;
 use crate::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
     TensorKind, Uses,
 };
-use crate::operators::{self, RuntimeShape};
+use crate::operators::{self, Provider, RuntimeShape};
 use crate::pass::{Changed, Pass};
 
 /// What the names of hidden dimensions begin with.
@@ -37,15 +38,17 @@ pub struct HideSizes<'a> {
     pub from: Bytes,
     /// The tensors that may be read through added nodes; without, all.
     pub only: Option<&'a BTreeSet<TensorId>>,
+    /// Who is to run the graph.
+    pub provider: Provider,
 }
 
 impl HideSizes<'_> {
     /// The tensors that are read through added nodes where all may be, each with the bytes of the results that have no
     /// sizes then, what such nodes forward included; the most first. O(nodes), but that who reads what is looked up anew
     /// after each added node.
-    pub fn worth(graph: &Graph, from: Bytes) -> Vec<(TensorId, Bytes)> {
+    pub fn worth(graph: &Graph, from: Bytes, provider: Provider) -> Vec<(TensorId, Bytes)> {
         let mut graph = graph.clone();
-        let Some(hiding) = Hiding::everywhere(&mut graph, from, None) else {
+        let Some(hiding) = Hiding::everywhere(&mut graph, from, None, provider) else {
             return Vec::new();
         };
         let mut bytes: BTreeMap<TensorId, Bytes> = BTreeMap::new();
@@ -67,7 +70,7 @@ impl Pass for HideSizes<'_> {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let hiding = Hiding::everywhere(graph, self.from, self.only);
+        let hiding = Hiding::everywhere(graph, self.from, self.only, self.provider);
         Ok(hiding.map_or(Changed::No, |hiding| hiding.changed))
     }
 }
@@ -87,6 +90,8 @@ fn anchor(graph: &Graph) -> Option<TensorId> {
 struct Hiding<'a> {
     from: Bytes,
     only: Option<&'a BTreeSet<TensorId>>,
+    /// What may have no further readers.
+    rounding: Rounding,
     anchor: TensorId,
     /// Of the graph.
     outputs: BTreeSet<TensorId>,
@@ -111,6 +116,7 @@ impl<'a> Hiding<'a> {
         graph: &mut Graph,
         from: Bytes,
         only: Option<&'a BTreeSet<TensorId>>,
+        provider: Provider,
     ) -> Option<Hiding<'a>> {
         let mut nodes = graph.order().iter().map(|&id| graph.node(id));
         let yields = nodes.any(|node| node.is("com.microsoft", "YieldOp"));
@@ -120,6 +126,7 @@ impl<'a> Hiding<'a> {
         let mut hiding = Hiding {
             from,
             only,
+            rounding: Rounding::of(graph, provider),
             anchor: anchor(graph)?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: Inference::of(graph),
@@ -262,7 +269,7 @@ impl<'a> Hiding<'a> {
         }
         let rank = known.len();
         let &(at, _) = pairs.iter().find(|&&(_, of)| of < rank)?;
-        if !self.may_read_otherwise(read) {
+        if self.rounding.depends(read) || !self.may_read_otherwise(read) {
             return None;
         }
         let forwarded = self.forwarded(graph, read, rank);
@@ -416,7 +423,6 @@ mod tests {
     use crate::analysis::executions::Executions;
     use crate::analysis::settings::RuntimeSettings;
     use crate::graph::text::diff;
-    use crate::operators::Provider;
     use crate::transform::colour_shapes::ColourShapes;
     use crate::transform::infer_shapes::InferShapes;
     use crate::verify::equivalence;
@@ -441,6 +447,7 @@ mod tests {
         let changed = HideSizes {
             from: Bytes(4096),
             only: None,
+            provider: Provider::Cpu,
         }
         .run(&mut hidden)
         .unwrap();
@@ -526,7 +533,7 @@ mod tests {
     #[test]
     fn nodes_are_added_for_what_is_said_to_be_worth_it() {
         let graph = parsed(BATCH);
-        let worth = HideSizes::worth(&graph, Bytes(4096));
+        let worth = HideSizes::worth(&graph, Bytes(4096), Provider::Cpu);
         let names = worth
             .iter()
             .map(|&(id, bytes)| (graph.tensor(id).name.as_str(), bytes.0));
@@ -535,9 +542,13 @@ mod tests {
         let [x, k] = [4 * whole + part, 2 * whole];
         assert_eq!(names.collect::<Vec<_>>(), [("x", x), ("k", k)]);
         let only = BTreeSet::from([worth[1].0]);
-        let (from, only) = (Bytes(4096), Some(&only));
         let mut one = graph.clone();
-        let Ok(_) = HideSizes { from, only }.run(&mut one);
+        let Ok(_) = HideSizes {
+            from: Bytes(4096),
+            only: Some(&only),
+            provider: Provider::Cpu,
+        }
+        .run(&mut one);
         insta::assert_snapshot!(diff(&graph.to_listing(), &one.to_listing()), @r#"
           k = Constant()
         - r = Reshape(d, k)

@@ -37,13 +37,15 @@ impl Pipeline<'_> {
         let before = time_of_all(plain.graph(), plain.costs());
         // What is too small for a name is too small to be hidden.
         let from = COLOURED_FROM;
-        let sources = HideSizes::worth(plain.graph(), from);
+        let provider = self.options.device.provider;
+        let sources = HideSizes::worth(plain.graph(), from, provider);
         let hidden = |few: usize| {
             let only = sources[..few].iter().map(|&(source, _)| source).collect();
             let mut hidden = plain.graph().clone();
             let Ok(_) = HideSizes {
                 from,
                 only: Some(&only),
+                provider,
             }
             .run(&mut hidden);
             let hidden = self.enforceable(hidden);

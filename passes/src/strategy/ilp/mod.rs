@@ -256,6 +256,8 @@ impl Joint {
         self.sequence = ilp
             .model
             .sequence(columns, values, &parts.into_iter().collect());
+        let mut recomputation = Recomputation::of(&graph, task.overrides);
+        recomputation.keep_rounding(&graph, task.device.provider);
         let form = Task {
             graph: &graph,
             order: graph.order(),
@@ -263,7 +265,7 @@ impl Joint {
             device: task.device,
             overrides: task.overrides,
             costs: &costs(&graph, task.device, task.overrides),
-            recomputation: &Recomputation::of(&graph, task.overrides),
+            recomputation: &recomputation,
             effort: task.effort,
             watch: task.watch.clone(),
             solving: task.solving,

@@ -1,10 +1,11 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
 use crate::analysis::cost::Cost;
+use crate::analysis::rounding::Rounding;
 use crate::analysis::settings::RuntimeSettings;
 use crate::analysis::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::analysis::skeleton::{Lists, Share, Skeleton};
-use crate::graph::{Graph, Node, NodeId, TensorKind, Uses};
+use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
 use crate::transform::colour_shapes;
 
@@ -65,6 +66,7 @@ impl Placement {
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
+        let rounding = Rounding::of(graph, provider);
         let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
         let waitable = graph.order().iter().enumerate();
         let waitable = waitable
@@ -85,19 +87,21 @@ impl Placement {
             if node.is("com.microsoft", "YieldOp") {
                 return None;
             }
-            let mut inputs = node.inputs.iter().flatten();
+            let reads = node.inputs.iter().flatten();
+            let mut inputs = reads.filter(|t| !rounding.depends(**t));
             let computed = inputs
                 .clone()
                 .find(|t| graph.tensor(**t).kind == TensorKind::Value);
             computed.or_else(|| inputs.next()).map(|tensor| tensor.0)
         };
-        let signal = |node: usize| {
+        let signal = |node: usize| -> Option<u32> {
             // What lies in the caller's memory is updated in place and not to be passed around.
             let is_caller_s = |tensor: u32| {
                 let mut shares = base.shares.get(node).iter();
                 shares.any(|share| share.written == tensor && base.owned[share.read as usize])
             };
             let written = base.writes.get(node).iter().copied();
+            let written = written.filter(|&t| !rounding.depends(TensorId(t)));
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {
