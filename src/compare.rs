@@ -65,9 +65,11 @@ fn compared(
         error: error.into(),
     };
     // Before the search, which may take long.
-    let taken = run::sources(&model, &row.input, &row.setting);
+    let sources = run::sources(&model, &row.input, &row.setting);
     let plot = row.plot.as_deref();
-    let plot = plot.map(|path| ReportFile::at(path, &taken)).transpose()?;
+    let plot = plot
+        .map(|path| ReportFile::at("--plot", path, &sources))
+        .transpose()?;
     let measured = measure(&graph, &options).map_err(failed)?;
     let budgets = row.budgets();
     let mut tried = Vec::new();

@@ -11,5 +11,6 @@ pub mod cudnn;
 pub mod onnx;
 pub mod report;
 pub mod run;
+mod signals;
 #[cfg(feature = "highs")]
 pub mod solver;

@@ -1,6 +1,6 @@
 //! From the file that is read to the file that is written.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -29,7 +29,7 @@ use crate::cli::{
 use crate::conv_table;
 use crate::cudnn::GpuError;
 use crate::onnx::{
-    self, Counterpart, Difference, ExportError, Fault, ImportError, Model, Pending,
+    self, Counterpart, Difference, ExportError, Fault, ImportError, Model, Pending, Sink,
     check_destination, export_with,
 };
 use crate::report::{self, Outcome, ReportFile, Session};
@@ -87,10 +87,18 @@ pub enum Failure {
     },
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
-    #[error("{}: the report would replace the model or another file that is read; write it to another file", path.display())]
-    ReportOntoModel { path: PathBuf },
-    #[error("{}: --report and --session-options would write to one file; give each its own", path.display())]
-    ReportsClash { path: PathBuf },
+    #[error("{}: {one} and {other} name one file, which would be lost; give {one} another name", path.display())]
+    SameFile {
+        path: PathBuf,
+        one: &'static str,
+        other: String,
+    },
+    #[error(
+        "the written graph is binary, and standard output is a terminal; give OUT a name, or lead the output to a file or a program"
+    )]
+    Terminal,
+    #[error("{}: it was changed while this program worked on it; nothing was written", path.display())]
+    Changed { path: PathBuf },
     #[error("cannot print the result: {0}")]
     Print(io::Error),
 }
@@ -118,12 +126,19 @@ fn cause(error: &OptimizeError) -> String {
     }
 }
 
+/// A file that is read, and what names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) option: String,
+    pub(crate) path: PathBuf,
+}
+
 /// Rewrites IN to OUT, and gives the text of the result.
 pub fn rewrite(
     arguments: &Rewrite,
     started: Instant,
     messages: &Messages,
-) -> Result<String, Failure> {
+) -> Result<Printed, Failure> {
     let profile = profile(&arguments.setting)?;
     let mut options = Options {
         budget: arguments.budget.budget,
@@ -146,21 +161,34 @@ pub fn rewrite(
     messages.progress(format_args!("reading {}", arguments.input.display()));
     let model = Model::open(&arguments.input)?;
     // Before the search, which may take long.
-    if let Some(output) = output {
+    if output.is_some() {
         onnx::sound(&model).map_err(|difference| Failure::Unsound {
             file: arguments.input.clone(),
             difference,
         })?;
-        check_destination(&model, output)?;
     }
-    let mut taken = sources(&model, &arguments.input, &arguments.setting);
-    taken.extend(output.map(Path::to_owned));
-    let file = |path: &Option<PathBuf>| {
-        let path = path.as_deref();
-        path.map(|path| ReportFile::at(path, &taken)).transpose()
+    let sources = sources(&model, &arguments.input, &arguments.setting);
+    let sink = output.map(|output| check_destination(&model, output));
+    let sink = sink.transpose()?;
+    match &sink {
+        Some(Sink::File(destination)) => report::replaces_none("OUT", destination, &sources)?,
+        Some(Sink::Output) if io::stdout().is_terminal() => return Err(Failure::Terminal),
+        _ => {}
+    }
+    let file = |option, path: &Option<PathBuf>| {
+        let Some(path) = path else { return Ok(None) };
+        let file = ReportFile::at(option, path, &sources)?;
+        match &sink {
+            Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
+                path: path.clone(),
+                one: option,
+                other: "OUT".to_owned(),
+            }),
+            _ => Ok(Some(file)),
+        }
     };
-    let report_file = file(&arguments.report)?;
-    let session_file = file(&arguments.session_options)?;
+    let report_file = file("--report", &arguments.report)?;
+    let session_file = file("--session-options", &arguments.session_options)?;
     if let (Some(report), Some(session)) = (&report_file, &session_file) {
         report.differs_from(session)?;
     }
@@ -191,7 +219,15 @@ pub fn rewrite(
     let mut pending = None;
     if let Some(output) = output {
         messages.progress(format_args!("writing {}", output.display()));
+        let unchanged = || match model.has_changed() {
+            true => Err(Failure::Changed {
+                path: arguments.input.clone(),
+            }),
+            false => Ok(()),
+        };
+        unchanged()?;
         let file = export_with(&model, &optimized.graph, output, &session.metadata())?;
+        unchanged()?;
         let budget = optimized.summary.budget;
         verify_pending(&model, &file, &original, &options, profile.as_ref(), budget)?;
         pending = Some(file);
@@ -215,10 +251,25 @@ pub fn rewrite(
     if let Some(pending) = pending {
         pending.commit()?;
     }
-    Ok(match arguments.json {
+    let text = match arguments.json {
         true => outcome.json(),
         false => outcome.table(),
+    };
+    Ok(match sink {
+        Some(Sink::Output) => Printed::Aside(text),
+        Some(Sink::File(destination)) => Printed::After(text, destination.name),
+        None => Printed::Result(text),
     })
+}
+
+/// The text that a command prints, and what it is beside.
+pub enum Printed {
+    /// All that the command was asked for.
+    Result(String),
+    /// What is said of a file that is in its place already.
+    After(String, PathBuf),
+    /// The same, where standard output has the file.
+    Aside(String),
 }
 
 /// Reads the file back, as it lies on the disk, and proves that it is what was promised.
@@ -343,10 +394,16 @@ fn overrides(setting: &Setting, profile: Option<&Profile>) -> Result<Overrides, 
 pub(crate) fn watch_for(limit: Duration) -> Arc<Watch> {
     let watch = Arc::new(Watch::default());
     let watched = watch.clone();
-    thread::spawn(move || {
+    let wait = move || {
         thread::sleep(limit);
         watched.stop();
-    });
+    };
+    if thread::Builder::new().spawn(wait).is_err()
+        && let Some(end) = Instant::now().checked_add(limit)
+    {
+        // No thread is to be had: whoever searches looks at the clock.
+        watch.stop_at(end);
+    }
     watch
 }
 
@@ -414,14 +471,27 @@ pub(crate) fn options(setting: &Setting, profile: Option<&Profile>) -> Result<Op
 
 /// The files that are read, which nothing may replace: the model and its data, and what the options
 /// name.
-pub(crate) fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<PathBuf> {
+pub(crate) fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
+    let source = |option: &str, path: PathBuf| Source {
+        option: option.to_owned(),
+        path,
+    };
     let data = model.external_data().into_iter();
-    let named = [&setting.costs, &setting.profile, &setting.conv_table];
+    let data = data.filter_map(|file| {
+        let what = format!("the external data {:?}", file.location);
+        Some(source(&what, file.path?))
+    });
+    let named = [
+        ("--costs", &setting.costs),
+        ("--profile", &setting.profile),
+        ("--conv-table", &setting.conv_table),
+    ];
+    let named = named.map(|(option, path)| path.clone().map(|path| source(option, path)));
     let device = Some(PathBuf::from(&setting.device)).filter(|path| path.is_file());
-    std::iter::once(input.to_owned())
-        .chain(data.filter_map(|file| file.path))
-        .chain(named.into_iter().flatten().cloned())
-        .chain(device)
+    std::iter::once(source("IN", input.to_owned()))
+        .chain(data)
+        .chain(named.into_iter().flatten())
+        .chain(device.map(|path| source("--device", path)))
         .collect()
 }
 

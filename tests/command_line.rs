@@ -357,7 +357,7 @@ fn reports_do_not_replace_the_model() {
         assert_eq!(output.status.code(), Some(1), "{name}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            said.contains("the report would replace the model"),
+            said.contains("--report and ") && said.contains(" name one file"),
             "{said}"
         );
     }
@@ -374,7 +374,8 @@ fn reports_and_plots_do_not_replace_what_is_read() {
         let output = folder.output(SMALL.into_iter().chain(arguments));
         assert_eq!(output.status.code(), Some(1), "{option}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("another file that is read"), "{said}");
+        let expected = format!("{option} and --costs name one file");
+        assert!(said.contains(&expected), "{said}");
     }
     let model = fs::read(folder.path("in.onnx")).unwrap();
     for command in ["sweep", "compare"] {
@@ -397,7 +398,10 @@ fn reports_do_not_replace_each_other() {
     let output = folder.output(SMALL.into_iter().chain(both));
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("would write to one file"), "{said}");
+    assert!(
+        said.contains("--report and --session-options name one file"),
+        "{said}"
+    );
     assert_eq!(folder.files(), ["in.onnx"]);
 }
 
@@ -466,6 +470,26 @@ fn a_budget_that_nothing_fits_is_explained() {
     assert_eq!(
         fs::read_to_string(folder.path("out.onnx")).unwrap(),
         "an older file"
+    );
+}
+
+#[test]
+fn a_budget_below_the_reserve_is_called_as_it_was_given() {
+    let folder = Folder::new();
+    let arguments = [
+        "in.onnx",
+        "out.onnx",
+        "--budget",
+        "3GiB",
+        "--reserve",
+        "10GiB",
+    ];
+    let output = folder.output(arguments);
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("no plan fits the budget of 3.00 GiB"),
+        "{said}"
     );
 }
 

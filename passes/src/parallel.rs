@@ -1,7 +1,7 @@
 //! The same work on however many processors there are, with the same result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 /// `work` of every item, in the items' order.
@@ -25,7 +25,11 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     thread::scope(|scope| {
         for _ in 1..workers {
             let (send, take) = (send.clone(), &take);
-            scope.spawn(move || take(send));
+            let spawned = thread::Builder::new().spawn_scoped(scope, move || take(send));
+            if spawned.is_err() {
+                // The system has no thread to spare: there is nobody but us.
+                break;
+            }
         }
         take(send);
     });
@@ -42,14 +46,24 @@ pub(crate) fn both<A: Send, B>(
     if thread::available_parallelism().map_or(1, usize::from) == 1 {
         return (first(), second());
     }
-    thread::scope(|scope| {
-        let first = scope.spawn(first);
-        let second = second();
-        match first.join() {
-            Ok(first) => (first, second),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+    // Where the system has no thread to spare, the work is still there to be done here.
+    let first = Mutex::new(Some(first));
+    let run = || {
+        let first = first.lock().ok().and_then(|mut first| first.take());
+        first.expect("it is taken once")()
+    };
+    thread::scope(
+        |scope| match thread::Builder::new().spawn_scoped(scope, run) {
+            Ok(thread) => {
+                let second = second();
+                match thread.join() {
+                    Ok(first) => (first, second),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            Err(_) => (run(), second()),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -1,11 +1,15 @@
 //! A search seen from outside: how far it is, and a way to end it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Shared by who searches and who waits.
 #[derive(Debug, Default)]
 pub struct Watch {
     stopped: AtomicBool,
+    /// Where nobody is there to stop it.
+    end: OnceLock<Instant>,
     evaluations: AtomicU64,
     added: AtomicU64,
     least: AtomicU64,
@@ -29,9 +33,16 @@ impl Watch {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
+    /// Ends the search at that time, at some cost for looking at the clock.
+    pub fn stop_at(&self, end: Instant) {
+        // The first one counts.
+        let _ = self.end.set(end);
+    }
+
     /// Is it to end?
     pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        let is_over = || self.end.get().is_some_and(|&end| Instant::now() >= end);
+        self.stopped.load(Ordering::Relaxed) || is_over()
     }
 
     /// Lives of values that were worked out, the measure of a search's work. The same for the same

@@ -9,6 +9,8 @@ use std::time::Duration;
 use ckpt_passes::watch::{Best, Watch};
 use indicatif::ProgressBar;
 
+use crate::report::text;
+
 /// Where messages go. That nobody reads them is no reason to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages {
@@ -24,7 +26,7 @@ impl Messages {
     /// What is being done.
     pub fn progress(&self, text: impl Display) {
         if !self.quiet {
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "{}", message(text));
         }
     }
 
@@ -36,13 +38,15 @@ impl Messages {
         }
         let done = AtomicBool::new(false);
         let result = thread::scope(|scope| {
-            scope.spawn(|| {
+            let show = || {
                 while !done.load(Ordering::Relaxed) {
                     bar.set_message(state(watch));
                     bar.tick();
                     thread::sleep(Duration::from_millis(100));
                 }
-            });
+            };
+            // Without a thread to spare, nothing is shown.
+            let _ = thread::Builder::new().spawn_scoped(scope, show);
             let result = work();
             done.store(true, Ordering::Relaxed);
             result
@@ -51,15 +55,25 @@ impl Messages {
         result
     }
 
+    /// The result, where standard output has something else.
+    pub fn result(&self, text: &str) -> io::Result<()> {
+        io::stderr().write_all(text.as_bytes())
+    }
+
     /// What the user should look at.
     pub fn warning(&self, text: impl Display) {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        let _ = writeln!(io::stderr(), "warning: {}", message(text));
     }
 
     /// Why nothing came of it.
     pub fn error(&self, text: impl Display) {
-        let _ = writeln!(io::stderr(), "error: {text}");
+        let _ = writeln!(io::stderr(), "error: {}", message(text));
     }
+}
+
+/// A message as it is shown: no longer than a screen or two, and without what a terminal would obey.
+fn message(text: impl Display) -> String {
+    text::bounded(&text::printable(&text.to_string()))
 }
 
 /// The overhead, the bound and the gap between them, in percent of a step.

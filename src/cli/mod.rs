@@ -34,7 +34,9 @@ pub use rows::{Compare, Row, Sweep};
 use crate::compare;
 use crate::conv_table;
 use crate::report;
-use crate::run::{self, Failure};
+use crate::report::text::printable;
+use crate::run::{self, Failure, Printed};
+use crate::signals;
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
@@ -43,7 +45,8 @@ session's settings as --runtime-settings says, one training step of the written 
 the budget and computes the same results, bit for bit. What the arena reserves without using it \
 comes on top.
 
-Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget.";
+Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget. OUT is whole or not there: where it was \
+written and only the result could not be printed, that is a warning.";
 
 /// Rewrites an ONNX Runtime training graph so that one training step fits a memory budget:
 /// nodes are reordered, some run a second time instead of keeping their results, some are replaced by
@@ -84,7 +87,8 @@ pub struct Rewrite {
     /// The training graph, forward and backward in one ONNX file.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The file to write; with --dry-run it may be left out.
+    /// The file to write, or - for standard output (what would be printed there then goes to standard error). A
+    /// link is written through. With --dry-run it may be left out.
     #[arg(value_name = "OUT", required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
@@ -330,17 +334,26 @@ pub fn main() -> ExitCode {
         (_, None) => true,
     };
     let messages = Messages::new(quiet);
+    signals::handle();
     let result = match (arguments.command, arguments.rewrite) {
-        (Some(Command::Inspect(inspect)), _) => run::inspect(&inspect, &messages),
-        (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages),
-        (Some(Command::ConvTable(table)), _) => conv_table::conv_table(&table, &messages),
-        (Some(Command::ProfileConv(profile)), _) => conv_table::profile_conv(&profile, &messages),
-        (Some(Command::Sweep(sweep)), _) => compare::sweep(&sweep, &messages),
-        (Some(Command::Compare(compare)), _) => compare::compare(&compare, &messages),
+        (Some(Command::Inspect(inspect)), _) => {
+            run::inspect(&inspect, &messages).map(Printed::Result)
+        }
+        (Some(Command::Verify(verify)), _) => run::verify(&verify, &messages).map(Printed::Result),
+        (Some(Command::ConvTable(table)), _) => {
+            conv_table::conv_table(&table, &messages).map(Printed::Result)
+        }
+        (Some(Command::ProfileConv(profile)), _) => {
+            conv_table::profile_conv(&profile, &messages).map(Printed::Result)
+        }
+        (Some(Command::Sweep(sweep)), _) => compare::sweep(&sweep, &messages).map(Printed::Result),
+        (Some(Command::Compare(compare)), _) => {
+            compare::compare(&compare, &messages).map(Printed::Result)
+        }
         (None, Some(rewrite)) => run::rewrite(&rewrite, started, &messages),
         (None, None) => Err(Failure::Usage("expected IN and OUT; see --help".to_owned())),
     };
-    match result.and_then(|text| print(&text)) {
+    match result.and_then(|printed| show(printed, &messages)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             messages.error(report::failure(&failure));
@@ -349,7 +362,30 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Prints the result. Where a file is in its place already, that nobody could be told is no failure: an exit status
+/// that says so would tell a script that there is no file.
+fn show(printed: Printed, messages: &Messages) -> Result<(), Failure> {
+    match printed {
+        Printed::Result(text) => print(&text),
+        Printed::After(text, file) => {
+            if let Err(error) = print(&text) {
+                let file = file.display();
+                messages.warning(format_args!(
+                    "{file} was written and is complete, but: {error}"
+                ));
+            }
+            Ok(())
+        }
+        // Nobody has to read the messages.
+        Printed::Aside(text) => {
+            let _ = messages.result(&printable(&text));
+            Ok(())
+        }
+    }
+}
+
 fn print(text: &str) -> Result<(), Failure> {
+    let text = printable(text);
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match written {

@@ -11,12 +11,13 @@ use ckpt_passes::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind}
 use prost::Message as _;
 use thiserror::Error;
 
+use super::destination::Destination;
 use super::external_data;
 use super::import::canonical_domain;
 use super::import_error::ImportError;
-use super::model::Model;
+use super::model::{LONGEST, Model};
 use super::node::{self, InGraph, NodeProblem};
-use super::pending::{Destination, Pending};
+use super::pending::{Pending, Sink};
 use super::schema::{
     DimensionProto, OperatorSetIdProto, StringStringEntryProto, TensorShapeProto, TensorType,
     TypeProto, ValueInfoProto, graph as graph_field, model as model_field,
@@ -24,9 +25,6 @@ use super::schema::{
 };
 use super::splice::Splice;
 use super::wire::{Field, Message, WireError};
-
-/// Protobuf's readers refuse longer messages.
-const LONGEST: u64 = i32::MAX as u64;
 
 /// Why a graph could not be written.
 #[derive(Debug, Error)]
@@ -43,6 +41,19 @@ pub enum ExportError {
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{}: cannot write there: the folder {} does not exist", path.display(), folder.display())]
     NoFolder { path: PathBuf, folder: PathBuf },
+    #[error("{}: cannot write there: it is a link to {}, which does not exist", path.display(), target.display())]
+    DanglingLink { path: PathBuf, target: PathBuf },
+    #[error(
+        "{}: cannot write there: it is a file that a program has open, and has no name to be replaced under; \
+         give - for standard output, or the file's own name", path.display()
+    )]
+    OpenFile { path: PathBuf },
+    #[error("{}: cannot write there: no file can be made in the folder {}: {error}", path.display(), folder.display())]
+    Folder {
+        path: PathBuf,
+        folder: PathBuf,
+        error: io::Error,
+    },
     #[error("{}: cannot write: {error}", path.display())]
     Write { path: PathBuf, error: io::Error },
     #[error("{}: {problem}", path.display())]
@@ -93,7 +104,7 @@ pub fn export_with(
     out: &Path,
     metadata: &[(String, String)],
 ) -> Result<Pending, ExportError> {
-    let destination = destination(model, out)?;
+    let sink = check_destination(model, out)?;
     let spliced = Exporter {
         model,
         original: &model.graph()?,
@@ -106,16 +117,16 @@ pub fn export_with(
             bytes: spliced.len(),
         });
     }
-    Pending::write(destination, |file| spliced.write(&model.bytes, file))
+    Pending::write(sink, |file| spliced.write(&model.bytes, file))
 }
 
 /// Can a graph made from `model` be written to `out`? [`export`] says so too, but a search may
 /// lie before it.
-pub fn check_destination(model: &Model, out: &Path) -> Result<(), ExportError> {
-    destination(model, out).map(drop)
-}
-
-fn destination(model: &Model, out: &Path) -> Result<Destination, ExportError> {
+pub(crate) fn check_destination(model: &Model, out: &Path) -> Result<Sink, ExportError> {
+    // The usual name; a file of that name is `./-`.
+    if out == Path::new("-") {
+        return Ok(Sink::Output);
+    }
     let destination = Destination::of(out)?;
     if let Some(source) = &model.source
         && destination.is(&source.identity)
@@ -125,7 +136,7 @@ fn destination(model: &Model, out: &Path) -> Result<Destination, ExportError> {
         });
     }
     external_data::check(model, out, &destination)?;
-    Ok(destination)
+    Ok(Sink::File(destination))
 }
 
 struct Exporter<'a> {

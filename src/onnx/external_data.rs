@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use super::destination::{Destination, kind};
 use super::export::ExportError;
 use super::model::{FileIdentity, Model, folder_of};
-use super::pending::Destination;
 use super::schema::external_data as entry;
 use super::schema::{
     attribute, function, graph, model, node, sparse_tensor, tensor, training_info,
@@ -76,6 +76,8 @@ struct Place {
 /// Data files that would not be found beside the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
+    /// The folder of the model that was read.
+    pub folder: Option<PathBuf>,
     /// Where each is and where it would be looked for.
     pub files: Vec<(ExternalFile, PathBuf)>,
 }
@@ -84,24 +86,32 @@ impl fmt::Display for Unresolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 3;
         f.write_str("the model's external data would not be found beside the output; ")?;
-        let folder = self
+        if let Some(folder) = &self.folder {
+            write!(f, "write the output into {}", folder.display())?;
+        }
+        // A copy at a place that the location only reaches by leaving the folder is nothing to advise: what loads the
+        // model may refuse to look there.
+        let outside = self
             .files
             .iter()
-            .find_map(|(file, _)| file.path.as_ref()?.parent());
-        if let Some(folder) = folder {
-            let folder = if folder == Path::new("") {
-                Path::new(".")
-            } else {
-                folder
+            .find(|(file, _)| leaves_folder(&file.location));
+        if let Some((file, _)) = outside {
+            let location = &file.location;
+            return match self.folder {
+                Some(_) => write!(
+                    f,
+                    ": the location {location:?} leads out of the model's folder"
+                ),
+                None => write!(
+                    f,
+                    "the location {location:?} leads out of the model's folder"
+                ),
             };
-            write!(
-                f,
-                "write the output into {}, or first copy or link ",
-                folder.display()
-            )?;
-        } else {
-            f.write_str("first put there ")?;
         }
+        f.write_str(match self.folder {
+            Some(_) => ", or first copy or link ",
+            None => "first put there ",
+        })?;
         for (position, (file, target)) in self.files.iter().take(SHOWN).enumerate() {
             f.write_str(if position == 0 { "" } else { ", " })?;
             match &file.path {
@@ -114,6 +124,20 @@ impl fmt::Display for Unresolved {
             more => write!(f, " and {more} more"),
         }
     }
+}
+
+/// Does the location lead somewhere else than into the model's folder?
+fn leaves_folder(location: &str) -> bool {
+    let mut depth = 0_usize;
+    for component in Path::new(location).components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir if depth > 0 => depth -= 1,
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return true,
+        }
+    }
+    false
 }
 
 impl Model {
@@ -140,8 +164,10 @@ pub(crate) fn check(
     destination: &Destination,
 ) -> Result<(), ExportError> {
     let folder = model.source.as_ref().map(|source| folder_of(&source.path));
-    let folder = folder.and_then(|folder| FileIdentity::of(&folder).ok());
-    let stays = folder.is_some() && folder == FileIdentity::of(&destination.folder).ok();
+    let identity = folder
+        .as_ref()
+        .and_then(|folder| FileIdentity::of(folder).ok());
+    let stays = identity.is_some() && identity == FileIdentity::of(&destination.folder).ok();
     let mut files = Vec::new();
     for file in model.external_data() {
         let target = destination.folder.join(&file.location);
@@ -172,7 +198,7 @@ pub(crate) fn check(
     }
     Err(ExportError::ExternalData {
         path: out.to_owned(),
-        problem: Unresolved { files },
+        problem: Unresolved { folder, files },
     })
 }
 
@@ -184,9 +210,13 @@ fn stands_for(target: &Path, original: &Path) -> io::Result<bool> {
         (Ok(_), Err(_)) => return Ok(true),
         (Err(_), _) => return Ok(false),
     }
+    // To open a pipe would wait for its writer.
+    if kind(&fs::metadata(original)?).is_some() || kind(&fs::metadata(target)?).is_some() {
+        return Ok(false);
+    }
     let (mut a, mut b) = (File::open(original)?, File::open(target)?);
     let length = a.metadata()?.len();
-    if !a.metadata()?.is_file() || !b.metadata()?.is_file() || length != b.metadata()?.len() {
+    if length != b.metadata()?.len() {
         return Ok(false);
     }
     let (mut a_block, mut b_block) = (vec![0; 1 << 16], vec![0; 1 << 16]);

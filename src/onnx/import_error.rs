@@ -27,6 +27,11 @@ pub enum ImportProblem {
     NotAFile { what: &'static str },
     #[error("expected an ONNX model, but this is {found}")]
     NotOnnx { found: &'static str },
+    #[error(
+        "it has {bytes} bytes, and an ONNX file can have at most 2147483647: nobody can load it; keep its weights in \
+         external data, as onnx.save_model(..., save_as_external_data=True) does"
+    )]
+    TooLarge { bytes: u64 },
     #[error("damaged, or not an ONNX model: {source}")]
     Malformed {
         #[from]

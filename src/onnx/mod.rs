@@ -7,6 +7,7 @@
 
 mod attribute;
 mod compare;
+mod destination;
 mod export;
 mod external_data;
 mod import;
@@ -21,11 +22,14 @@ mod tensor;
 mod wire;
 
 pub use compare::{Counterpart, Difference, compare, sound};
-pub use export::{ExportError, check_destination, export, export_with};
+pub(crate) use destination::{Destination, kind};
+pub(crate) use export::check_destination;
+pub use export::{ExportError, export, export_with};
 pub use external_data::{ExternalFile, Fault, Unresolved};
 pub use import_error::{ImportError, ImportProblem};
+pub(crate) use model::FileIdentity;
 pub use model::Model;
 pub use node::NodeProblem;
-pub(crate) use pending::Destination;
 pub use pending::Pending;
+pub(crate) use pending::Sink;
 pub use wire::WireError;

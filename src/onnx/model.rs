@@ -4,13 +4,19 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use memmap2::Mmap;
 
+use super::destination::kind;
 use super::import_error::{ImportError, ImportProblem};
 use super::schema::{graph, model};
 use super::wire::{Message, WireError};
+
+/// Protobuf's readers refuse longer messages.
+pub(crate) const LONGEST: u64 = i32::MAX as u64;
 
 /// A model as it was read. Holds no copy of the file: its pages stay on disk until they are
 /// looked at, and the system can drop them again.
@@ -38,6 +44,27 @@ pub(crate) struct NodePlace {
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) identity: FileIdentity,
+    /// The file itself, whatever its name stands for meanwhile, ...
+    file: Arc<File>,
+    /// ... and how it was when it was opened.
+    state: FileState,
+}
+
+/// What changes when a file does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileState {
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileState {
+    fn of(file: &File) -> io::Result<FileState> {
+        let metadata = file.metadata()?;
+        Ok(FileState {
+            length: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
+    }
 }
 
 /// Tells whether two paths name one file, whatever links lead there.
@@ -75,8 +102,11 @@ impl FileIdentity {
 }
 
 impl Model {
-    /// Maps the file at `path` and finds its graph. The file must not be changed while the
-    /// model is in use.
+    /// Maps the file at `path` and finds its graph.
+    ///
+    /// Mapped, not read: of a file of nearly 2 GiB most is weights, which are looked at once, when they are copied,
+    /// and the system can drop pages that are on the disk. If somebody changes the file meanwhile,
+    /// [`Model::has_changed`] tells; if somebody cuts it off, the program ends (`signals.rs`).
     pub fn open(path: &Path) -> Result<Model, ImportError> {
         let in_file = |problem| ImportError {
             file: path.display().to_string(),
@@ -85,27 +115,38 @@ impl Model {
         let cannot_open = |source| in_file(ImportProblem::Open { source });
         // Before opening: to open a pipe would wait for its writer.
         let metadata = std::fs::metadata(path).map_err(cannot_open)?;
-        if !metadata.is_file() {
-            let what = if metadata.is_dir() {
-                "a folder"
-            } else {
-                "not a regular file"
-            };
+        if let Some(what) = kind(&metadata) {
             return Err(in_file(ImportProblem::NotAFile { what }));
+        }
+        let bytes = metadata.len();
+        if bytes > LONGEST {
+            return Err(in_file(ImportProblem::TooLarge { bytes }));
         }
         let file = File::open(path).map_err(cannot_open)?;
         #[allow(unsafe_code)]
-        // SAFETY: the mapping is read-only and private, and is handed out as `&[u8]` only. That
-        // no other process truncates or rewrites the file meanwhile is the documented condition
-        // of this function; our own writer renames new files into place and refuses this one.
+        // SAFETY: the mapping is read-only and private, and is handed out as `&[u8]` only. Our own
+        // writer renames new files into place and refuses this one. Against other programs that write to
+        // it there is no certain remedy but a copy; what was made of changed bytes is not kept.
         let map = unsafe { Mmap::map(&file) }.map_err(cannot_open)?;
         let identity = FileIdentity::of(path).map_err(cannot_open)?;
+        let state = FileState::of(&file).map_err(cannot_open)?;
         let mut model = Model::parse(Bytes::from_owner(map)).map_err(in_file)?;
         model.source = Some(Source {
             path: path.to_owned(),
             identity,
+            file: Arc::new(file),
+            state,
         });
         Ok(model)
+    }
+
+    /// Has the file been written to since it was opened? (Another file of its name is another file.)
+    pub fn has_changed(&self) -> bool {
+        let changed = |source: &Source| {
+            let now = FileState::of(&source.file);
+            now.map_or(true, |now| now != source.state)
+        };
+        self.source.as_ref().is_some_and(changed)
     }
 
     /// Finds the graph of a model that is in memory.

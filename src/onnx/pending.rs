@@ -6,124 +6,139 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use super::destination::Destination;
 use super::export::ExportError;
-use super::model::{FileIdentity, folder_of};
+use crate::signals;
 
-/// Where a file shall be written, found to be possible.
+/// Where the bytes of a model go.
 #[derive(Clone, Debug)]
-pub(crate) struct Destination {
-    path: PathBuf,
-    pub(crate) folder: PathBuf,
-    existing: Option<FileIdentity>,
+pub(crate) enum Sink {
+    /// To a file.
+    File(Destination),
+    /// To whoever reads the program's standard output.
+    Output,
 }
 
-impl Destination {
-    /// A file, existing or new, in a folder that exists. (A symbolic link to a file counts as
-    /// that file here, but will be replaced itself: then the model lies where its name says.)
-    pub(crate) fn of(path: &Path) -> Result<Destination, ExportError> {
-        let refused = |what| ExportError::NotAFile {
-            path: path.to_owned(),
-            what,
-        };
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => {}
-            Ok(metadata) if metadata.is_dir() => return Err(refused("a folder")),
-            Ok(_) => return Err(refused("not a regular file")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(ExportError::Write {
-                    path: path.to_owned(),
-                    error,
-                });
-            }
-        }
-        if path.file_name().is_none() {
-            return Err(refused("no file name"));
-        }
-        let folder = folder_of(path);
-        if !folder.is_dir() {
-            return Err(ExportError::NoFolder {
-                path: path.to_owned(),
-                folder,
-            });
-        }
-        let existing = FileIdentity::of(path).ok();
-        Ok(Destination {
-            path: path.to_owned(),
-            folder,
-            existing,
-        })
-    }
-
-    /// Is there such a file already, and is it `file`?
-    pub(crate) fn is(&self, file: &FileIdentity) -> bool {
-        self.existing.as_ref() == Some(file)
-    }
-}
-
-/// A complete file beside its destination, safely on disk. Dropping it removes it.
+/// A complete file, safely on disk: beside its destination, or where temporary files lie if it goes to
+/// standard output. Dropping it removes it.
 #[derive(Debug)]
 pub struct Pending {
-    temporary: TempPath,
-    destination: Destination,
+    /// `None` when it is in its place.
+    temporary: Option<TempPath>,
+    path: PathBuf,
+    sink: Sink,
 }
 
 impl Pending {
-    /// Writes a new file beside `destination`, with the rights that it has or would get.
+    /// Writes a new file beside its destination, with the rights that it has or would get.
     pub(crate) fn write(
-        destination: Destination,
+        sink: Sink,
         contents: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
     ) -> Result<Pending, ExportError> {
-        let write = || {
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".ckpt-opt-").suffix(".tmp");
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::PermissionsExt;
-                // As any new file: the system takes away what the user's umask says.
-                builder.permissions(fs::Permissions::from_mode(0o666));
+        let name = sink.name();
+        Pending::written(sink, contents).map_err(|error| ExportError::Write { path: name, error })
+    }
+
+    fn written(
+        sink: Sink,
+        contents: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> io::Result<Pending> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".ckpt-opt-").suffix(".tmp");
+        let folder = match &sink {
+            Sink::File(destination) => {
+                #[cfg(unix)]
+                {
+                    use std::os::unix::fs::PermissionsExt;
+                    // As any new file: the system takes away what the user's umask says.
+                    builder.permissions(fs::Permissions::from_mode(0o666));
+                }
+                destination.folder.clone()
             }
-            let file = builder.tempfile_in(&destination.folder)?;
-            let mut out = BufWriter::with_capacity(1 << 16, file.as_file());
-            contents(&mut out)?;
-            out.flush()?;
-            drop(out);
-            if destination.existing.is_some() {
-                let permissions = fs::metadata(&destination.path)?.permissions();
-                file.as_file().set_permissions(permissions)?;
-            }
-            file.as_file().sync_all()?;
-            Ok(file.into_temp_path())
+            Sink::Output => std::env::temp_dir(),
         };
-        let temporary = write().map_err(|error| ExportError::Write {
-            path: destination.path.clone(),
-            error,
-        })?;
-        Ok(Pending {
-            temporary,
-            destination,
-        })
+        let made = signals::begin(|| builder.tempfile_in(&folder), |file| file.path())?;
+        let (file, temporary) = made.into_parts();
+        // From here on, dropping it removes the file whatever fails.
+        let pending = Pending {
+            path: temporary.to_path_buf(),
+            temporary: Some(temporary),
+            sink,
+        };
+        let mut out = BufWriter::with_capacity(1 << 16, &file);
+        contents(&mut out)?;
+        out.flush()?;
+        drop(out);
+        if let Sink::File(destination) = &pending.sink {
+            if destination.existing.is_some() {
+                file.set_permissions(fs::metadata(&destination.path)?.permissions())?;
+            }
+            file.sync_all()?;
+        }
+        Ok(pending)
     }
 
     /// The file, to be checked.
     pub fn path(&self) -> &Path {
-        &self.temporary
+        &self.path
     }
 
-    /// Moves the file to its destination, in one step.
-    pub fn commit(self) -> Result<(), ExportError> {
-        let Destination { path, folder, .. } = self.destination;
-        self.temporary
-            .persist(&path)
-            .map_err(|refused| ExportError::Write {
-                path: path.clone(),
-                error: refused.error,
-            })?;
-        // Only now does the new name survive a crash.
-        #[cfg(unix)]
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|error| ExportError::Write { path, error })?;
-        Ok(())
+    /// Moves the file to its destination, in one step; or writes it all to standard output.
+    pub fn commit(mut self) -> Result<(), ExportError> {
+        let Some(temporary) = self.temporary.take() else {
+            return Ok(());
+        };
+        let ended = match &self.sink {
+            Sink::File(destination) => signals::finish(&self.path, || {
+                // Dropping what was refused removes it.
+                let moved = temporary.persist(&destination.path);
+                moved.map_err(|refused| refused.error)
+            })
+            // Only now does the new name survive a crash.
+            .and_then(|()| sync(&destination.folder)),
+            Sink::Output => {
+                let copied = copy_to_output(&self.path);
+                self.temporary = Some(temporary);
+                copied
+            }
+        };
+        ended.map_err(|error| ExportError::Write {
+            path: self.sink.name(),
+            error,
+        })
     }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(temporary) = self.temporary.take() {
+            signals::finish(&self.path, || drop(temporary));
+        }
+    }
+}
+
+impl Sink {
+    /// As errors call it.
+    pub(crate) fn name(&self) -> PathBuf {
+        match self {
+            Sink::File(destination) => destination.name.clone(),
+            Sink::Output => PathBuf::from("standard output"),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all())
+}
+
+#[cfg(not(unix))]
+fn sync(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn copy_to_output(path: &Path) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    io::copy(&mut File::open(path)?, &mut out)?;
+    out.flush()
 }

@@ -1,75 +1,111 @@
 //! The files of `--report`, `--session-options` and `--plot`.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::onnx::{Destination, Pending};
-use crate::run::Failure;
+use crate::onnx::{Destination, FileIdentity, Pending, Sink, kind};
+use crate::run::{Failure, Source};
 
 /// Where a report shall be written.
 #[derive(Debug)]
-pub struct ReportFile {
+pub(crate) struct ReportFile {
+    /// As the user called it.
     path: PathBuf,
-    /// `None` for what can only be written to: a pipe, a terminal.
-    destination: Option<Destination>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    File(Destination),
+    /// What can only be written to: a pipe, a terminal.
+    Open,
+    /// `-`.
+    Output,
 }
 
 impl ReportFile {
-    /// A report at `path`, found to be possible, that replaces none of the files that are `taken`.
-    pub fn at(path: &Path, taken: &[PathBuf]) -> Result<ReportFile, Failure> {
-        let is_special =
-            fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-        if taken.iter().any(|taken| is_same(path, taken)) {
-            return Err(Failure::ReportOntoModel {
-                path: path.to_owned(),
-            });
+    /// The file that `option` names, found to be possible, and none of those that are read.
+    pub(crate) fn at(
+        option: &'static str,
+        path: &Path,
+        sources: &[Source],
+    ) -> Result<ReportFile, Failure> {
+        let is_open = || {
+            let found = fs::metadata(path);
+            found.is_ok_and(|found| !found.is_dir() && kind(&found).is_some())
+        };
+        let place = match () {
+            () if path == Path::new("-") => Place::Output,
+            () if is_open() => Place::Open,
+            () => Place::File(Destination::of(path)?),
+        };
+        if let Place::File(destination) = &place {
+            replaces_none(option, destination, sources)?;
         }
         Ok(ReportFile {
             path: path.to_owned(),
-            destination: match is_special {
-                true => None,
-                false => Some(Destination::of(path)?),
-            },
+            place,
         })
     }
 
-    /// Refuses two reports in one file; what can only be written to takes both.
-    pub fn differs_from(&self, other: &ReportFile) -> Result<(), Failure> {
-        if self.destination.is_some() && is_same(&self.path, &other.path) {
-            return Err(Failure::ReportsClash {
-                path: self.path.clone(),
-            });
+    /// Is it to be written where `other` is?
+    pub(crate) fn is_at(&self, other: &Sink) -> bool {
+        match (&self.place, other) {
+            (Place::File(a), Sink::File(b)) => a.is_same(b),
+            (Place::Output, Sink::Output) => true,
+            _ => false,
         }
-        Ok(())
+    }
+
+    /// Refuses two reports in one file; what can only be written to takes both.
+    pub(crate) fn differs_from(&self, other: &ReportFile) -> Result<(), Failure> {
+        match (&self.place, &other.place) {
+            (Place::File(a), Place::File(b)) if a.is_same(b) => Err(Failure::SameFile {
+                path: self.path.clone(),
+                one: "--report",
+                other: "--session-options".to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the report, all of it or nothing.
-    pub fn write(self, text: &str) -> Result<(), Failure> {
-        match self.destination {
-            Some(destination) => {
-                Pending::write(destination, |file| file.write_all(text.as_bytes()))?.commit()?;
+    pub(crate) fn write(self, text: &str) -> Result<(), Failure> {
+        let written = match self.place {
+            Place::File(destination) => {
+                let sink = Sink::File(destination);
+                Pending::write(sink, |file| file.write_all(text.as_bytes()))?.commit()?;
                 Ok(())
             }
-            None => fs::write(&self.path, text).map_err(|error| Failure::Report {
-                path: self.path,
-                error,
-            }),
-        }
+            Place::Open => fs::write(&self.path, text),
+            Place::Output => {
+                let mut out = io::stdout().lock();
+                out.write_all(text.as_bytes()).and_then(|()| out.flush())
+            }
+        };
+        written.map_err(|error| Failure::Report {
+            path: self.path,
+            error,
+        })
     }
 }
 
-/// Do both paths name one file, now or once it is written?
-fn is_same(a: &Path, b: &Path) -> bool {
-    if let (Ok(a), Ok(b)) = (a.canonicalize(), b.canonicalize()) {
-        return a == b;
+/// Refuses a file, named by `option`, that is one of those that are read, by whatever name.
+pub(crate) fn replaces_none(
+    option: &'static str,
+    destination: &Destination,
+    sources: &[Source],
+) -> Result<(), Failure> {
+    let read = sources
+        .iter()
+        .find(|source| FileIdentity::of(&source.path).is_ok_and(|file| destination.is(&file)));
+    match read {
+        None => Ok(()),
+        Some(source) => Err(Failure::SameFile {
+            path: destination.name.clone(),
+            one: option,
+            other: source.option.clone(),
+        }),
     }
-    let folder = |path: &Path| {
-        let folder = path
-            .parent()
-            .filter(|folder| *folder != Path::new(""))
-            .unwrap_or(Path::new("."));
-        folder.canonicalize().ok()
-    };
-    a.file_name() == b.file_name() && folder(a) == folder(b)
 }

@@ -6,6 +6,7 @@ pub mod plot;
 pub mod rows;
 mod session;
 mod table;
+pub(crate) mod text;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
@@ -17,7 +18,7 @@ use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason, Summary};
 use ckpt_passes::transform::infer_shapes::InferShapesError;
 
-pub use file::ReportFile;
+pub(crate) use file::{ReportFile, replaces_none};
 pub(crate) use json::line;
 /// What keys of the metadata begin with that is our own.
 pub(crate) use session::PREFIX as METADATA;
@@ -131,7 +132,7 @@ pub fn some_of<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<String> = names
         .iter()
         .take(SHOWN)
-        .map(|name| format!("{:?}", name.as_ref()))
+        .map(|name| format!("{:?}", text::shortened(name.as_ref(), LONGEST_NAME)))
         .collect();
     match names.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
@@ -177,17 +178,16 @@ fn stop_reason(reason: StopReason) -> &'static str {
     }
 }
 
+/// Characters of a name that are shown; tools make names of a hundred or two.
+const LONGEST_NAME: usize = 300;
+
 /// A name from a file, on one line whatever is in it.
 struct Name<'a>(&'a str);
 
 impl Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                c if c.is_control() => write!(f, "{}", c.escape_default())?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
+        // A name has no lines.
+        let name = text::printable(self.0).replace('\n', "\\n");
+        f.write_str(&text::shortened(&name, LONGEST_NAME))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
@@ -16,6 +17,7 @@ type Row = (&'static str, String, String, String);
 pub(super) fn table(outcome: &Outcome<'_>) -> String {
     let summary = &outcome.optimized.summary;
     let mut text = match outcome.output {
+        Some(path) if path == Path::new("-") => "wrote the graph to standard output\n\n".to_owned(),
         Some(path) => format!("wrote {}\n\n", path.display()),
         None => "dry run, nothing was written\n\n".to_owned(),
     };

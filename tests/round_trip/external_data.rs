@@ -172,3 +172,46 @@ fn missing_data_is_known_and_does_not_matter_here() {
     assert_eq!(fault(), Some(Fault::NotAFile));
     write(&inside.join("external.onnx"), &inside.join("out.onnx")).unwrap();
 }
+
+/// A model whose one initializer lies at `location`, in FOLDER/in, and what is said where it is to be
+/// written into FOLDER/out.
+fn advice(location: &str) -> String {
+    let (folder, inside, out) = folder();
+    let entry = [field(1, "location"), field(2, location)].concat();
+    let tensor = [field(8, "w"), field(13, entry)].concat();
+    let input = inside.join("in.onnx");
+    fs::write(&input, model([relu(), field(5, tensor)].concat())).unwrap();
+    let error = write(&input, &out.join("out.onnx")).unwrap_err();
+    error
+        .to_string()
+        .replace(&folder.path().display().to_string(), "FOLDER")
+}
+
+#[test]
+fn advice_names_the_folder_of_the_model_and_no_place_outside_of_it() {
+    let all = ["deep/d.bin", "../../w.bin", "a/../../w.bin", "a/../w.bin"].map(advice);
+    insta::assert_snapshot!(all.join("\n"), @r#"
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy or link FOLDER/in/deep/d.bin to FOLDER/out/deep/d.bin
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in: the location "../../w.bin" leads out of the model's folder
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in: the location "a/../../w.bin" leads out of the model's folder
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy or link FOLDER/in/a/../w.bin to FOLDER/out/a/../w.bin
+    "#);
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_are_no_data_and_nobody_waits_for_them() {
+    let (_folder, inside, out) = folder();
+    let data = inside.join("external.bin");
+    fs::copy(&data, out.join("external.bin")).unwrap();
+    fs::remove_file(&data).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&data).status();
+    assert!(made.unwrap().success());
+    let input = inside.join("external.onnx");
+    assert_eq!(
+        Model::open(&input).unwrap().external_data()[0].fault(),
+        Some(Fault::NotAFile)
+    );
+    let error = write(&input, &out.join("out.onnx")).unwrap_err();
+    assert!(matches!(error, ExportError::ExternalData { .. }), "{error}");
+}

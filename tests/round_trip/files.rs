@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use ckpt_opt::onnx::{Model, export};
+use ckpt_opt::onnx::{ExportError, Model, export};
 
 use crate::build::{model, relu, varint};
 
@@ -109,26 +109,127 @@ fn a_destination_that_cannot_be_is_refused() {
     assert_eq!(names(path), ["in.onnx", "sub"]);
 }
 
-#[test]
-fn a_model_beyond_protobufs_limit_is_refused() {
+/// A model with a field that this program does not know: zeros that take no room on disk.
+fn sparse(path: &Path, hole: u64) {
     use std::io::{Seek, SeekFrom, Write};
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.onnx");
-    // A field that this program does not know, 2 GiB of zeros that take no room on disk.
-    let hole = 1u64 << 31;
     let prefix = [varint(99 << 3 | 2), varint(hole)].concat();
-    let mut file = fs::File::create(&path).unwrap();
+    let mut file = fs::File::create(path).unwrap();
     file.write_all(&prefix).unwrap();
     file.seek(SeekFrom::Current(hole as i64)).unwrap();
     file.write_all(&crate::build::model(relu())).unwrap();
-    let model = Model::open(&path).unwrap();
+}
+
+#[test]
+fn a_model_beyond_protobufs_limit_is_neither_read_nor_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.onnx");
+    sparse(&path, 1 << 31);
+    let error = Model::open(&path).unwrap_err().problem.to_string();
     // 2147483648 bytes; their key and length, 2 + 5; IR version and operator set, 2 + 4; the
     // graph, 55, with key and length, 2.
-    insta::assert_snapshot!(
-        refusal(folder.path(), &model, &folder.path().join("out.onnx")),
-        @"the model would take 2147483718 bytes, and an ONNX file can have at most 2147483647; keep its weights in external data"
+    insta::assert_snapshot!(error, @"it has 2147483718 bytes, and an ONNX file can have at most 2147483647: nobody can load it; keep its weights in external data, as onnx.save_model(..., save_as_external_data=True) does");
+    // The longest that can be read, and a name that is longer than before.
+    sparse(&path, (1 << 31) - 1 - 70);
+    let model = Model::open(&path).unwrap();
+    assert_eq!(path.metadata().unwrap().len(), (1 << 31) - 1);
+    let mut graph = model.graph().unwrap();
+    let id = graph.order()[0];
+    graph.node_mut(id).name = "longer than before".to_owned();
+    let error = export(&model, &graph, &folder.path().join("out.onnx")).unwrap_err();
+    assert!(
+        matches!(error, ExportError::TooLarge { bytes } if bytes > (1 << 31) - 1),
+        "{error}"
     );
     assert_eq!(names(folder.path()), ["in.onnx"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_written_through_and_stay() {
+    use std::os::unix::fs::symlink;
+    let (folder, model) = folder();
+    let path = folder.path();
+    fs::create_dir(path.join("real")).unwrap();
+    fs::write(path.join("real/file.onnx"), "old").unwrap();
+    symlink("real", path.join("dir")).unwrap();
+    symlink("dir/file.onnx", path.join("first.onnx")).unwrap();
+    symlink(path.join("first.onnx"), path.join("out.onnx")).unwrap();
+    let pending = export(&model, &model.graph().unwrap(), &path.join("out.onnx")).unwrap();
+    assert_eq!(fs::read(path.join("real/file.onnx")).unwrap(), b"old");
+    pending.commit().unwrap();
+    assert!(path.join("out.onnx").is_symlink() && path.join("first.onnx").is_symlink());
+    let written = fs::read(path.join("real/file.onnx")).unwrap();
+    assert_eq!(written, crate::build::model(relu()));
+    assert_eq!(names(&path.join("real")), ["file.onnx"]);
+    assert_eq!(
+        names(path),
+        ["dir", "first.onnx", "in.onnx", "out.onnx", "real"]
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_no_file_and_cannot_become_one_is_refused() {
+    use std::os::unix::fs::symlink;
+    let (folder, model) = folder();
+    let path = folder.path();
+    symlink("nothing.onnx", path.join("dangling")).unwrap();
+    symlink("loop", path.join("loop")).unwrap();
+    fs::create_dir(path.join("sub")).unwrap();
+    symlink("sub", path.join("to_folder")).unwrap();
+    symlink("/dev/null", path.join("to_device")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path.join("socket")).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(path.join("fifo"))
+        .status();
+    assert!(made.unwrap().success());
+    let before = names(path);
+    let all = [
+        "dangling",
+        "loop",
+        "to_folder",
+        "to_device",
+        "socket",
+        "fifo",
+        "newf/",
+        "sub/",
+        "in.onnx/",
+        "/proc/out.onnx",
+        "/dev/null",
+        "/proc/self/fd/0",
+    ];
+    let refusals = all.map(|out| refusal(path, &model, &path.join(out)));
+    insta::assert_snapshot!(refusals.join("\n"), @r"
+    FOLDER/dangling: cannot write there: it is a link to FOLDER/nothing.onnx, which does not exist
+    FOLDER/loop: cannot write there: it is a link that leads to itself
+    FOLDER/to_folder: cannot write there: it is a folder
+    FOLDER/to_device: cannot write there: it is a device
+    FOLDER/socket: cannot write there: it is a socket
+    FOLDER/fifo: cannot write there: it is a pipe
+    FOLDER/newf/: cannot write there: it is the name of a folder, with a slash at the end
+    FOLDER/sub/: cannot write there: it is a folder
+    FOLDER/in.onnx/: cannot write there: it is the name of a folder, with a slash at the end
+    /proc/out.onnx: cannot write there: no file can be made in the folder /proc: entity not found
+    /dev/null: cannot write there: it is a device
+    /proc/self/fd/0: cannot write there: it is a file that a program has open, and has no name to be replaced under; give - for standard output, or the file's own name
+    ");
+    assert_eq!(names(path), before);
+}
+
+#[test]
+fn a_file_that_is_written_to_is_known_to_have_changed() {
+    let (folder, model) = folder();
+    let path = folder.path().join("in.onnx");
+    assert!(!model.has_changed());
+    // Another file of the name is not the one that was read.
+    fs::rename(&path, folder.path().join("moved.onnx")).unwrap();
+    fs::write(&path, "another").unwrap();
+    assert!(!model.has_changed());
+    let moved = fs::File::options()
+        .append(true)
+        .open(folder.path().join("moved.onnx"));
+    std::io::Write::write_all(&mut moved.unwrap(), b"more").unwrap();
+    assert!(model.has_changed());
 }
 
 #[cfg(unix)]
@@ -166,7 +267,7 @@ fn devices_are_neither_read_nor_replaced() {
     let (folder, model) = folder();
     insta::assert_snapshot!(
         refusal(folder.path(), &model, Path::new("/dev/null")),
-        @"/dev/null: cannot write there: it is not a regular file"
+        @"/dev/null: cannot write there: it is a device"
     );
     insta::assert_snapshot!(Model::open(Path::new("/dev/null")).unwrap_err(), @"/dev/null: expected an ONNX model, but this is not a regular file");
 }

@@ -382,6 +382,14 @@ pub fn optimize_each(
     let provider = options.device.provider;
     let Ok(_) = TakeApart { provider }.run(&mut input);
     let mut row = provider::optimize_each(&with_shapes(&input, options)?, options, budgets)?;
+    for (result, asked) in row.iter_mut().zip(budgets) {
+        // Where the reserve alone is more, what is left for the graph does not tell what was asked for.
+        if let (Err(OptimizeError::Infeasible { budget, .. }), BudgetRequest::Bytes(bytes)) =
+            (result, asked)
+        {
+            *budget = *bytes;
+        }
+    }
     spread(&mut row);
     Ok(row)
 }
