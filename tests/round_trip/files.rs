@@ -269,5 +269,5 @@ fn devices_are_neither_read_nor_replaced() {
         refusal(folder.path(), &model, Path::new("/dev/null")),
         @"/dev/null: cannot write there: it is a device"
     );
-    insta::assert_snapshot!(Model::open(Path::new("/dev/null")).unwrap_err(), @"/dev/null: expected an ONNX model, but this is not a regular file");
+    insta::assert_snapshot!(Model::open(Path::new("/dev/null")).unwrap_err(), @"/dev/null: expected an ONNX model, but this is a device");
 }
