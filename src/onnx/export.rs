@@ -48,6 +48,11 @@ pub enum ExportError {
          give - for standard output, or the file's own name", path.display()
     )]
     OpenFile { path: PathBuf },
+    #[error(
+        "-: the model keeps data in {location:?}, which has to be found beside the output: give OUT a name instead of \
+         standard output"
+    )]
+    DataBesideOutput { location: String },
     #[error("{}: cannot write there: no file can be made in the folder {}: {error}", path.display(), folder.display())]
     Folder {
         path: PathBuf,
@@ -125,6 +130,12 @@ pub fn export_with(
 pub(crate) fn check_destination(model: &Model, out: &Path) -> Result<Sink, ExportError> {
     // The usual name; a file of that name is `./-`.
     if out == Path::new("-") {
+        // Nobody knows in which folder the file will lie, and whether its data will lie there too.
+        if let Some(file) = model.external_data().into_iter().next() {
+            return Err(ExportError::DataBesideOutput {
+                location: file.location,
+            });
+        }
         return Ok(Sink::Output);
     }
     let destination = Destination::of(out)?;

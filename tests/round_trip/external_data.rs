@@ -215,3 +215,10 @@ fn pipes_are_no_data_and_nobody_waits_for_them() {
     let error = write(&input, &out.join("out.onnx")).unwrap_err();
     assert!(matches!(error, ExportError::ExternalData { .. }), "{error}");
 }
+
+#[test]
+fn beside_standard_output_no_data_is_found() {
+    let (_folder, inside, _) = folder();
+    let error = write(&inside.join("external.onnx"), Path::new("-")).unwrap_err();
+    insta::assert_snapshot!(error, @r#"-: the model keeps data in "external.bin", which has to be found beside the output: give OUT a name instead of standard output"#);
+}
