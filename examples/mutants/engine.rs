@@ -42,8 +42,8 @@ pub(crate) struct Count {
     pub(crate) refused: u64,
 }
 
-impl Count {
-    pub(crate) fn add(&mut self, other: Count) {
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
         self.harmful += other.harmful;
         self.caught += other.caught;
         self.harmless += other.harmless;

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
                     pair.original.display()
                 );
             });
-            all.add(found);
+            all += found;
             if said.elapsed() > Duration::from_secs(60) {
                 said = Instant::now();
                 eprintln!("mutants: {all:?}");

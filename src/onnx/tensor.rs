@@ -231,7 +231,14 @@ fn half(bits: u16) -> f64 {
     sign * match exponent {
         0 => fraction * 2f64.powi(-24),
         0x1f if fraction == 0.0 => f64::INFINITY,
-        0x1f => f64::NAN,
+        // With its bits: one NaN is not another.
+        0x1f => {
+            return f64::from_bits(
+                f64::INFINITY.to_bits()
+                    | u64::from(bits >> 15) << 63
+                    | u64::from(bits & 0x3ff) << 42,
+            );
+        }
         _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
     }
 }

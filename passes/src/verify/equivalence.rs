@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::interface::{interface, match_originals};
 use super::structure::topological;
-use super::values::{ALGORITHM, Computation, MARKER, Repeatable, Value, Values};
+use super::values::{ALGORITHM, Computation, MARKER, Repeatable, Value, Values, exact};
 use super::violation::label;
 use super::{Violation, structure, trust};
 use crate::graph::{Attribute, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
@@ -577,7 +577,7 @@ fn attributes(attributes: &[Attribute]) -> String {
     let mut all: Vec<String> = attributes
         .iter()
         .filter(|a| a.name != ALGORITHM)
-        .map(|a| format!("{} = {:?}", a.name, a.value))
+        .map(|a| format!("{} = {}", a.name, exact(&a.value)))
         .collect();
     all.sort();
     if all.is_empty() {

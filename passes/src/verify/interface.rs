@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::violation::label;
 use super::{Violation, trust};
-use crate::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Constant, Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
 
 /// What the caller sees must stay.
 pub(super) fn interface(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
@@ -28,11 +28,8 @@ pub(super) fn interface(original: &Graph, rewritten: &Graph) -> Result<(), Viola
     for (what, expected, found) in parts {
         let other = |(a, b): &(Option<&&Tensor>, Option<&&Tensor>)| !same(*a, *b);
         if let Some((expected, found)) = zip_longest(&expected, &found).find(other) {
-            return Err(differs(
-                what,
-                expected.map(|t| outside(t)),
-                found.map(|t| outside(t)),
-            ));
+            let (expected, found) = both_outside(expected, found);
+            return Err(differs(what, expected, found));
         }
     }
     let (expected, found) = (opsets(original), opsets(rewritten));
@@ -81,17 +78,56 @@ fn differs(what: &'static str, expected: Option<String>, found: Option<String>) 
     }
 }
 
-/// Do they look the same from outside? The text of large contents is only made where it may tell (it does not tell one NaN
-/// from another).
+/// Do they look the same from outside?
 fn same(a: Option<&&Tensor>, b: Option<&&Tensor>) -> bool {
     let (Some(a), Some(b)) = (a, b) else {
         return a.is_none() && b.is_none();
     };
-    let declared = a.name == b.name && a.element == b.element && a.declared == b.declared;
-    declared && (a.constant == b.constant || outside(a) == outside(b))
+    declared_alike(a, b) && contents(a) == contents(b)
 }
 
-/// Name, type and contents.
+fn declared_alike(a: &Tensor, b: &Tensor) -> bool {
+    a.name == b.name && a.element == b.element && a.declared == b.declared
+}
+
+/// The known contents as bits: NaN equals itself, and 0 is not -0.
+fn contents(tensor: &Tensor) -> Option<Vec<u64>> {
+    Some(match tensor.constant.as_ref()? {
+        Constant::Ints(values) => values.iter().map(|&value| value as u64).collect(),
+        Constant::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
+    })
+}
+
+/// What each of two tensors is that differ; of contents, the first element that does.
+fn both_outside(a: Option<&&Tensor>, b: Option<&&Tensor>) -> (Option<String>, Option<String>) {
+    let mut texts = (a.map(|a| outside(a)), b.map(|b| outside(b)));
+    if let (Some(a), Some(b), (Some(here), Some(there))) = (a, b, (&mut texts.0, &mut texts.1))
+        && declared_alike(a, b)
+    {
+        let (ours, theirs) = (contents(a), contents(b));
+        let lists = ours.iter().flatten().zip(theirs.iter().flatten());
+        let first = lists.take_while(|(a, b)| a == b).count();
+        *here += &element(a, first);
+        *there += &element(b, first);
+    }
+    texts
+}
+
+/// One of the known contents, in words.
+fn element(tensor: &Tensor, position: usize) -> String {
+    let shown = match &tensor.constant {
+        None => return " of unknown contents".to_owned(),
+        Some(Constant::Ints(values)) => values.get(position).map(i64::to_string),
+        Some(Constant::Floats(values)) => values.get(position).map(|value| match value.is_nan() {
+            true => format!("NaN ({:#x})", value.to_bits()),
+            false => format!("{value:?}"),
+        }),
+    };
+    let shown = shown.unwrap_or_else(|| "nothing".to_owned());
+    format!(" with {shown} as element {position}")
+}
+
+/// Name and type.
 fn outside(tensor: &Tensor) -> String {
     let mut text = format!("\"{}\"", tensor.name);
     if let Some(element) = tensor.element {
@@ -104,9 +140,6 @@ fn outside(tensor: &Tensor) -> String {
             Dimension::Unknown => "?".to_owned(),
         });
         text += &format!(" [{}]", dimensions.collect::<Vec<_>>().join(","));
-    }
-    if let Some(constant) = &tensor.constant {
-        text += &format!(" = {constant:?}");
     }
     text
 }
@@ -147,5 +180,28 @@ pub(super) fn match_originals(
         Some(missing) => Err(Violation::NodeMissing {
             node: label(original, missing),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_compared_by_their_bits() {
+        let check = |a: f64, b: f64| {
+            let [a, b] = [a, b].map(|last| Tensor {
+                constant: Some(Constant::Floats(vec![1.0, last])),
+                ..Tensor::new("w", TensorKind::Initializer)
+            });
+            match same(Some(&&a), Some(&&b)) {
+                true => "same".to_owned(),
+                false => both_outside(Some(&&a), Some(&&b)).1.unwrap_or_default(),
+            }
+        };
+        let nan = |payload: u64| f64::from_bits(f64::NAN.to_bits() | payload);
+        insta::assert_snapshot!(check(nan(1), nan(1)), @"same");
+        insta::assert_snapshot!(check(0.0, -0.0), @r#""w" with -0.0 as element 1"#);
+        insta::assert_snapshot!(check(nan(1), nan(2)), @r#""w" with NaN (0x7ff8000000000002) as element 1"#);
     }
 }

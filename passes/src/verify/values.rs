@@ -39,7 +39,7 @@ impl Computation {
             .attributes
             .iter()
             .filter(|attribute| ![MARKER, ALGORITHM].contains(&attribute.name.as_str()))
-            .map(|attribute| (attribute.name.clone(), format!("{:?}", attribute.value)))
+            .map(|attribute| (attribute.name.clone(), exact(&attribute.value)))
             .collect();
         // Without sizes, the outputs alone say into how many equal parts.
         if node.is("", "Split") && node.input(1).is_none() {
@@ -57,6 +57,20 @@ impl Computation {
             inputs,
         }
     }
+}
+
+/// The value as text. Text does not tell one NaN from another, so their bits are added.
+pub(super) fn exact(value: &AttributeValue) -> String {
+    let floats = match value {
+        AttributeValue::Float(one) => std::slice::from_ref(one),
+        AttributeValue::Floats(list) => list,
+        _ => &[],
+    };
+    let mut text = format!("{value:?}");
+    for nan in floats.iter().filter(|value| value.is_nan()) {
+        text += &format!(" {:#x}", nan.to_bits());
+    }
+    text
 }
 
 /// What a Split into equal parts has besides its attributes.
@@ -335,4 +349,22 @@ pub(super) fn roots(graph: &Graph, order: &[NodeId]) -> Vec<TensorId> {
         }
     }
     roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_value_tells_zeros_and_nans_apart() {
+        let nan = |payload: u32| f32::from_bits(f32::NAN.to_bits() | payload);
+        let text = |value: f32| exact(&AttributeValue::Floats(vec![1.0, value]));
+        assert_ne!(text(0.0), text(-0.0));
+        assert_ne!(text(nan(1)), text(nan(2)));
+        assert_eq!(text(nan(1)), text(nan(1)));
+        assert_ne!(
+            exact(&AttributeValue::Float(nan(1))),
+            exact(&AttributeValue::Float(nan(2)))
+        );
+    }
 }
