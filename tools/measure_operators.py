@@ -28,8 +28,9 @@ from onnx import helper, numpy_helper
 from run_step import MallocCounter
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata", "operators.json")
-TYPES = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_,
-         "uint8": np.uint8}
+THREADS = 2
+TYPES = {"float": np.float32, "float16": np.float16, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_,
+         "uint8": np.uint8, "uint32": np.uint32}
 
 
 def x(*shape):
@@ -313,7 +314,7 @@ def session(nodes, inputs, constants, opset):
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 2
+    options.intra_op_num_threads = THREADS
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -114,10 +114,17 @@ pub(crate) fn early_workspace(graph: &Graph, node: &Node, workspace: u64) -> u64
 }
 
 /// The CPU kernel of Where first writes the chosen part of either operand into a tensor of its
-/// own (measured).
+/// own, shaped like the condition and that operand broadcast to each other (measured).
 fn two_selections(view: &View, provider: Provider) -> Option<Bytes> {
-    let bytes = view.output(0)?.bytes();
-    (provider == Provider::Cpu).then(|| bytes + bytes)
+    let output = view.output(0)?;
+    let condition = view.input(0).ok()?;
+    let selection = |position: usize| {
+        let shape = broadcast(condition.shape, view.input(position).ok()?.shape).ok()?;
+        let count = shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
+        Some(output.element.bytes(count))
+    };
+    let both = selection(1)? + selection(2)?;
+    (provider == Provider::Cpu).then_some(both)
 }
 
 fn map(view: &View) -> Result<Outputs, Fault> {

@@ -36,7 +36,8 @@ fn operations(view: &View) -> Option<f64> {
 }
 
 /// The CPU kernel transposes operands and result: with one operand, a tensor of the output's
-/// size stands beside it; with more, up to two (measured).
+/// size stands beside it; with more, up to two, and the transposed operands (measured: the first beside two of
+/// the output's size, or the second twice beside one).
 fn workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let bytes = view.output(0)?.bytes();
     let both = if view.node.inputs.len() > 1 {
@@ -44,7 +45,24 @@ fn workspace(view: &View, provider: Provider) -> Option<Bytes> {
     } else {
         Bytes::ZERO
     };
-    (provider == Provider::Cpu).then(|| bytes + both)
+    let transposed = match (view.input(0), view.input(1)) {
+        (Ok(a), Ok(b)) if widens(view) => {
+            let before = bytes + bytes + a.bytes();
+            before.max(bytes + b.bytes() + b.bytes())
+        }
+        _ => Bytes::ZERO,
+    };
+    (provider == Provider::Cpu).then(|| transposed.max(bytes + both))
+}
+
+/// Of two operands, does the second have an axis that the first does not have? Otherwise nothing is transposed (measured).
+fn widens(view: &View) -> bool {
+    let equation = view.node.string("equation").unwrap_or("");
+    let terms = equation.split("->").next().unwrap_or("");
+    match terms.split_once(',') {
+        Some((a, b)) if !b.contains(',') => b.chars().any(|label| !a.contains(label)),
+        _ => false,
+    }
 }
 
 fn solve(view: &View) -> Result<Solved, Fault> {

@@ -18,7 +18,7 @@ pub(super) const OPERATORS: &[Operator] = &[
         .in_place()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
     onnx("ScatterND", Family::Scatter, super::like_first),
-    reads_a_part("OneHot", one_hot),
+    reads_a_part("OneHot", one_hot).workspace(|view, provider| checked_indices(view, provider, 0)),
     reads_a_part("Compress", |_| unknown()),
     onnx("NonZero", Family::Gather, non_zero),
     onnx("Unique", Family::Gather, |_| unknown()),

@@ -43,6 +43,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     .operations(|view| per_output_element(view, 10.0))
     .workspace(loss_gradient_workspace),
     microsoft("SoftmaxCrossEntropy", Family::Loss, old_loss)
+        .workspace(|view, provider| {
+            let scores = view.input(0).ok()?;
+            (provider == Provider::Cpu).then(|| scores.bytes())
+        })
         .operations(|view| per_input_element(view, 12.0)),
     microsoft("SparseSoftmaxCrossEntropy", Family::Loss, old_loss)
         .operations(|view| per_input_element(view, 12.0)),
@@ -153,7 +157,13 @@ fn softmax_gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> 
         );
         return Some(y.element.bytes(rows.saturating_add(columns)));
     }
-    (provider == Provider::Cpu && transposes(view)).then(|| bytes + bytes + bytes)
+    // A sum per row, and as many ones as it has elements.
+    let axis = resolve_axis(view.node.int("axis").unwrap_or(-1), y.rank())?;
+    let columns = y.shape.get(axis).copied().unwrap_or(1).max(1);
+    let sums = y
+        .element
+        .bytes((y.count() / columns).saturating_add(columns));
+    (provider == Provider::Cpu && transposes(view)).then(|| bytes + bytes + bytes + sums)
 }
 
 /// The exponentials of Y, besides (measured).

@@ -16,8 +16,11 @@ pub(super) const OPERATORS: &[Operator] = &[
     onnx("MatMulInteger", Family::MatrixProduct, integers).operations(product_operations),
     onnx("Gemm", Family::MatrixProduct, gemm).operations(gemm_operations),
     microsoft("FusedGemm", Family::MatrixProduct, gemm).operations(gemm_operations),
-    onnx("Det", Family::Other, determinant),
-    microsoft("Inverse", Family::Other, super::like_first),
+    // A copy of the matrices, which it solves in place (measured).
+    onnx("Det", Family::Other, determinant).workspace(|view, provider| copies(view, provider, 1)),
+    // One and a half for each of two threads (measured).
+    microsoft("Inverse", Family::Other, super::like_first)
+        .workspace(|view, provider| copies(view, provider, 2)),
 ];
 
 /// A matrix operand: the axes before the last two, then rows and columns.
@@ -118,6 +121,11 @@ fn product_operations(view: &View) -> Option<f64> {
 
 /// Times a vector, the CPU kernel takes every row for a product of its own, and describes each in
 /// 88 bytes (measured: 1,441,792 bytes for `[64, 256, 512]` times `[512]`).
+fn copies(view: &View, provider: Provider, count: u64) -> Option<Bytes> {
+    let bytes = view.input(0).ok()?.bytes();
+    (provider == Provider::Cpu).then(|| Bytes(bytes.0.saturating_mul(count)))
+}
+
 fn rows_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let (a, b) = (view.input(0).ok()?, view.input(1).ok()?);
     let rows = a.count() / b.shape.first()?.max(&1);

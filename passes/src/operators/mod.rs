@@ -413,6 +413,12 @@ pub fn is_fixed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
     }
 }
 
+/// The domain and the name of every operator that is known.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let all = FAMILIES.iter().flat_map(|family| family.iter());
+    all.map(|operator| (operator.domain, operator.name))
+}
+
 /// How `node` may be recomputed, as far as the node alone can tell.
 pub fn recompute(node: &Node) -> Recompute {
     if !node.captures.is_empty() {

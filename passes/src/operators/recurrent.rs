@@ -15,8 +15,12 @@ pub(super) const OPERATORS: &[Operator] = &[
     onnx("LSTM", Family::Recurrent, |view| forward(view, 4))
         .operations(operations)
         .workspace(|view, provider| gate_workspace(view, provider, 4)),
-    microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3)).operations(operations),
-    microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4)).operations(operations),
+    microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
+        .operations(operations)
+        .workspace(|view, provider| state_workspace(view, provider, 6)),
+    microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
+        .operations(operations)
+        .workspace(|view, provider| state_workspace(view, provider, 4)),
     // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
     microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
         .operations(|view| Some(2.0 * operations(view)?))
@@ -147,7 +151,8 @@ fn operations(view: &View) -> Option<f64> {
 }
 
 /// The CPU kernel computes the gates of all steps ahead of time and keeps a few states, for each
-/// direction; for a second direction, it also turns the input and the result around.
+/// direction; for a direction that runs backwards, GRU and LSTM also turn the input and the result around. A GRU
+/// keeps two more states, and two with `linear_before_reset` (measured).
 fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> {
     if provider == Provider::Cuda {
         return None;
@@ -158,8 +163,16 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
     let states = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(gates)?;
     // RNN's directions take turns.
     let at_once = if gates == 1 { 1 } else { sizes.directions };
-    let mut elements = ahead.checked_add(states)?.checked_mul(at_once)?;
-    if at_once > 1 {
+    let more = match (gates, view.node.int("linear_before_reset").unwrap_or(0)) {
+        (3, 0) => 2,
+        (3, _) => 4,
+        _ => 0,
+    };
+    let more = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(more)?;
+    let of_one = ahead.checked_add(states)?.checked_add(more)?;
+    let mut elements = of_one.checked_mul(at_once)?;
+    let forward = matches!(view.node.string("direction"), None | Some("forward"));
+    if gates > 1 && !forward {
         let reversed = sizes
             .x
             .count()
@@ -167,6 +180,14 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
         elements = elements.checked_add(reversed)?;
     }
     Some(sizes.x.element.bytes(elements))
+}
+
+/// The kernels that keep what gradients need write the gates into an output, and hold a few states besides (measured).
+fn state_workspace(view: &View, provider: Provider, count: u64) -> Option<Bytes> {
+    let sizes = sizes(view).ok()?;
+    let state = sizes.batch.checked_mul(sizes.hidden)?;
+    let elements = state.checked_mul(count)?.checked_mul(sizes.directions)?;
+    (provider == Provider::Cpu).then(|| sizes.x.element.bytes(elements))
 }
 
 /// The gradient kernels transpose the weights.
