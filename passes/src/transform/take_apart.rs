@@ -187,11 +187,8 @@ mod tests {
         let mut after = before.clone();
         let provider = Provider::Cpu;
         TakeApart { provider }.run(&mut after).unwrap();
-        let id = after.order().iter().copied();
-        let id = id
-            .filter(|&id| after.node(id).is("", "Div"))
-            .last()
-            .unwrap();
+        let is_division = |id: &NodeId| after.node(*id).is("", "Div");
+        let id = after.order().iter().copied().rfind(is_division).unwrap();
         let node = after.node_mut(id);
         node.inputs.swap(0, 1);
         let (before, after) = (inferred(before), inferred(after));
