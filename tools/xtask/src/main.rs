@@ -1,12 +1,18 @@
 //! `cargo xtask NAME`: what CI runs, and what needs ONNX Runtime.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod dependencies;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 cargo xtask ci             format, lints, documentation, all tests; installs what they need
+cargo xtask dependencies   checks licences, sources and reasons (deny.toml) of what the program is built from, as
+                           ci does, without a network
+cargo xtask deny           checks that, and known flaws, by cargo-deny (installed where it is missing). The list
+                           of flaws comes from the network
 cargo xtask setup          only makes .venv with ONNX Runtime, for the Python tools
 cargo xtask truth [DIR] [NAME...]
                            rewrites the graphs in DIR (testdata/models), runs them before and after,
@@ -42,6 +48,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("ci") => ci(),
+        Some("dependencies") => check_dependencies(),
+        Some("deny") => deny(),
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
@@ -131,6 +139,7 @@ fn figures(arguments: &[String]) -> Result<(), Failed> {
 /// Ends with the tests, so that their summary is the last thing printed.
 fn ci() -> Result<(), Failed> {
     install_components()?;
+    check_dependencies()?;
     setup()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&[
@@ -166,6 +175,52 @@ fn ci() -> Result<(), Failed> {
         "--bins",
         "--tests",
     ])
+}
+
+/// Licences, sources and reasons. Needs no network where all crates are there, those for other systems too.
+fn check_dependencies() -> Result<(), Failed> {
+    let mut metadata = command("cargo");
+    let form = ["--all-features", "--format-version", "1"];
+    metadata.args(["metadata", "--locked", "--offline"]);
+    metadata.args(form);
+    let read = |metadata: &mut Command| {
+        let output = metadata.output();
+        output.map_err(|error| Failed(format!("{metadata:?}: {error}")))
+    };
+    let mut output = read(&mut metadata)?;
+    if !output.status.success() {
+        cargo(&["fetch", "--locked"])?;
+        output = read(&mut metadata)?;
+    }
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Failed(format!("{metadata:?}: {}", said.trim_end())));
+    }
+    let metadata = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failed(format!("cargo metadata: {error}")))?;
+    let rules = std::fs::read_to_string(root().join("deny.toml"))
+        .map_err(|error| Failed(format!("deny.toml: {error}")))?;
+    match dependencies::problems(&metadata, &rules).join("\n") {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Failed(format!("dependencies:\n{problems}"))),
+    }
+}
+
+/// All that cargo-deny checks. Advisories go last: without a network they alone are not known.
+fn deny() -> Result<(), Failed> {
+    check_dependencies()?;
+    let present = command("cargo").args(["deny", "--version"]).output();
+    if !present.is_ok_and(|output| output.status.success()) {
+        cargo(&["install", "--locked", "cargo-deny"])?;
+    }
+    cargo(&["deny", "check", "licenses", "bans", "sources"])?;
+    let fetched = cargo(&["deny", "fetch", "db"]);
+    fetched.map_err(|Failed(what)| {
+        Failed(format!(
+            "ADVISORIES WERE NOT CHECKED: their list cannot be had ({what}). Licences, bans and sources are in order."
+        ))
+    })?;
+    cargo(&["deny", "check", "--disable-fetch", "advisories"])
 }
 
 /// Toolchains of the minimal profile lack rustfmt and clippy.
