@@ -210,6 +210,14 @@ pub fn rewrite(
         error: error.into(),
     })?;
     let search_time = searching.elapsed();
+    for way in optimized.summary.over_budget() {
+        messages.warning(format_args!(
+            "the graph stays as it is, which fits the budget in DEFAULT order at ORT_DISABLE_ALL, and takes {} in {} order at {}",
+            way.bytes,
+            way.order.name(),
+            way.level.name()
+        ));
+    }
     // What the written file holds for.
     if let Some(choice) = optimized.summary.convolutions {
         options.device.convolutions.choice = choice;

@@ -1,6 +1,7 @@
 //! The result for programs.
 
 use ckpt_passes::analysis::mirrors::is_mirror;
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::NodeId;
 use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::{Execution, Peak};
@@ -50,6 +51,8 @@ struct ExecutionReport {
     order: &'static str,
     level: &'static str,
     bytes: u64,
+    /// Does the budget hold there?
+    within_budget: bool,
 }
 
 /// What `--report` writes.
@@ -157,7 +160,11 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         fixed_bytes: summary.fixed.0,
         peak_before_bytes: summary.before.bytes.0,
         peak_after_bytes: summary.after.bytes.0,
-        peaks_after: summary.executions.iter().map(execution).collect(),
+        peaks_after: summary
+            .executions
+            .iter()
+            .map(|one| execution(one, summary.budget))
+            .collect(),
         smallest_peak_bytes: summary.smallest_peak.0,
         reordered_peak_bytes: summary.reordered_peak.0,
         reserved_before_bytes: summary.reserved_before.powers_of_two.0,
@@ -183,11 +190,12 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
     }
 }
 
-fn execution(execution: &Execution) -> ExecutionReport {
+fn execution(execution: &Execution, budget: Bytes) -> ExecutionReport {
     ExecutionReport {
         order: execution.order.name(),
         level: execution.level.name(),
         bytes: execution.bytes.0,
+        within_budget: execution.bytes <= budget,
     }
 }
 

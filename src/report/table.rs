@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use ckpt_passes::analysis::executions::Level;
+use ckpt_passes::analysis::order::ExecutionOrder;
 use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Approximation;
@@ -33,6 +35,12 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         ),
         ("smallest peak found", summary.smallest_peak.to_string()),
     ];
+    if let Some(over) = over_budget(summary) {
+        facts.push((
+            "over the budget",
+            format!("the graph as it is takes {over}"),
+        ));
+    }
     // Rounded down, and silent where nothing is left to say.
     let bound = (1e4 * summary.lower_bound_overhead()).floor() / 100.0;
     if bound > 0.0 {
@@ -68,9 +76,43 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for (label, value) in facts {
         let _ = writeln!(text, "{label:<24}{value}");
     }
-    let _ = write!(text, "\nbefore: {}", peak_and_holders(&summary.before));
-    let _ = write!(text, "\nafter: {}", peak_and_holders(&summary.after));
+    let before = format!(
+        "{}, {}",
+        ExecutionOrder::Default.name(),
+        Level::DisableAll.name()
+    );
+    let _ = write!(
+        text,
+        "\nbefore ({before}): {}",
+        peak_and_holders(&summary.before)
+    );
+    let after = way_of_peak(summary);
+    let _ = write!(
+        text,
+        "\nafter ({after}): {}",
+        peak_and_holders(&summary.after)
+    );
     text
+}
+
+/// In which order and at which level the rewritten graph needs what is said to be its peak.
+fn way_of_peak(summary: &Summary) -> String {
+    let mut ways = summary.executions.iter();
+    match ways.find(|way| way.bytes == summary.after.bytes) {
+        Some(way) => format!("{}, {}", way.order.name(), way.level.name()),
+        // At a level between the two that the result tells of.
+        None => "the most of all orders and levels".to_owned(),
+    }
+}
+
+/// What a graph takes that stays as it is, where that is over its budget.
+fn over_budget(summary: &Summary) -> Option<String> {
+    let over = summary.over_budget().map(|way| {
+        let (order, level) = (way.order.name(), way.level.name());
+        format!("{} ({order}, {level})", way.bytes)
+    });
+    let over: Vec<String> = over.collect();
+    (!over.is_empty()).then(|| over.join(", "))
 }
 
 /// The approximations that were used, and for how many nodes.

@@ -66,6 +66,36 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
     }
 }
 
+/// Where nothing fits in every way of running it, but the graph as it is in the one of which its peak is told, that takes
+/// its place. Gives these results.
+pub(super) fn or_untouched<'r>(
+    row: &'r mut [Found],
+    graph: &Graph,
+    options: &Options,
+) -> Vec<&'r mut Optimized> {
+    let mut replaced = Vec::new();
+    let mut original = None;
+    for found in row {
+        let Err(OptimizeError::Infeasible { budget, smallest }) = found else {
+            continue;
+        };
+        let original = original.get_or_insert_with(|| Original::of(graph, options));
+        let before = original.peak(options.reserve);
+        if before.bytes < smallest.bytes {
+            **smallest = before;
+        }
+        if smallest.bytes > *budget {
+            continue;
+        }
+        let untouched = plain(original, options).untouched(*budget - options.reserve);
+        if let Some(untouched) = untouched {
+            *found = untouched;
+            replaced.extend(found.as_mut().ok());
+        }
+    }
+    replaced
+}
+
 /// One result for each budget, with the variants that pay; does it replace anything?
 fn varied(
     original: &Original<'_>,

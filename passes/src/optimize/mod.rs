@@ -134,9 +134,10 @@ pub struct Summary {
     pub fixed: Bytes,
     /// The unmodified graph in DEFAULT order.
     pub before: Peak,
-    /// The rewritten graph in the order and at the level in which it needs most.
+    /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.
     pub after: Peak,
-    /// What it needs in each order and at each level.
+    /// What it needs in each order and at each level. It fits in all of them, but for a graph that stays as it is because
+    /// the budget is enough in DEFAULT order, unoptimized, and nothing was found that fits in all.
     pub executions: Vec<Execution>,
     /// The smallest peak that the search can reach.
     pub smallest_peak: Bytes,
@@ -205,6 +206,12 @@ impl Summary {
     /// divided by the time of the unmodified step.
     pub fn lower_bound_overhead(&self) -> f64 {
         self.part(self.lower_bound)
+    }
+
+    /// In which orders and at which levels the budget does not hold; see [`Summary::executions`].
+    pub fn over_budget(&self) -> impl Iterator<Item = &Execution> {
+        let over = |execution: &&Execution| execution.bytes > self.budget;
+        self.executions.iter().filter(over)
     }
 
     fn part(&self, time: u64) -> f64 {
@@ -452,6 +459,11 @@ fn verify_rewritten(
         }
         let need = need(rewritten, &after);
         verify::budget(budget, [(order.name(), need)]).map_err(failed)?;
+        // DEFAULT order comes first, and is the one of which the peak of a graph as it is is told. What it takes
+        // in the others, the result says.
+        if unchanged {
+            break;
+        }
     }
     Ok(correspondence)
 }

@@ -39,6 +39,22 @@ impl Candidate {
     }
 
     pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
+        Candidate::judged_by(graph, options, |_| true)
+    }
+
+    /// `graph` as it is, for whoever runs it in one of the ways in which it takes at most `budget`: of these its need is
+    /// the largest. Nothing if there is none.
+    pub(super) fn where_it_fits(
+        graph: Graph,
+        options: &Options,
+        budget: Bytes,
+    ) -> Option<Candidate> {
+        let candidate = Candidate::judged_by(graph, options, |need| need <= budget);
+        (candidate.need() <= budget).then_some(candidate)
+    }
+
+    /// What it needs is the largest need of those ways to run it that count.
+    fn judged_by(graph: Graph, options: &Options, counts: impl Fn(Bytes) -> bool) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let executions = Executions::of(&graph, options.device.provider, &costs);
         let all = executions.simulate(options.settings);
@@ -52,6 +68,7 @@ impl Candidate {
         // The first of equals, so that the plain DEFAULT order is described where it can be.
         let all = all.into_iter().map(|(_, liveness)| liveness).rev();
         let worst = all
+            .filter(|liveness| counts(need(&graph, liveness)))
             .max_by_key(|liveness| need(&graph, liveness))
             .unwrap_or_else(|| Liveness::in_file_order(&graph, options.device.provider, &costs));
         Candidate {

@@ -2,11 +2,12 @@
 
 use std::sync::OnceLock;
 
-use super::Options;
-use super::need::in_default_order;
+use super::need::{describe, in_default_order};
+use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs, time_of_all};
 use crate::analysis::liveness::Liveness;
 use crate::analysis::sequences::sequences;
+use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::search::first_orders;
@@ -36,6 +37,11 @@ impl<'g> Original<'g> {
             provider: options.device.provider,
             orders: OnceLock::new(),
         }
+    }
+
+    /// What it needs in DEFAULT order, unoptimized, in detail.
+    pub(super) fn peak(&self, reserve: Bytes) -> Peak {
+        describe(self.graph, &self.liveness, reserve)
     }
 
     /// Nanoseconds of all its nodes.

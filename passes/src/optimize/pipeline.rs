@@ -265,6 +265,20 @@ impl<'o> Pipeline<'o> {
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
     }
 
+    /// The graph as it is, if it fits the `budget` in DEFAULT order, unoptimized: that is what its peak is said to be, so
+    /// it has to be enough, even where nothing is found that fits in every way of running it.
+    pub(super) fn untouched(&self, budget: Bytes) -> Option<Result<Optimized, OptimizeError>> {
+        let (graph, options) = (self.original.graph, self.options);
+        if need(graph, &self.original.liveness) > budget {
+            return None;
+        }
+        let candidate = Candidate::where_it_fits(graph.clone(), options, budget)?;
+        let task = self.task();
+        let planner = Searches::new(&task, &self.orders);
+        let smallest = candidate.need();
+        Some(self.finish(candidate, budget, smallest, None, &planner))
+    }
+
     /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
     fn finish(
         &self,

@@ -20,7 +20,10 @@ pub(super) fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Found>, OptimizeError> {
     if !has_algorithms(graph, options) {
-        return forms::optimize_each(graph, &options.beside_model(graph), budgets);
+        let options = options.beside_model(graph);
+        let mut row = forms::optimize_each(graph, &options, budgets)?;
+        forms::or_untouched(&mut row, graph, &options);
+        return Ok(row);
     }
     let [fastest, others @ ..] = Choice::ALL.map(|choice| options.with_choice(graph, choice));
     let reference = Reference::of(graph, fastest);
@@ -56,6 +59,10 @@ pub(super) fn optimize_each(
             let other = other.map(|other| reference.in_its_terms(other, slower, &options));
             better(found, other, *budget);
         }
+    }
+    let chosen = Some(reference.options.device.convolutions.choice);
+    for untouched in forms::or_untouched(&mut row, graph, &reference.options) {
+        untouched.summary.convolutions = chosen;
     }
     for found in row.iter_mut().flatten() {
         name_algorithms(found, graph, options);

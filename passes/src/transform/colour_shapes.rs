@@ -11,7 +11,8 @@
 //!
 //! A dimension that the runtime can work out as a number cannot be named (numbers win over names when
 //! it infers shapes), so tensors with the shape of a weight stay as they are. So do those whose shape
-//! is known from their declaration alone, for want of a rule: who reads the file needs it.
+//! is known from their declaration alone, for want of a rule: who reads the file needs it. And so do dimensions
+//! with a name that such a declaration has, if no input has it: they say what size it stands for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -74,6 +75,7 @@ pub(crate) fn names(
     let groups = in_place_groups(skeleton);
     let inferred = inferred(graph);
     let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
+    let needed = needed(graph, &inferred);
     let mut names: BTreeMap<u32, String> = BTreeMap::new();
     let mut declared = BTreeMap::new();
     for id in graph.tensor_ids() {
@@ -83,8 +85,12 @@ pub(crate) fn names(
         let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
             continue;
         };
-        let is_name = |d: &&mut Dimension| !matches!(d, Dimension::Known(_));
-        let Some(first) = shape.iter_mut().find(is_name) else {
+        let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
+        let is_needed = |axis: usize| matches!(old.get(axis), Some(Dimension::Symbol(name)) if needed.contains(name.as_str()));
+        let is_free = |(axis, dimension): &(usize, &mut Dimension)| {
+            !matches!(dimension, Dimension::Known(_)) && !is_needed(*axis)
+        };
+        let Some((_, first)) = shape.iter_mut().enumerate().find(is_free) else {
             continue;
         };
         let next = names.len() + 1;
@@ -95,6 +101,23 @@ pub(crate) fn names(
         declared.insert(id, shape);
     }
     declared
+}
+
+/// The names of dimensions by which a declaration tells a shape that nothing else tells, but for those of inputs, which
+/// keep them.
+fn needed<'g>(graph: &'g Graph, inferred: &[bool]) -> BTreeSet<&'g str> {
+    let names = |id: TensorId| {
+        let declared = graph.tensor(id).declared.iter().flatten();
+        declared.filter_map(|dimension| match dimension {
+            Dimension::Symbol(name) => Some(name.as_str()),
+            _ => None,
+        })
+    };
+    let of_inputs: BTreeSet<&str> = graph.inputs.iter().flat_map(|&id| names(id)).collect();
+    let declared_alone = graph.tensor_ids().filter(|&id| !inferred[id.index()]);
+    let mut needed: BTreeSet<&str> = declared_alone.flat_map(names).collect();
+    needed.retain(|name| !of_inputs.contains(name));
+    needed
 }
 
 /// By tensor: a number, the same for what is computed in place of each other in either order.
@@ -215,6 +238,28 @@ mod tests {
         };
         assert_eq!(declared("c"), Dimension::Symbol("n".to_owned()));
         assert_ne!(declared("a"), Dimension::Symbol("n".to_owned()));
+    }
+
+    #[test]
+    fn a_name_that_only_a_declaration_needs_stays_where_its_size_follows() {
+        // Only that a and b are [k] as well tells what k is in c, which has no rule.
+        let text = "g (float[n] x, int64[1] to) => (float[n] y)
+            <float[k] a, float[k] b, float[k] c, float[k] d>
+            { a = Exp(x) b = Exp(a) c = AveragePoolGrad(b) d = Exp(c) y = Exp(d) }";
+        let (_, graph) = coloured(text);
+        let declared = |tensor: &str| {
+            let id = graph.tensor_named(tensor).unwrap();
+            graph.tensor(id).declared.as_ref().unwrap()[0].clone()
+        };
+        let kept = ["a", "b", "c"].map(declared);
+        assert_eq!(
+            kept,
+            ["k", "k", "k"].map(|name| Dimension::Symbol(name.to_owned()))
+        );
+        // Read back, the shapes are the same.
+        let mut again = graph.clone();
+        let bindings = BTreeMap::from([("n".to_owned(), 1024)]);
+        assert!(InferShapes { bindings }.run(&mut again).is_ok());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What was done, in figures.
 
 use super::super::form::{Choices, Form};
-use super::super::need::{Candidate, describe, frame, reserved_in_default_order};
+use super::super::need::{Candidate, frame, reserved_in_default_order};
 use super::super::{StopReason, Summary};
 use super::Pipeline;
 use crate::analysis::cost::time_of_all;
@@ -51,7 +51,7 @@ impl Pipeline<'_> {
         Summary {
             budget: budget + reserve,
             fixed: self.original.liveness.fixed + reserve,
-            before: describe(original.graph, &original.liveness, reserve),
+            before: original.peak(reserve),
             after: candidate.peak(reserve),
             executions: candidate.executions(reserve),
             smallest_peak: smallest.min(candidate.need()) + reserve,

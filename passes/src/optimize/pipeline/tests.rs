@@ -234,3 +234,41 @@ fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
     }
     assert!(given_up > 1, "{given_up}");
 }
+
+#[test]
+fn a_graph_fits_its_own_peak_and_more_budget_never_makes_that_infeasible() {
+    use crate::optimize::{measure, optimize};
+
+    let mut over = 0;
+    for seed in 0..24 {
+        let graph = random_training_graph(seed, 12);
+        let at = |budget| Options {
+            settings: RuntimeSettings::DEFAULT,
+            ..options(Strategy::Auto, budget)
+        };
+        let own = measure(&graph, &at(BudgetRequest::Smallest))
+            .expect("shapes")
+            .default
+            .bytes;
+        for more in [0, 1, 64, 1024, own.0 / 20, own.0 / 4] {
+            let budget = BudgetRequest::Bytes(own + Bytes(more));
+            let found = optimize(&graph, &at(budget));
+            let found = found.unwrap_or_else(|error| panic!("seed {seed}, {more} more: {error}"));
+            let summary = &found.summary;
+            assert!(
+                summary.after.bytes <= summary.budget,
+                "seed {seed}, {more} more"
+            );
+            let count = summary.over_budget().count();
+            assert!(
+                count == 0 || found.graph.order() == graph.order(),
+                "seed {seed}"
+            );
+            over += count;
+        }
+        let whole = optimize(&graph, &at(BudgetRequest::PartOfPeak(1.0)));
+        assert!(whole.is_ok(), "seed {seed}");
+    }
+    // Else nothing was tried that is feasible only as it is.
+    assert!(over > 0);
+}
