@@ -135,6 +135,12 @@ fn planned(
                         tried.cells.clear();
                         return Ok(tried);
                     }
+                    // The others stand.
+                    Err(error @ OptimizeError::Unproved { budget, .. }) => Cell {
+                        budget,
+                        plan: None,
+                        notes: vec![error.to_string()],
+                    },
                     Err(other) => return Err(other),
                 });
             }

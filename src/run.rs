@@ -62,11 +62,15 @@ pub enum Failure {
     },
     #[error(transparent)]
     Export(#[from] ExportError),
-    #[error("the written file cannot be read back, which is a bug in ckpt-opt: {0}")]
+    #[error(
+        "the written file cannot be read back, so it was not kept: {0}. Please report it with the file that was read"
+    )]
     Unreadable(#[source] ImportError),
-    #[error("the written file failed verification, which is a bug in ckpt-opt: {}", cause(.0))]
+    #[error("the written file failed verification, so it was not kept: {}. Please report it with the file that was read; --variants none or another budget may work", cause(.0))]
     Written(#[source] Box<OptimizeError>),
-    #[error("the written file failed verification, which is a bug in ckpt-opt: {0}")]
+    #[error(
+        "the written file failed verification, so it was not kept: {0}. Please report it with the file that was read; --variants none or another budget may work"
+    )]
     WrittenDiffers(#[source] Difference),
     #[error("{}: ONNX Runtime does not load it: {difference}", file.display())]
     Unsound {
@@ -200,32 +204,30 @@ pub fn rewrite(
         "planning {nodes} nodes for a budget of {}",
         arguments.budget.text
     ));
-    let searching = Instant::now();
-    let optimized = messages.watching(&options.watch, || optimize(&original, &options));
-    if optimized.is_err() && options.watch.is_stopped() {
-        messages.warning("--time-limit ended the search early; with more time there may be a plan");
-    }
-    let optimized = optimized.map_err(|error| Failure::Optimize {
-        file: arguments.input.clone(),
-        error: error.into(),
-    })?;
-    let search_time = searching.elapsed();
-    for way in optimized.summary.over_budget() {
-        messages.warning(format_args!(
-            "the graph stays as it is, which fits the budget in DEFAULT order at ORT_DISABLE_ALL, and takes {} in {} order at {}",
-            way.bytes,
-            way.order.name(),
-            way.level.name()
-        ));
-    }
-    // What the written file holds for.
-    if let Some(choice) = optimized.summary.convolutions {
-        options.device.convolutions.choice = choice;
-    }
-    let session = Session::of(&options, &optimized.summary);
-
-    let mut pending = None;
-    if let Some(output) = output {
+    let mut search_time = Duration::ZERO;
+    let (optimized, planned, pending) = loop {
+        let searching = Instant::now();
+        let optimized = messages.watching(&options.watch, || optimize(&original, &options));
+        search_time += searching.elapsed();
+        if optimized.is_err() && options.watch.is_stopped() {
+            messages
+                .warning("--time-limit ended the search early; with more time there may be a plan");
+        }
+        let optimized = optimized.map_err(|error| Failure::Optimize {
+            file: arguments.input.clone(),
+            error: error.into(),
+        })?;
+        for fault in &optimized.summary.faults {
+            messages.warning(report::given_up(fault));
+        }
+        // What the written file holds for.
+        let mut planned = options.clone();
+        if let Some(choice) = optimized.summary.convolutions {
+            planned.device.convolutions.choice = choice;
+        }
+        let Some(output) = output else {
+            break (optimized, planned, None);
+        };
         messages.progress(format_args!("writing {}", output.display()));
         let unchanged = || match model.has_changed() {
             true => Err(Failure::Changed {
@@ -234,12 +236,31 @@ pub fn rewrite(
             false => Ok(()),
         };
         unchanged()?;
+        let session = Session::of(&planned, &optimized.summary);
         let file = export_with(&model, &optimized.graph, output, &session.metadata())?;
         unchanged()?;
         let budget = optimized.summary.budget;
-        verify_pending(&model, &file, &original, &options, profile.as_ref(), budget)?;
-        pending = Some(file);
+        match verify_pending(&model, &file, &original, &planned, profile.as_ref(), budget) {
+            Ok(()) => break (optimized, planned, Some(file)),
+            // Without them it is another file.
+            Err(failure) if !optimized.summary.variants.is_empty() => {
+                messages.warning(report::given_up(format_args!("with variants, {failure}")));
+                options.variants.clear();
+                options.allowed.clear();
+            }
+            Err(failure) => return Err(failure),
+        }
+    };
+    for way in optimized.summary.over_budget() {
+        messages.warning(format_args!(
+            "the graph stays as it is, which fits the budget in DEFAULT order at ORT_DISABLE_ALL, and takes {} in {} order at {}",
+            way.bytes,
+            way.order.name(),
+            way.level.name()
+        ));
     }
+    let options = planned;
+    let session = Session::of(&options, &optimized.summary);
     let outcome = Outcome {
         arguments,
         output,
@@ -669,11 +690,11 @@ mod tests {
             let id = *graph.order().iter().find(|id| relu(id)).unwrap();
             graph.node_mut(id).op_type = "Sigmoid".to_owned();
         };
-        assert_snapshot!(refused(other_activation, Bytes(u64::MAX)), @r#"the written file failed verification, which is a bug in ckpt-opt: Sigmoid "relu1" must keep its operator: expected Relu, found Sigmoid"#);
+        assert_snapshot!(refused(other_activation, Bytes(u64::MAX)), @r#"the written file failed verification, so it was not kept: Sigmoid "relu1" must keep its operator: expected Relu, found Sigmoid. Please report it with the file that was read; --variants none or another budget may work"#);
     }
 
     #[test]
     fn a_file_that_needs_more_than_the_budget_is_not_kept() {
-        assert_snapshot!(refused(|_| (), Bytes(100_000)), @"the written file failed verification, which is a bug in ckpt-opt: the peak in DEFAULT order is 189 KiB, above the budget of 97.7 KiB");
+        assert_snapshot!(refused(|_| (), Bytes(100_000)), @"the written file failed verification, so it was not kept: the peak in DEFAULT order is 189 KiB, above the budget of 97.7 KiB. Please report it with the file that was read; --variants none or another budget may work");
     }
 }

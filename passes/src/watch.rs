@@ -14,6 +14,9 @@ pub struct Watch {
     added: AtomicU64,
     least: AtomicU64,
     step: AtomicU64,
+    /// So many candidates are made wrong, to see what becomes of that.
+    #[cfg(test)]
+    to_break: std::sync::atomic::AtomicUsize,
 }
 
 /// How good a schedule is, in nanoseconds.
@@ -56,6 +59,22 @@ impl Watch {
         let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let (added, least, step) = (load(&self.added), load(&self.least), load(&self.step));
         (step > 0).then_some(Best { added, least, step })
+    }
+
+    /// Makes the next `candidates` wrong before they are verified.
+    #[cfg(test)]
+    pub(crate) fn break_candidates(&self, candidates: usize) {
+        self.to_break.store(candidates, Ordering::Relaxed);
+    }
+
+    /// Is this one of them?
+    #[cfg(test)]
+    pub(crate) fn breaks(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        let taken = self
+            .to_break
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        taken.is_ok()
     }
 
     pub(crate) fn count(&self, evaluations: u64) {

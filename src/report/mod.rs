@@ -1,5 +1,6 @@
 //! What was done, for people and for programs.
 
+mod fault;
 mod file;
 mod json;
 pub mod plot;
@@ -18,6 +19,7 @@ use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason, Summary};
 use ckpt_passes::transform::infer_shapes::InferShapesError;
 
+pub use fault::given_up;
 pub(crate) use file::{ReportFile, replaces_none};
 pub(crate) use json::line;
 /// What keys of the metadata begin with that is our own.

@@ -1,12 +1,16 @@
 //! The better of two results for one budget.
 
+use super::faults;
 use super::{BudgetRequest, OptimizeError, Optimized};
 use crate::bytes::Bytes;
 
 pub(super) type Found = Result<Optimized, OptimizeError>;
 
-/// Puts `other` in the place of `found` if it is better, with what both know together.
-pub(super) fn better(found: &mut Found, other: Found, budget: BudgetRequest) {
+/// Puts `other` in the place of `found` if it is better, with what both know together, and what was given up on the way
+/// to either.
+pub(super) fn better(found: &mut Found, mut other: Found, budget: BudgetRequest) {
+    let mut given_up = faults::take(found);
+    given_up.extend(faults::take(&mut other));
     let smallest = |found: &Found| match found {
         Ok(found) => found.summary.smallest_peak,
         Err(OptimizeError::Infeasible { smallest, .. }) => smallest.bytes,
@@ -33,4 +37,5 @@ pub(super) fn better(found: &mut Found, other: Found, budget: BudgetRequest) {
         found.summary.smallest_peak = least;
         found.summary.lower_bound = bound.min(found.summary.time_added);
     }
+    faults::give(found, given_up);
 }

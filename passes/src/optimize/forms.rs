@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::better::{Found, better};
+use super::faults::{self, is_unproved};
 use super::form::Choices;
 use super::original::Original;
 use super::pipeline::Pipeline;
@@ -37,7 +38,13 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
                 let mut options = options.clone();
                 options.solving.share = 1.0 / (budgets.len() - i) as f64;
                 match options.strategy == Strategy::MonetIlp && replaces {
-                    true => monet(original, &options, budget),
+                    true => {
+                        let mut found = monet(original, &options, budget);
+                        if is_unproved(&found) {
+                            better(&mut found, one(plain(original, &options), budget), budget);
+                        }
+                        found
+                    }
                     false => one(plain(original, &options), budget),
                 }
             });
@@ -66,30 +73,41 @@ pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetR
     }
 }
 
-/// Where nothing fits in every way of running it, but the graph as it is in the one of which its peak is told, that takes
-/// its place. Gives these results.
+/// Where nothing fits in every way of running it, or is proved to be right, but the graph as it is fits in the one of
+/// which its peak is told, that takes its place. Gives these results.
 pub(super) fn or_untouched<'r>(
     row: &'r mut [Found],
     graph: &Graph,
     options: &Options,
+    budgets: &[BudgetRequest],
 ) -> Vec<&'r mut Optimized> {
     let mut replaced = Vec::new();
     let mut original = None;
-    for found in row {
-        let Err(OptimizeError::Infeasible { budget, smallest }) = found else {
+    for (found, &request) in row.iter_mut().zip(budgets) {
+        if !is_unproved(found) && !matches!(found, Err(OptimizeError::Infeasible { .. })) {
             continue;
-        };
+        }
         let original = original.get_or_insert_with(|| Original::of(graph, options));
         let before = original.peak(options.reserve);
-        if before.bytes < smallest.bytes {
-            **smallest = before;
-        }
-        if smallest.bytes > *budget {
-            continue;
-        }
-        let untouched = plain(original, options).untouched(*budget - options.reserve);
+        let budget = match found {
+            Err(OptimizeError::Infeasible { budget, smallest }) => {
+                if before.bytes < smallest.bytes {
+                    **smallest = before;
+                }
+                *budget
+            }
+            // Whatever is left is the smallest then.
+            Err(OptimizeError::Unproved { .. }) if request == BudgetRequest::Smallest => {
+                before.bytes
+            }
+            Err(OptimizeError::Unproved { budget, .. }) => *budget,
+            _ => continue,
+        };
+        let untouched = plain(original, options).untouched(budget - options.reserve);
         if let Some(untouched) = untouched {
+            let given_up = faults::take(found);
             *found = untouched;
+            faults::give(found, given_up);
             replaced.extend(found.as_mut().ok());
         }
     }
@@ -103,7 +121,7 @@ fn varied(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<(Found, bool)>, OptimizeError> {
     let peak = free_peak(original, options);
-    let (sums, others): (Choices, Choices) = offers(original.graph, peak, options)
+    let (sums, others): (Choices, Choices) = offers(original, peak, options)
         .into_iter()
         .partition(|(_, variant)| variant.group == Group::Sums);
     let pipeline = |sums: Choices| Pipeline::new(original, sums, &others, options);
@@ -145,17 +163,16 @@ fn or_fewer<'r>(
     original: &Original<'_>,
     fewer: &Options,
 ) -> Result<(), OptimizeError> {
-    if fewer.watch.is_stopped() {
-        return Ok(());
-    }
+    let stopped = fewer.watch.is_stopped();
     let mut cheaper = Vec::new();
     let (mut anew, mut requests) = (Vec::new(), Vec::new());
     for (found, &budget) in row {
         match found {
+            Ok(_) | Err(OptimizeError::Infeasible { .. }) if stopped => {}
             Ok(_) if budget != BudgetRequest::Smallest && fewer.variants.is_empty() => {
                 cheaper.push((found, budget));
             }
-            Ok(_) | Err(OptimizeError::Infeasible { .. }) => {
+            Ok(_) | Err(OptimizeError::Infeasible { .. } | OptimizeError::Unproved { .. }) => {
                 anew.push(found);
                 requests.push(budget);
             }
@@ -226,11 +243,15 @@ fn monet(
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
     let mut choices = plain(original, options).dominating();
-    choices.retain(|(_, variant)| keeps_to_plan(variant, options));
+    choices
+        .retain(|&(id, variant)| keeps_to_plan(variant, options) && !original.is_in_sequence(id));
     choices.sort_by_key(|&(id, _)| id);
     let may = |id: NodeId, variant: &Variant| {
         let replaced = choices.iter().any(|choice| choice.0 == id);
-        id.index() < original.graph.node_count() && !replaced && keeps_to_plan(variant, options)
+        id.index() < original.graph.node_count()
+            && !replaced
+            && keeps_to_plan(variant, options)
+            && !original.is_in_sequence(id)
     };
     let pipeline = Pipeline::new(original, choices.clone(), &Choices::new(), options);
     let joint = pipeline.implementations(budget, &may);
@@ -271,14 +292,15 @@ fn sums_pay(
 }
 
 /// Every node and variant with enough at stake.
-fn offers(graph: &Graph, peak: Bytes, options: &Options) -> Choices {
+fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
+    let graph = original.graph;
     let uses = Uses::of(graph);
     let rounding = Rounding::of(graph, options.device.provider);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
     for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
         for &id in graph.order() {
-            if rounding.touches(graph.node(id)) {
+            if rounding.touches(graph.node(id)) || original.is_in_sequence(id) {
                 continue;
             }
             let stake = graph.node(id).reads().chain(graph.node(id).writes());
@@ -363,10 +385,33 @@ mod tests {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };
-            let offers = offers(&graph, Bytes(1), &options);
+            let offers = offers(&Original::of(&graph, &options), Bytes(1), &options);
             offers.iter().map(|(_, v)| v.name).collect::<Vec<_>>()
         };
         assert!(names(RuntimeSettings::LEAN).contains(&"pointwise-product"));
         assert!(!names(RuntimeSettings::DEFAULT).contains(&"pointwise-product"));
+    }
+
+    #[test]
+    fn what_must_run_before_an_update_is_not_replaced() {
+        let names = |update: &str| {
+            let graph = Graph::parse(&format!(
+                "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+                g (float[1,2,8,8] dy, float[1,4,8,8] x, float[2,4,1,1] w, float[2,4,1,1] g)
+                  => (float[1,4,8,8] dx, float[2,4,1,1] dw, float[2] db)
+                {{
+                    dx, dw, db = com.microsoft.ConvGrad <kernel_shape = [1, 1]> (dy, x, w)
+                    {update}
+                }}"
+            ));
+            let graph = graph.unwrap();
+            let options = Options {
+                variants: Group::ALL.into(),
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            };
+            offers(&Original::of(&graph, &options), Bytes(1), &options).len()
+        };
+        assert!(names("") > 0);
+        assert_eq!(names("done = com.microsoft.InPlaceAccumulatorV2 (w, g)"), 0);
     }
 }

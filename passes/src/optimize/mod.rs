@@ -3,6 +3,7 @@
 mod better;
 mod convolutions;
 mod copies;
+mod faults;
 mod form;
 mod forms;
 mod need;
@@ -14,6 +15,7 @@ mod rivals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use faults::Fault;
 use need::{describe, need, simulated};
 
 use crate::analysis::algorithms::{Choice, Timed};
@@ -176,6 +178,8 @@ pub struct Summary {
     pub evaluations: u64,
     /// Why the search ended.
     pub stop_reason: StopReason,
+    /// What was planned before, and given up because verification found it wrong.
+    pub faults: Vec<Fault>,
 }
 
 /// The algorithm for one product of one node.
@@ -277,9 +281,21 @@ pub enum OptimizeError {
         /// The smallest peak, and what makes it.
         smallest: Box<Peak>,
     },
-    /// The rewritten graph is not what it should be. This is a bug of ckpt-opt.
-    #[error("the rewritten graph failed verification, which is a bug in ckpt-opt: {0}")]
+    /// The rewritten graph is not what it should be.
+    #[error("the rewritten graph failed verification: {0}")]
     Verification(#[source] Violation),
+    /// There were plans, but what was made of them failed verification, all of it.
+    #[error(
+        "no rewriting of this graph could be proved to be right: {}; nothing was written. Please report it with \
+         the file; --variants none or another budget may work",
+        faults::first(faults)
+    )]
+    Unproved {
+        /// The budget.
+        budget: Bytes,
+        /// What was tried, in this sequence.
+        faults: Vec<Fault>,
+    },
 }
 
 /// What one step of a graph needs.
@@ -414,12 +430,15 @@ fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
                 budget,
                 lower_bound,
                 smallest_peak,
+                ref mut faults,
                 ..
             } = larger.summary;
+            let faults = std::mem::take(faults);
             larger.clone_from(smaller);
             larger.summary.budget = budget;
             larger.summary.lower_bound = lower_bound.min(larger.summary.time_added);
             larger.summary.smallest_peak = smallest_peak;
+            larger.summary.faults = faults;
         }
     }
 }

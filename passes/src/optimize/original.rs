@@ -44,6 +44,12 @@ impl<'g> Original<'g> {
         describe(self.graph, &self.liveness, reserve)
     }
 
+    /// Has the node to run before or after another though nothing passes between them? It must stay what it is then.
+    pub(super) fn is_in_sequence(&self, id: NodeId) -> bool {
+        let mut pairs = self.sequences.iter();
+        pairs.any(|&(first, second)| first == id || second == id)
+    }
+
     /// Nanoseconds of all its nodes.
     pub(super) fn time(&self) -> u64 {
         time_of_all(self.graph, &self.costs)

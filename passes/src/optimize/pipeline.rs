@@ -8,6 +8,8 @@ mod summary;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use super::better::{Found, better};
+use super::faults::{Fault, is_unproved};
 use super::form::{Choices, Form, apply};
 use super::need::{Candidate, frame, need};
 use super::original::Original;
@@ -231,23 +233,42 @@ impl<'o> Pipeline<'o> {
         // It lets the search look for a cheaper plan with the same peak.
         let reached = || smallest.need() + hair(smallest.need());
         let budget = self.budget(request, reached);
-        let mut chosen = None;
-        let candidate = if let Some(same) = self.without_copies(budget) {
-            same
-        } else {
-            let own = self.within(planner, Some(least), budget, u64::MAX).ok();
-            let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
-            let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
-            let found = match rivals.as_deref_mut().filter(|_| !cheap) {
-                Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
-                None => own,
-            };
-            match found {
-                Some(found) => found,
-                None => self.smallest_within(planner, rivals, least, budget)?,
+        let mut given_up = None;
+        if let Some(same) = self.without_copies(budget) {
+            let found = self.finish(same, budget, reached(), None, planner);
+            if !is_unproved(&found) {
+                return found;
             }
+            given_up = Some(found);
+        }
+        let mut chosen = None;
+        let own = self.within(planner, Some(least), budget, u64::MAX).ok();
+        let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
+        let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
+        let found = match rivals.as_deref_mut().filter(|_| !cheap) {
+            Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
+            None => own,
         };
-        self.finish(candidate, budget, reached(), chosen, planner)
+        let candidate = match found {
+            Some(found) => Ok(found),
+            None => self.smallest_within(planner, rivals, least, budget),
+        };
+        let found = candidate
+            .and_then(|candidate| self.finish(candidate, budget, reached(), chosen, planner));
+        let mut found = match given_up {
+            Some(mut given_up) => {
+                better(&mut given_up, found, request);
+                given_up
+            }
+            None => found,
+        };
+        // Another plan, which is there already.
+        if is_unproved(&found) && smallest.need() <= budget {
+            let last = Candidate::clone(smallest);
+            let last = self.finish(last, budget, reached(), None, planner);
+            better(&mut found, last, request);
+        }
+        found
     }
 
     /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory.
@@ -287,7 +308,9 @@ impl<'o> Pipeline<'o> {
         smallest: Bytes,
         chosen: Option<Strategy>,
         planner: &dyn Planner,
-    ) -> Result<Optimized, OptimizeError> {
+    ) -> Found {
+        #[cfg(test)]
+        let candidate = self.broken(candidate);
         let notes = match chosen {
             None => planner.notes(),
             Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
@@ -297,11 +320,46 @@ impl<'o> Pipeline<'o> {
             || verify_rewritten(original, written, options, budget),
             || self.summary(&candidate, budget, smallest, notes),
         );
+        if let Err(OptimizeError::Verification(violation)) = verified {
+            let candidate = self.called(&candidate, chosen);
+            return Err(OptimizeError::Unproved {
+                budget: budget + self.options.reserve,
+                faults: vec![Fault {
+                    candidate,
+                    violation,
+                }],
+            });
+        }
         verified?;
         Ok(Optimized {
             graph: candidate.graph,
             summary,
         })
+    }
+
+    /// What a message calls the candidate.
+    fn called(&self, candidate: &Candidate, chosen: Option<Strategy>) -> String {
+        let strategy = chosen.unwrap_or(self.options.strategy);
+        let variants = match self.names(candidate).is_empty() {
+            true => "",
+            false => " and variants",
+        };
+        let new = candidate.graph.order().len() > self.original.graph.order().len();
+        match new {
+            true => format!("the plan of --strategy {strategy} with new nodes{variants}"),
+            false => format!("the plan of --strategy {strategy} without new nodes{variants}"),
+        }
+    }
+
+    /// The candidate with another operator in its last node, if a test wants it.
+    #[cfg(test)]
+    fn broken(&self, mut candidate: Candidate) -> Candidate {
+        if let Some(&last) = candidate.graph.order().last()
+            && self.options.watch.breaks()
+        {
+            candidate.graph.node_mut(last).op_type.push_str("Broken");
+        }
+        candidate
     }
 
     /// `own`, or a cheaper candidate by a published strategy that adds less than `below`, which is then named.

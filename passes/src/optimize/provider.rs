@@ -22,7 +22,7 @@ pub(super) fn optimize_each(
     if !has_algorithms(graph, options) {
         let options = options.beside_model(graph);
         let mut row = forms::optimize_each(graph, &options, budgets)?;
-        forms::or_untouched(&mut row, graph, &options);
+        forms::or_untouched(&mut row, graph, &options, budgets);
         return Ok(row);
     }
     let [fastest, others @ ..] = Choice::ALL.map(|choice| options.with_choice(graph, choice));
@@ -37,7 +37,7 @@ pub(super) fn optimize_each(
         let may_win = |(found, budget): &(&mut Found, &BudgetRequest)| match found {
             Ok(_) if **budget == BudgetRequest::Smallest => !options.watch.is_stopped(),
             Ok(found) => found.summary.time_added > slower && !options.watch.is_stopped(),
-            Err(OptimizeError::Infeasible { .. }) => true,
+            Err(OptimizeError::Infeasible { .. } | OptimizeError::Unproved { .. }) => true,
             Err(_) => false,
         };
         let open: Vec<_> = row.iter_mut().zip(budgets).filter(may_win).collect();
@@ -61,7 +61,7 @@ pub(super) fn optimize_each(
         }
     }
     let chosen = Some(reference.options.device.convolutions.choice);
-    for untouched in forms::or_untouched(&mut row, graph, &reference.options) {
+    for untouched in forms::or_untouched(&mut row, graph, &reference.options, budgets) {
         untouched.summary.convolutions = chosen;
     }
     for found in row.iter_mut().flatten() {
@@ -96,7 +96,10 @@ fn in_bytes(found: &Found, budget: BudgetRequest) -> BudgetRequest {
     match (budget, found) {
         (BudgetRequest::Smallest, _) => budget,
         (_, Ok(found)) => BudgetRequest::Bytes(found.summary.budget),
-        (_, Err(OptimizeError::Infeasible { budget, .. })) => BudgetRequest::Bytes(*budget),
+        (
+            _,
+            Err(OptimizeError::Infeasible { budget, .. } | OptimizeError::Unproved { budget, .. }),
+        ) => BudgetRequest::Bytes(*budget),
         _ => budget,
     }
 }

@@ -77,6 +77,7 @@ impl Pipeline<'_> {
             convolutions: None,
             algorithms: Vec::new(),
             notes,
+            faults: Vec::new(),
             evaluations: self.options.watch.evaluations(),
             stop_reason: match time_added {
                 _ if self.options.watch.is_stopped() => StopReason::TimeLimit,
