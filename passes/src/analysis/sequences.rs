@@ -4,52 +4,110 @@
 //! share, accumulation buffers) has to be updated and read in the sequence of the unmodified
 //! graph: updates do not commute.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::graph::{Graph, Node, NodeId, TensorId};
 use crate::operators;
 
-/// Pairs of nodes of which the first must run before the second. `order` is how the unmodified
-/// graph runs.
+/// Pairs of nodes of which the first must run before the second, though it writes nothing that the second reads. `order` is
+/// how the unmodified graph runs.
+///
+/// What another name of a buffer's memory is read by, such as a running statistic that a batch normalization hands on,
+/// reads the buffer.
 pub fn sequences(graph: &Graph, order: &[NodeId]) -> Vec<(NodeId, NodeId)> {
+    let buffers = Buffers::of(graph, order);
     // By buffer: its updates so far, and who has read it since the last.
     let mut updated: BTreeMap<TensorId, Option<NodeId>> = BTreeMap::new();
     for &id in order {
-        let node = graph.node(id);
-        for position in operators::updated_inputs(node) {
-            if let Some(buffer) = node.input(position)
-                && graph.tensor(buffer).kind != TensorKind::Value
-            {
-                updated.insert(buffer, None);
-            }
-        }
+        let updates = buffers.updates(graph.node(id));
+        updated.extend(updates.into_iter().map(|buffer| (buffer, None)));
+    }
+    if updated.is_empty() {
+        return Vec::new();
     }
     let mut readers: BTreeMap<TensorId, Vec<NodeId>> = BTreeMap::new();
     let mut pairs = Vec::new();
     for &id in order {
         let node = graph.node(id);
-        let updates: Vec<TensorId> = operators::updated_inputs(node)
-            .into_iter()
-            .filter_map(|position| node.input(position))
-            .collect();
-        for tensor in node.reads() {
-            let Some(last) = updated.get(&tensor).copied() else {
+        let updates = buffers.updates(node);
+        for buffer in buffers.accesses(node) {
+            let Some(last) = updated.get(&buffer).copied() else {
                 continue;
             };
             pairs.extend(last.map(|last| (last, id)));
-            if updates.contains(&tensor) {
-                let before = readers.remove(&tensor).unwrap_or_default();
+            if updates.contains(&buffer) {
+                let before = readers.remove(&buffer).unwrap_or_default();
                 pairs.extend(before.into_iter().map(|reader| (reader, id)));
-                updated.insert(tensor, Some(id));
+                updated.insert(buffer, Some(id));
             } else {
-                readers.entry(tensor).or_default().push(id);
+                readers.entry(buffer).or_default().push(id);
             }
         }
     }
-    pairs.retain(|(first, second)| first != second);
+    let passes_on = |first: NodeId, second: NodeId| {
+        let mut written = graph.node(first).writes();
+        written.any(|tensor| graph.node(second).reads().any(|read| read == tensor))
+    };
+    pairs.retain(|&(first, second)| first != second && !passes_on(first, second));
     pairs.sort_unstable();
     pairs.dedup();
     pairs
+}
+
+/// Whose memory each tensor is.
+struct Buffers {
+    /// By tensor.
+    roots: Vec<TensorId>,
+    is_output: Vec<bool>,
+}
+
+impl Buffers {
+    fn of(graph: &Graph, order: &[NodeId]) -> Buffers {
+        let mut is_output = vec![false; graph.tensor_count()];
+        for output in &graph.outputs {
+            is_output[output.index()] = true;
+        }
+        let mut buffers = Buffers {
+            roots: graph.tensor_ids().collect(),
+            is_output,
+        };
+        for &id in order {
+            let node = graph.node(id);
+            for (input, output) in buffers.aliases(node) {
+                if let Some(input) = node.input(input) {
+                    buffers.roots[output.index()] = buffers.roots[input.index()];
+                }
+            }
+        }
+        buffers
+    }
+
+    /// Inputs of the node, and what is their memory under another name. The runtime copies into graph outputs.
+    fn aliases(&self, node: &Node) -> Vec<(usize, TensorId)> {
+        let all = operators::aliases(node).into_iter();
+        all.filter_map(|(output, input)| Some((input, node.output(output)?)))
+            .filter(|(_, output)| !self.is_output[output.index()])
+            .collect()
+    }
+
+    fn updates(&self, node: &Node) -> BTreeSet<TensorId> {
+        let inputs = operators::updated_inputs(node).into_iter();
+        let updated = inputs.filter_map(|position| node.input(position));
+        updated.map(|tensor| self.roots[tensor.index()]).collect()
+    }
+
+    /// What the node reads or updates. Who only gives memory another name does neither: whoever reads that does.
+    fn accesses(&self, node: &Node) -> BTreeSet<TensorId> {
+        let aliases = self.aliases(node);
+        let renames = |position: usize| aliases.iter().any(|&(input, _)| input == position);
+        let inputs = node.inputs.iter().enumerate();
+        let read = inputs.filter_map(|(position, input)| input.filter(|_| !renames(position)));
+        let read = read.chain(node.captures.iter().copied());
+        let mut accesses: BTreeSet<TensorId> =
+            read.map(|tensor| self.roots[tensor.index()]).collect();
+        accesses.extend(self.updates(node));
+        accesses
+    }
 }
 
 #[cfg(test)]
@@ -116,5 +174,30 @@ mod tests {
         let graph = Graph::parse(text).unwrap();
         let [one, two] = [graph.order()[0], graph.order()[1]];
         assert_eq!(sequences(&graph, &[two, one]), [(two, one)]);
+    }
+
+    #[test]
+    fn who_reads_what_a_batch_norm_hands_on_reads_the_buffer() {
+        // The first is kept before the second, which updates the same memory once more; the second reads
+        // what the second update leaves, and has to wait for it anyway.
+        let text = "g (x, y, s, t, m, v) => (once, twice) {
+            [left] a, am, av, as, ai = com.microsoft.BatchNormInternal (x, s, t, m, v)
+            [view] named = Identity (av)
+            [once] once = Exp (named)
+            [right] b, bm, bv, bs, bi = com.microsoft.BatchNormInternal (y, s, t, m, v)
+            [twice] twice = Exp (bv)
+        }";
+        assert_eq!(pairs(text), ["left < once", "left < right", "once < right"]);
+    }
+
+    #[test]
+    fn a_computed_buffer_is_read_in_sequence_too() {
+        let text = "g (w, ga) => () {
+            [zeros] z = Neg(w)
+            [before] e = Exp(z)
+            [first] r = com.microsoft.InPlaceAccumulatorV2(z, ga)
+            [after] l = Exp(z)
+        }";
+        assert_eq!(pairs(text), ["before < first", "first < after"]);
     }
 }
