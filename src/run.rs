@@ -13,7 +13,7 @@ use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{
-    BudgetRequest, Measured, OptimizeError, Options, measure, optimize, verify_written,
+    BudgetRequest, Measured, OptimizeError, Options, measure, optimize, stale, verify_written,
 };
 use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::search::Effort;
@@ -547,6 +547,17 @@ pub(crate) fn warn(
                 file.last, file.bytes
             )),
         }
+    }
+    let stale = stale(graph, options);
+    if let Some(first) = stale.first() {
+        let more = match stale.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and so are {more} more)"),
+        };
+        messages.warning(format_args!(
+            "{:?} is declared as {}, but {} makes it {}{more}: sizes are taken as the nodes make them",
+            first.tensor, first.declared, first.node, first.inferred
+        ));
     }
     if has_yield(graph) {
         let settings = match options.settings {

@@ -429,7 +429,10 @@ fn declaration(tensor: &Tensor) -> Option<TypeProto> {
         elem_type,
         shape: Some(TensorShapeProto { dim }),
     });
-    Some(TypeProto { tensor_type })
+    Some(TypeProto {
+        tensor_type,
+        ..TypeProto::default()
+    })
 }
 
 /// `None` for a size that ONNX cannot express.

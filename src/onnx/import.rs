@@ -1,10 +1,12 @@
 //! From a model file to a [`Graph`].
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use ckpt_passes::graph::{
-    Attribute, AttributeValue, Dimension, Graph, Node, Tensor, TensorId, TensorKind,
+    Attribute, AttributeValue, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+    topological,
 };
 use prost::Message as _;
 
@@ -19,7 +21,8 @@ use super::tensor::{self, TensorHeader};
 use super::wire::Message;
 
 impl Model {
-    /// The model's graph. Its node `i` is the `i`th of the file and has `i` as its template.
+    /// The model's graph. Its node `i` is the `i`th of the file and has `i` as its template. The order is that of the
+    /// file, or where that is not topological, the topological one closest to it: the runtime sorts as well.
     ///
     /// Tensors are inputs, then other initializers, then what nodes write. Names that
     /// `value_info` describes and nothing else mentions are left out. Cycles are accepted:
@@ -91,6 +94,18 @@ pub(crate) fn declaration(
     (element, dimensions.map(Iterator::collect))
 }
 
+/// `Some` if the declared value is a sequence, an optional or a map; nothing tells how much it holds.
+fn no_tensor(info: &ValueInfoProto) -> Option<ckpt_passes::bytes::Bytes> {
+    let declared = info.r#type.as_ref()?;
+    let other = [
+        &declared.sequence_type,
+        &declared.map_type,
+        &declared.optional_type,
+    ];
+    let is_other = other.into_iter().any(Option::is_some);
+    is_other.then_some(ckpt_passes::bytes::Bytes::ZERO)
+}
+
 fn dimension(dimension: &DimensionProto) -> Dimension {
     match (dimension.dim_value, &dimension.dim_param) {
         // Exporters write -1 for a size they do not know.
@@ -134,6 +149,12 @@ impl Importer {
         let names = self.node_outputs(source)?;
         self.apply_declarations();
         self.node_inputs(source, names)?;
+        self.unique_names()?;
+        let uses = Uses::of(&self.graph);
+        // A cycle is left for verification to tell.
+        if let Ok(order) = topological(&self.graph, &uses) {
+            self.graph.set_order(order);
+        }
         for (position, output) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
             if output.name.is_empty() {
                 return Err(ImportProblem::Unnamed {
@@ -175,8 +196,10 @@ impl Importer {
                         });
                     }
                     let (element, declared) = declaration(&info);
+                    let other = no_tensor(&info);
                     let tensor = Tensor::new(info.name, TensorKind::Input);
                     let tensor = Tensor {
+                        other,
                         element,
                         declared,
                         ..tensor
@@ -306,6 +329,7 @@ impl Importer {
             let tensor = self.graph.tensor_mut(id);
             tensor.element = tensor.element.or(element);
             tensor.declared = tensor.declared.take().or(declared);
+            tensor.other = tensor.other.or(no_tensor(info));
         }
     }
 
@@ -330,6 +354,33 @@ impl Importer {
             let node = self.graph.node_mut(id);
             node.inputs = inputs;
             node.captures = captures;
+        }
+        Ok(())
+    }
+
+    /// The runtime refuses two nodes of one name.
+    fn unique_names(&self) -> Result<(), ImportProblem> {
+        let mut named = HashMap::new();
+        for id in self.graph.node_ids() {
+            let node = self.graph.node(id);
+            if node.name.is_empty() {
+                continue;
+            }
+            match named.entry(node.name.as_str()) {
+                Entry::Vacant(place) => {
+                    place.insert(id);
+                }
+                Entry::Occupied(first) => {
+                    let show = |id: NodeId| {
+                        format!("node {} ({})", id.index(), self.graph.node(id).op_type)
+                    };
+                    return Err(ImportProblem::SameName {
+                        name: node.name.clone(),
+                        first: show(*first.get()),
+                        second: show(id),
+                    });
+                }
+            }
         }
         Ok(())
     }

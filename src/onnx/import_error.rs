@@ -68,6 +68,15 @@ pub enum ImportProblem {
     Unnamed { list: &'static str, position: usize },
     #[error("it is defined twice: as {first}, and as {second}; names are unique")]
     DefinedTwice { first: String, second: String },
+    #[error(
+        "two nodes are called {name:?}: {first} and {second}; names of nodes are unique, and ONNX Runtime does not load \
+         such a file either. Rename one"
+    )]
+    SameName {
+        name: String,
+        first: String,
+        second: String,
+    },
     #[error("it is read by {reader}, but no node writes it, and it is no input or initializer")]
     NeverWritten { reader: String },
     #[error("it is an initializer and has a negative dimension")]

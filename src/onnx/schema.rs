@@ -197,11 +197,17 @@ pub(crate) struct ValueInfoProto {
     pub(crate) r#type: Option<TypeProto>,
 }
 
-/// Sequences, maps and other types that are not a dense tensor decode as no `tensor_type`.
+/// Of types that are no dense tensor only that they are there; sparse tensors decode as nothing.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TypeProto {
     #[prost(message, optional, tag = "1")]
     pub(crate) tensor_type: Option<TensorType>,
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub(crate) sequence_type: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub(crate) map_type: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    pub(crate) optional_type: Option<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,5 +1,6 @@
 //! What the graph says about a file.
 
+use ckpt_opt::onnx::Model;
 use ckpt_passes::graph::{AttributeValue, Graph};
 
 use crate::build::{field, int, model, node, relu, value, varint};
@@ -222,4 +223,56 @@ fn contents_of_another_length_than_the_shape_says_are_unknown() {
             None
         );
     }
+}
+
+/// Nodes of a file in any order, and of any names.
+fn listed(nodes: &[(&str, &str, &str)]) -> Vec<u8> {
+    let text = |number: u8, text: &str| {
+        let mut field = vec![number << 3 | 2, text.len() as u8];
+        field.extend(text.bytes());
+        field
+    };
+    let message = |number: u8, contents: &[u8]| {
+        let mut field = vec![number << 3 | 2, contents.len() as u8];
+        field.extend(contents);
+        field
+    };
+    let mut graph = Vec::new();
+    for (name, input, output) in nodes {
+        let node = [
+            text(1, input),
+            text(2, output),
+            text(3, name),
+            text(4, "Exp"),
+        ]
+        .concat();
+        graph.extend(message(1, &node));
+    }
+    graph.extend(message(11, &text(1, "x")));
+    message(7, &graph)
+}
+
+#[test]
+fn nodes_are_sorted_and_else_keep_the_order_of_the_file() {
+    let bytes = listed(&[
+        ("late", "t", "y"),
+        ("c", "x", "c"),
+        ("a", "x", "t"),
+        ("b", "x", "b"),
+    ]);
+    let model = Model::from_bytes(bytes.into()).expect("a model");
+    let graph = model.graph().expect("a graph");
+    let names = graph.order().iter().map(|&id| graph.node(id).name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["c", "a", "late", "b"]);
+}
+
+#[test]
+fn two_nodes_of_one_name_are_both_told() {
+    let bytes = listed(&[("n", "x", "y"), ("m", "x", "c"), ("n", "x", "t")]);
+    let model = Model::from_bytes(bytes.into()).expect("a model");
+    let problem = model.graph().expect_err("a refusal").problem.to_string();
+    assert!(
+        problem.starts_with(r#"two nodes are called "n": node 0 (Exp) and node 2 (Exp); "#),
+        "{problem}"
+    );
 }

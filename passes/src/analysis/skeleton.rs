@@ -120,7 +120,7 @@ impl Skeleton {
             let tensor = graph.tensor(id);
             skeleton
                 .size
-                .push(tensor.bytes().map_or(0, |bytes| bytes.0));
+                .push(tensor.memory().map_or(0, |bytes| bytes.0));
             skeleton.owned.push(tensor.kind != TensorKind::Value);
             skeleton.output.push(false);
         }

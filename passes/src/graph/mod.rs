@@ -86,6 +86,9 @@ pub struct Tensor {
     pub shape: Option<Vec<u64>>,
     /// The contents, where they are known and small.
     pub constant: Option<Constant>,
+    /// Of a sequence, an optional value, a map: of what is no tensor and has no shape. What it holds, as far as that is
+    /// known. No pass touches such a value.
+    pub other: Option<crate::bytes::Bytes>,
 }
 
 impl Tensor {
@@ -98,7 +101,13 @@ impl Tensor {
             declared: None,
             shape: None,
             constant: None,
+            other: None,
         }
+    }
+
+    /// What it takes in memory, be it a tensor or not, as far as that is known. Saturates.
+    pub fn memory(&self) -> Option<crate::bytes::Bytes> {
+        self.other.or_else(|| self.bytes())
     }
 
     /// The number of elements, once the shape is known. Saturates.

@@ -63,7 +63,16 @@ pub(crate) fn binary(
                 "Mul" => i64::checked_mul,
                 // C++ division: towards zero.
                 "Div" => i64::checked_div,
-                "Mod" => i64::checked_rem_euclid,
+                // The remainder has the divisor's sign (fmod = 0).
+                "Mod" => |a, b| {
+                    a.checked_rem(b).map(|r| {
+                        if r != 0 && (r < 0) != (b < 0) {
+                            r + b
+                        } else {
+                            r
+                        }
+                    })
+                },
                 "Max" => |a, b| Some(a.max(b)),
                 "Min" => |a, b| Some(a.min(b)),
                 "Pow" => |a, b| a.checked_pow(u32::try_from(b).ok()?),
@@ -77,10 +86,25 @@ pub(crate) fn binary(
                 "LessOrEqual" => |a, b| Some(i64::from(a <= b)),
                 _ => return None,
             };
-            let values = pairs.map(|(i, j)| f(*a.get(i)?, *b.get(j)?));
+            // What does not fit the type wraps around in some kernels: such contents are unknown.
+            let (low, high) = range(element).unwrap_or((i64::MIN, i64::MAX));
+            let fits = |value: &i64| (low..=high).contains(value);
+            let values = pairs.map(|(i, j)| f(*a.get(i)?, *b.get(j)?).filter(fits));
             values.collect::<Option<_>>().map(Constant::Ints)
         }
         (Constant::Floats(a), Constant::Floats(b)) => {
+            let holds: Option<fn(f64, f64) -> bool> = match op {
+                "Equal" => Some(|a, b| a == b),
+                "Greater" => Some(|a, b| a > b),
+                "GreaterOrEqual" => Some(|a, b| a >= b),
+                "Less" => Some(|a, b| a < b),
+                "LessOrEqual" => Some(|a, b| a <= b),
+                _ => None,
+            };
+            if let Some(holds) = holds {
+                let values = pairs.map(|(i, j)| Some(i64::from(holds(*a.get(i)?, *b.get(j)?))));
+                return values.collect::<Option<_>>().map(Constant::Ints);
+            }
             let f: fn(f64, f64) -> f64 = match op {
                 "Add" | "Sum" => |a, b| a + b,
                 "Sub" => |a, b| a - b,

@@ -1,8 +1,9 @@
 //! Gather, Scatter and their gradients.
 
 use super::evaluate::{select, with_contents};
+use super::places;
 use super::slice::shape_from;
-use super::view::{Fault, Input, Outputs, Shape, View, known, unknown};
+use super::view::{Fault, Input, LARGEST_CONSTANT, Outputs, Shape, View, known, unknown};
 use super::{Family, Operator, Provider, Recompute, microsoft, onnx, output_twice};
 use crate::bytes::Bytes;
 use crate::graph::ElementType;
@@ -11,13 +12,13 @@ pub(super) const OPERATORS: &[Operator] = &[
     reads_a_part("Gather", gather),
     reads_a_part("GatherElements", gather_elements),
     reads_a_part("GatherND", gather_nd),
-    onnx("ScatterElements", Family::Scatter, super::like_first)
+    onnx("ScatterElements", Family::Scatter, scatter_elements)
         .in_place()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
-    onnx("Scatter", Family::Scatter, super::like_first)
+    onnx("Scatter", Family::Scatter, scatter_elements)
         .in_place()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
-    onnx("ScatterND", Family::Scatter, super::like_first),
+    onnx("ScatterND", Family::Scatter, scatter_nd),
     reads_a_part("OneHot", one_hot).workspace(|view, provider| checked_indices(view, provider, 0)),
     reads_a_part("Compress", |_| unknown()),
     onnx("NonZero", Family::Gather, non_zero),
@@ -58,14 +59,7 @@ fn gather(view: &View) -> Result<Outputs, Fault> {
     let contents = x
         .constant
         .zip(indices.ints())
-        .filter(|_| x.rank() == 1)
-        .and_then(|(c, at)| {
-            let size = i64::try_from(x.shape[0]).ok()?;
-            let positions = at
-                .iter()
-                .map(|&i| usize::try_from(if i < 0 { i + size } else { i }).ok());
-            select(c, &positions.collect::<Option<Vec<usize>>>()?)
-        });
+        .and_then(|(c, at)| select(c, &places::gathered(x.shape, axis, at)?));
     Ok(vec![with_contents(x.with_shape(shape), contents)])
 }
 
@@ -74,7 +68,56 @@ fn gather_elements(view: &View) -> Result<Outputs, Fault> {
     if x.rank() != indices.rank() {
         return Err(indices.wrong(1, "as many axes as the data"));
     }
-    Ok(vec![x.with_shape(indices.shape.to_vec())])
+    let axis = view.axis("axis", 0, x.rank())?;
+    let contents = x
+        .constant
+        .zip(indices.ints())
+        .and_then(|(c, at)| select(c, &places::by_element(x.shape, axis, at, indices.shape)?));
+    let shape = indices.shape.to_vec();
+    Ok(vec![with_contents(x.with_shape(shape), contents)])
+}
+
+/// ScatterElements(data, indices, updates), and Scatter, its older name.
+fn scatter_elements(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices, updates) = (view.input(0)?, view.input(1)?, view.input(2)?);
+    let fits = |&axis: &usize| axis < x.rank() && indices.rank() == x.rank();
+    let axis = view.axis("axis", 0, x.rank()).ok().filter(fits);
+    let contents = || {
+        let (c, at) = x.constant.zip(indices.ints())?;
+        let places = places::by_element(x.shape, axis?, at, indices.shape)?;
+        places::scattered(c, updates.constant?, &places, reduction(view))
+    };
+    Ok(vec![with_contents(x.same(), contents())])
+}
+
+/// ScatterND(data, indices, updates).
+fn scatter_nd(view: &View) -> Result<Outputs, Fault> {
+    let (x, indices, updates) = (view.input(0)?, view.input(1)?, view.input(2)?);
+    let contents = || {
+        let (c, at) = x.constant.zip(indices.ints())?;
+        let places = blocks(x.shape, 0, at, indices.shape)?;
+        places::scattered(c, updates.constant?, &places, reduction(view))
+    };
+    Ok(vec![with_contents(x.same(), contents())])
+}
+
+fn reduction<'a>(view: &'a View) -> &'a str {
+    view.node.string("reduction").unwrap_or("none")
+}
+
+/// The places of all elements of the blocks that the indices point to.
+fn blocks(
+    shape: &[u64],
+    batch: usize,
+    indices: &[i64],
+    indices_shape: &[u64],
+) -> Option<Vec<usize>> {
+    let (begins, block) = places::by_tuple(shape, batch, indices, indices_shape)?;
+    if begins.len().checked_mul(block)? as u64 > LARGEST_CONSTANT {
+        return None;
+    }
+    let all = begins.into_iter().flat_map(|begin| begin..begin + block);
+    Some(all.collect())
 }
 
 fn gather_nd(view: &View) -> Result<Outputs, Fault> {
@@ -95,7 +138,13 @@ fn gather_nd(view: &View) -> Result<Outputs, Fault> {
     };
     let mut shape = outer.to_vec();
     shape.extend(rest);
-    Ok(vec![x.with_shape(shape)])
+    let contents = x.constant.zip(indices.ints()).and_then(|(c, at)| {
+        select(
+            c,
+            &blocks(x.shape, usize::try_from(batch).ok()?, at, indices.shape)?,
+        )
+    });
+    Ok(vec![with_contents(x.with_shape(shape), contents)])
 }
 
 /// OneHot(indices, depth, values): a new axis of `depth`.

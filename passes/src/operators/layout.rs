@@ -4,6 +4,7 @@
 use super::evaluate::{
     broadcast_positions, concatenate, positions, select, strides, with_contents,
 };
+use super::places::Along;
 use super::view::{
     Fault, HIGHEST_RANK, Input, LARGEST_CONSTANT, Outputs, Shape, View, broadcast, dimension,
     known, product, resolve_axis, unknown,
@@ -88,14 +89,40 @@ fn concatenated(view: &View, parts: &[Input<'_>]) -> Result<Outputs, Fault> {
             .checked_add(part.shape[axis])
             .ok_or(Fault::TooLarge)?;
     }
-    // Along the first axis, contents follow one another.
-    let leading = first.shape[..axis].iter().all(|&d| d == 1);
-    let constants = || -> Option<Vec<&Constant>> { parts.iter().map(|p| p.constant).collect() };
-    let contents = leading
-        .then(constants)
-        .flatten()
-        .and_then(|c| concatenate(&c));
+    let contents = joined(parts, axis);
     Ok(vec![with_contents(first.with_shape(shape), contents)])
+}
+
+/// The contents of the parts, side by side along `axis`.
+fn joined(parts: &[Input<'_>], axis: usize) -> Option<Constant> {
+    let constants: Option<Vec<&Constant>> = parts.iter().map(|part| part.constant).collect();
+    let constants = constants?;
+    let along: Option<Vec<Along>> = parts
+        .iter()
+        .map(|part| Along::of(part.shape, axis))
+        .collect();
+    let one_after_the_other = concatenate(&constants)?;
+    // Where each part begins in that.
+    let rows = parts[0].shape[..axis].iter().product::<u64>() as usize;
+    let mut begin = 0;
+    let mut places: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (part, along) in parts.iter().zip(along?) {
+        let all = along.part(0, usize::try_from(part.shape[axis]).ok()?);
+        let row = all.len() / rows.max(1);
+        places.push((row, all.into_iter().map(|at| begin + at).collect()));
+        begin += usize::try_from(part.count()).ok()?;
+    }
+    let order: Vec<usize> = (0..rows)
+        .flat_map(|row| {
+            let of = |(length, places): &(usize, Vec<usize>)| {
+                places[row * length..(row + 1) * length].to_vec()
+            };
+            places.iter().flat_map(of).collect::<Vec<usize>>()
+        })
+        .collect();
+    (order.len() as u64 <= LARGEST_CONSTANT)
+        .then(|| select(&one_after_the_other, &order))
+        .flatten()
 }
 
 /// ConcatTraining: as Concat, and the sizes of the parts.
@@ -151,10 +178,10 @@ fn split(view: &View) -> Result<Outputs, Fault> {
         shape[axis] = size;
         let contents = x
             .constant
-            .filter(|_| x.rank() == 1 && total <= LARGEST_CONSTANT)
-            .and_then(|c| {
-                let range = start..start + size;
-                select(c, &range.map(|i| i as usize).collect::<Vec<usize>>())
+            .zip(Along::of(x.shape, axis))
+            .and_then(|(c, along)| {
+                let [from, to] = [start, start + size].map(|at| usize::try_from(at).ok());
+                select(c, &along.part(from?, to?))
             });
         start += size;
         outputs.push(with_contents(x.with_shape(shape), contents));

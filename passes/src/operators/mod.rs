@@ -22,11 +22,13 @@ mod loss;
 mod matmul;
 mod norm_grad;
 mod normalization;
+mod places;
 mod pool;
 mod recurrent;
 mod reduction;
 mod resize;
 mod sampling;
+mod sequences;
 mod shape_ops;
 mod slice;
 mod training;
@@ -49,6 +51,7 @@ use entry::{
     output_twice, per_input_element, per_output_element,
 };
 pub use fusing::Fusing;
+pub(crate) use sequences::makes_no_tensor;
 pub(crate) use view::StandIn;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
@@ -529,7 +532,7 @@ fn find(domain: &str, name: &str) -> Option<&'static Operator> {
     TABLE.get(&(domain, name)).copied()
 }
 
-static FAMILIES: [&[Operator]; 20] = [
+static FAMILIES: [&[Operator]; 21] = [
     activation::OPERATORS,
     arithmetic::OPERATORS,
     aten::OPERATORS,
@@ -547,6 +550,7 @@ static FAMILIES: [&[Operator]; 20] = [
     reduction::OPERATORS,
     resize::OPERATORS,
     sampling::OPERATORS,
+    sequences::OPERATORS,
     shape_ops::OPERATORS,
     slice::OPERATORS,
     training::OPERATORS,

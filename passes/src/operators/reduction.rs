@@ -1,7 +1,8 @@
 //! Reductions along axes, running sums, sorting.
 
 use super::evaluate::with_contents;
-use super::view::{Axes, Fault, Outputs, View, known, one, unknown};
+use super::places;
+use super::view::{Axes, Fault, Outputs, View, known, one, resolve_axis, unknown};
 use super::{Family, Operator, microsoft, onnx, per_input_element};
 use crate::graph::{Constant, ElementType};
 
@@ -22,7 +23,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     },
     onnx("ArgMax", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
     onnx("ArgMin", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
-    onnx("CumSum", Family::Reduction, super::like_first),
+    onnx("CumSum", Family::Reduction, running_sum),
     onnx("TopK", Family::Reduction, top).operations(|view| per_input_element(view, 10.0)),
     microsoft("ReduceAllL2", Family::Reduction, norm_of_all).operations(|view| {
         Some(
@@ -74,30 +75,40 @@ fn reduce(view: &View) -> Result<Outputs, Fault> {
         Axes::These(axes) => axes,
     };
     let output = x.with_shape(reduced(x.shape, &axes, keeps_dims(view)));
+    let op = view.node.op_type.as_str();
     let contents = x
         .ints()
-        .filter(|_| axes.len() == x.rank())
-        .and_then(|values| {
-            let mut values = values.iter().copied();
-            let result = match view.node.op_type.as_str() {
-                "ReduceProd" => values.try_fold(1i64, |a, b| a.checked_mul(b)),
-                "ReduceSum" => values.try_fold(0i64, |a, b| a.checked_add(b)),
-                "ReduceMax" => values.max(),
-                "ReduceMin" => values.min(),
-                _ => None,
-            };
-            result.map(|v| Constant::Ints(vec![v]))
-        });
-    Ok(vec![with_contents(output, contents)])
+        .and_then(|values| places::reduced(op, values, x.shape, &axes));
+    Ok(vec![with_contents(output, contents.map(Constant::Ints))])
 }
 
 fn position(view: &View) -> Result<Outputs, Fault> {
     let x = view.input(0)?;
     let axis = view.axis("axis", 0, x.rank())?;
-    one(
+    let output = known(
         ElementType::Int64,
         reduced(x.shape, &[axis], keeps_dims(view)),
-    )
+    );
+    let last = view.node.int("select_last_index").unwrap_or(0) != 0;
+    let largest = view.node.op_type == "ArgMax";
+    let contents = x
+        .ints()
+        .and_then(|values| places::extreme_places(values, x.shape, axis, largest, last));
+    Ok(vec![with_contents(output, contents.map(Constant::Ints))])
+}
+
+/// CumSum(X, axis)
+fn running_sum(view: &View) -> Result<Outputs, Fault> {
+    let (x, axis) = (view.input(0)?, view.input(1)?);
+    let flag = |name| view.node.int(name).unwrap_or(0) != 0;
+    let axis = axis.ints().and_then(|axis| axis.first().copied());
+    let contents = axis
+        .and_then(|axis| resolve_axis(axis, x.rank()))
+        .zip(x.ints())
+        .and_then(|(axis, values)| {
+            places::running_sums(values, x.shape, axis, flag("exclusive"), flag("reverse"))
+        });
+    Ok(vec![with_contents(x.same(), contents.map(Constant::Ints))])
 }
 
 /// TopK(X, K) -> (values, indices)
@@ -117,9 +128,15 @@ fn top(view: &View) -> Result<Outputs, Fault> {
         Ok(count) if count <= shape[axis] => shape[axis] = count,
         _ => return Err(view.bad_value(1, count, "at most the size of the axis")),
     }
+    let largest = view.node.int("largest").unwrap_or(1) != 0;
+    let found = x
+        .ints()
+        .and_then(|values| places::top(values, x.shape, axis, count as usize, largest))
+        .map(|(values, places)| (Constant::Ints(values), Constant::Ints(places)));
+    let (values, places) = found.unzip();
     Ok(vec![
-        x.with_shape(shape.clone()),
-        known(ElementType::Int64, shape),
+        with_contents(x.with_shape(shape.clone()), values),
+        with_contents(known(ElementType::Int64, shape), places),
     ])
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use faults::Fault;
 use need::{describe, need, simulated};
+use original::as_listed;
 
 use crate::analysis::algorithms::{Choice, Timed};
 use crate::analysis::cost::{Device, Overrides, beside_model, costs};
@@ -32,7 +33,7 @@ use crate::pass::Pass;
 use crate::program::Solving;
 use crate::search::Effort;
 use crate::strategy::Strategy;
-use crate::transform::infer_shapes::{InferShapes, InferShapesError};
+use crate::transform::infer_shapes::{self, InferShapes, InferShapesError, Stale};
 use crate::transform::take_apart::TakeApart;
 use crate::verify::{self, Correspondence, Violation};
 use crate::watch::Watch;
@@ -317,7 +318,7 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     let graph = as_run(graph, options)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
-    let all = simulated(&graph, &costs, options);
+    let all = simulated(&as_listed(&graph), &costs, options);
     let peak = |wanted: ExecutionOrder| {
         let mut found = all.iter().filter(|(order, _)| *order == wanted);
         let (_, liveness) = found.next()?;
@@ -378,6 +379,15 @@ fn as_run(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
     Ok(graph)
 }
 
+/// What `graph` declares of sizes otherwise than its nodes make them, by the given dimensions.
+pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
+    match with_shapes(graph, options) {
+        Ok(shaped) => infer_shapes::stale(graph, &shaped),
+        // Whoever plans will say so.
+        Err(_) => Vec::new(),
+    }
+}
+
 /// Rewrites `input` so that one training step fits the budget, at the least added time found.
 /// Deterministic: the same input and options give the same graph.
 ///
@@ -421,6 +431,8 @@ pub fn optimize_each(
 /// takes its place, so that more memory never costs time.
 fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
     let mut found: Vec<&mut Optimized> = row.iter_mut().flatten().collect();
+    // What stays as it is although it does not fit in every order is for its own budget.
+    found.retain(|one| one.summary.over_budget().next().is_none());
     found.sort_by_key(|one| one.summary.budget);
     for larger in 1..found.len() {
         let (smaller, rest) = found.split_at_mut(larger);
@@ -465,7 +477,7 @@ fn verify_rewritten(
         let costs = costs(graph, &options.device, &options.overrides);
         simulated(graph, &costs, options)
     };
-    let before = simulate(original);
+    let before = simulate(&as_listed(original));
     let before = before.first().map_or(&[][..], |(_, run)| &run.order);
     let unchanged = correspondence.copies() == 0
         && correspondence.barriers() == 0

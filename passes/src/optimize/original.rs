@@ -1,5 +1,6 @@
 //! The unmodified graph, and what is known of it before anything is planned.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use super::need::{describe, in_default_order};
@@ -24,11 +25,26 @@ pub(super) struct Original<'g> {
     orders: OnceLock<Vec<Vec<NodeId>>>,
 }
 
+/// `graph`, which was read from a file, with its nodes in the file's order, should reading have sorted them. A node's index
+/// is its place in the file, whether that is topological or not, and on indices it depends in which order the runtime runs.
+pub(super) fn as_listed(graph: &Graph) -> Cow<'_, Graph> {
+    let place = |id: &NodeId| graph.node(*id).template;
+    let places: Option<Vec<u32>> = graph.order().iter().map(place).collect();
+    if places.is_none_or(|places| places.is_sorted()) {
+        return Cow::Borrowed(graph);
+    }
+    let mut order = graph.order().to_vec();
+    order.sort_by_key(place);
+    let mut listed = graph.clone();
+    listed.set_order(order);
+    Cow::Owned(listed)
+}
+
 impl<'g> Original<'g> {
     /// For the device and the settings in `options`.
     pub(super) fn of(graph: &'g Graph, options: &Options) -> Original<'g> {
         let costs = costs(graph, &options.device, &options.overrides);
-        let liveness = in_default_order(graph, &costs, options);
+        let liveness = in_default_order(&as_listed(graph), &costs, options);
         Original {
             graph,
             sequences: sequences(graph, &liveness.order),

@@ -410,7 +410,7 @@ impl<'g> Builder<'g> {
             let kept = self.is_output[output.index()];
             self.values.push(Value {
                 producer: step,
-                size: exact(self.graph.tensor(output).bytes().unwrap_or(Bytes::ZERO)),
+                size: exact(self.graph.tensor(output).memory().unwrap_or(Bytes::ZERO)),
                 recomputed: recomputation.supplies(id, position, output),
                 released: self.graph.tensor(output).bytes() >= Some(RELEASED_FROM),
                 optional: operators::may_omit_output(node, position),

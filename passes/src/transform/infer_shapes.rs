@@ -7,8 +7,9 @@
 //!
 //! **Needs**: declared types and shapes of the graph's inputs.
 //!
-//! **Keeps**: nodes, order, declarations. Only [`Tensor::element`], [`Tensor::shape`] and
-//! [`Tensor::constant`] are filled in.
+//! **Keeps**: nodes, order, and the declarations of inputs and outputs. [`Tensor::element`], [`Tensor::shape`] and
+//! [`Tensor::constant`] are filled in, and numbers that a value's declaration says otherwise than its node's inputs
+//! are forgotten ([`stale`] finds them): the runtime would plan memory by them.
 //!
 //! [`Tensor::element`]: crate::graph::Tensor::element
 //! [`Tensor::shape`]: crate::graph::Tensor::shape
@@ -43,11 +44,6 @@ pub enum InferShapesError {
     NoSuchDimension { name: String, existing: Vec<String> },
     #[error("the size of {} is not given: {}", plural(names.len(), "dimension"), names.join(", "))]
     Unbound { names: Vec<String> },
-    #[error(
-        "graph input {tensor:?} has neither a size nor a name for dimension {position}; \
-         expected one of them in the file"
-    )]
-    Unnamed { tensor: String, position: usize },
     #[error("graph input {tensor:?} is not declared as a tensor of known type and rank")]
     Undeclared { tensor: String },
     #[error("{node} is part of a cycle")]
@@ -119,7 +115,9 @@ impl Pass for InferShapes {
         self.check_bindings(graph)?;
         let mut inference = Inference {
             sizes: self.bindings.clone(),
+            patterns: patterns(&self.bindings),
             uses: Uses::of(graph),
+            missing: Vec::new(),
             changed: Changed::No,
         };
         inference.bind_inputs(graph)?;
@@ -130,6 +128,12 @@ impl Pass for InferShapes {
         for id in order {
             inference.visit(graph, id)?;
         }
+        if let Some(missing) = all_missing(inference.missing) {
+            return Err(missing);
+        }
+        for id in graph.tensor_ids() {
+            forget_stale(graph, id);
+        }
         Ok(inference.changed)
     }
 }
@@ -139,22 +143,21 @@ impl InferShapes {
         if let Some((name, _)) = self.bindings.iter().find(|(_, size)| **size == 0) {
             return Err(InferShapesError::Zero { name: name.clone() });
         }
-        let existing: BTreeSet<&str> = graph
+        let existing: BTreeSet<String> = graph
             .tensor_ids()
-            .flat_map(|id| symbols(graph.tensor(id)))
+            .flat_map(|id| dimensions_of(graph.tensor(id)))
             .collect();
-        match self
-            .bindings
-            .keys()
-            .find(|name| !existing.contains(name.as_str()))
-        {
+        let is_there = |name: &String| {
+            existing.contains(name)
+                || is_pattern(name) && existing.iter().any(|one| matches(name, one))
+        };
+        match self.bindings.keys().find(|name| !is_there(name)) {
             None => Ok(()),
             Some(name) => {
-                let inputs = graph
-                    .inputs
-                    .iter()
-                    .flat_map(|&id| symbols(graph.tensor(id)));
-                let existing: BTreeSet<String> = inputs.map(str::to_owned).collect();
+                let inputs = graph.inputs.iter();
+                let existing: BTreeSet<String> = inputs
+                    .flat_map(|&id| dimensions_of(graph.tensor(id)))
+                    .collect();
                 let existing = existing.into_iter().collect();
                 Err(InferShapesError::NoSuchDimension {
                     name: name.clone(),
@@ -165,23 +168,153 @@ impl InferShapes {
     }
 }
 
-/// The symbolic dimensions that a tensor declares.
-fn symbols(tensor: &Tensor) -> impl Iterator<Item = &str> {
-    tensor
-        .declared
+/// What the dimensions that a tensor declares without a number are called: by their names, or where they have none by the
+/// tensor's and their place (`x:0`).
+fn dimensions_of(tensor: &Tensor) -> impl Iterator<Item = String> + '_ {
+    let declared = tensor.declared.iter().flatten().enumerate();
+    declared.filter_map(|(position, dimension)| match dimension {
+        Dimension::Symbol(name) => Some(name.clone()),
+        Dimension::Unknown => Some(place(tensor, position)),
+        Dimension::Known(_) => None,
+    })
+}
+
+fn place(tensor: &Tensor, position: usize) -> String {
+    format!("{}:{position}", tensor.name)
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
+/// The patterns among the names, the one to be tried first in front: more letters tell more; of equals, the later in the
+/// alphabet.
+fn patterns(bindings: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
+    let patterns = bindings.iter().filter(|(name, _)| is_pattern(name));
+    let mut patterns: Vec<(String, u64)> = patterns.map(|(n, &size)| (n.clone(), size)).collect();
+    let letters = |name: &str| name.chars().filter(|c| !matches!(c, '*' | '?')).count();
+    patterns.sort_by(|(a, _), (b, _)| (letters(b), b).cmp(&(letters(a), a)));
+    patterns
+}
+
+/// Does `pattern` stand for all of `name`? `*` is any text, `?` one letter. O(pattern · name).
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if what follows the last star does not match: there, and one letter later in the name.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p + 1, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => {
+                let Some((behind, from)) = star else {
+                    return false;
+                };
+                star = Some((behind, from + 1));
+                (p, n) = (behind, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+/// A declaration that the node's inputs contradict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// Whose declaration.
+    pub tensor: String,
+    /// Who writes it.
+    pub node: String,
+    /// What the file says.
+    pub declared: String,
+    /// What it is.
+    pub inferred: String,
+}
+
+/// What `graph` declares of its values, in file order, otherwise than `shaped`, the same graph with shapes, has it.
+pub fn stale(graph: &Graph, shaped: &Graph) -> Vec<Stale> {
+    let mut found = Vec::new();
+    for &id in graph.order() {
+        for output in graph.node(id).writes() {
+            let (tensor, shape) = (graph.tensor(output), &shaped.tensor(output).shape);
+            if let (Some(declared), Some(shape)) = (&tensor.declared, shape)
+                && !agrees(declared, shape)
+            {
+                found.push(Stale {
+                    tensor: tensor.name.clone(),
+                    node: describe(graph.node(id)),
+                    declared: declaration(declared),
+                    inferred: Shape(shape.clone()).to_string(),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Numbers must agree; names may be wrong, since exporters unify dimensions that only happened to be equal.
+fn agrees(declared: &[Dimension], shape: &[u64]) -> bool {
+    let agrees = |(dimension, size): (&Dimension, &u64)| match dimension {
+        Dimension::Known(declared) => declared == size,
+        _ => true,
+    };
+    declared.len() == shape.len() && declared.iter().zip(shape).all(agrees)
+}
+
+/// Of values alone: what the caller sees of inputs and outputs stays.
+fn forget_stale(graph: &mut Graph, id: TensorId) {
+    let tensor = graph.tensor(id);
+    let (Some(declared), Some(shape)) = (&tensor.declared, &tensor.shape) else {
+        return;
+    };
+    if tensor.kind != TensorKind::Value || graph.outputs.contains(&id) || agrees(declared, shape) {
+        return;
+    }
+    let kept = shape
         .iter()
-        .flatten()
-        .filter_map(|dimension| match dimension {
-            Dimension::Symbol(name) => Some(name.as_str()),
-            _ => None,
+        .enumerate()
+        .map(|(at, size)| match declared.get(at) {
+            Some(Dimension::Known(number)) if number != size => Dimension::Unknown,
+            Some(dimension) if declared.len() == shape.len() => dimension.clone(),
+            _ => Dimension::Unknown,
+        });
+    let kept = kept.collect();
+    graph.tensor_mut(id).declared = Some(kept);
+}
+
+/// One error for all that is missing.
+fn all_missing(missing: Vec<InferShapesError>) -> Option<InferShapesError> {
+    let all: BTreeSet<String> = missing
+        .iter()
+        .flat_map(|one| match one {
+            InferShapesError::Unknown { names, .. } => names.clone(),
+            _ => Vec::new(),
         })
+        .collect();
+    // A value that nothing but value_info can help comes before those that sizes can.
+    let hopeless = |one: &InferShapesError| matches!(one, InferShapesError::Unknown { names, .. } if names.is_empty());
+    let place = missing.iter().position(hopeless).unwrap_or(0);
+    let mut first = missing.into_iter().nth(place)?;
+    if let InferShapesError::Unknown { names, .. } = &mut first {
+        *names = all.into_iter().collect();
+    }
+    Some(first)
 }
 
 struct Inference {
     /// The size of each dimension name: what the user bound, and names in `value_info` whose
     /// size has turned out.
     sizes: BTreeMap<String, u64>,
+    /// What names that fit a pattern are at most.
+    patterns: Vec<(String, u64)>,
     uses: Uses,
+    /// The results of which nothing is known; nor is anything, then, of what follows from them alone.
+    missing: Vec<InferShapesError>,
     changed: Changed,
 }
 
@@ -190,7 +323,8 @@ impl Inference {
         let mut unbound = BTreeSet::new();
         for id in graph.inputs.clone() {
             let tensor = graph.tensor(id);
-            if tensor.kind == TensorKind::Initializer && tensor.shape.is_some() {
+            let is_known = tensor.kind == TensorKind::Initializer && tensor.shape.is_some();
+            if is_known || tensor.other.is_some() {
                 continue;
             }
             let name = || tensor.name.clone();
@@ -199,16 +333,13 @@ impl Inference {
             };
             let mut shape = Vec::with_capacity(declared.len());
             for (position, dimension) in declared.iter().enumerate() {
-                match (self.size(dimension), dimension) {
+                match (self.size(tensor, position), dimension) {
                     (Some(size), _) => shape.push(size),
                     (None, Dimension::Symbol(symbol)) => {
                         unbound.insert(symbol.clone());
                     }
                     (None, _) => {
-                        return Err(InferShapesError::Unnamed {
-                            tensor: name(),
-                            position,
-                        });
+                        unbound.insert(place(tensor, position));
                     }
                 }
             }
@@ -228,17 +359,28 @@ impl Inference {
         })
     }
 
-    /// The size of a declared dimension, where it is known.
-    fn size(&self, dimension: &Dimension) -> Option<u64> {
-        match dimension {
+    /// The size of the dimension that `tensor` declares at `position`, where it is known.
+    fn size(&self, tensor: &Tensor, position: usize) -> Option<u64> {
+        match tensor.declared.as_ref()?.get(position)? {
             Dimension::Known(size) => Some(*size),
-            Dimension::Unknown => None,
+            Dimension::Unknown => self.named(&place(tensor, position)),
             Dimension::Symbol(name) => self
                 .sizes
                 .get(name)
                 .copied()
-                .or_else(|| expression::evaluate(name, |name| self.sizes.get(name).copied())),
+                .or_else(|| expression::evaluate(name, |name| self.named(name)))
+                .or_else(|| self.named(name)),
         }
+    }
+
+    /// The size of what has this name, or at most has: exact names go before patterns.
+    fn named(&self, name: &str) -> Option<u64> {
+        let by_pattern = || {
+            let mut patterns = self.patterns.iter();
+            patterns.find(|(pattern, _)| matches(pattern, name))
+        };
+        let exact = self.sizes.get(name).copied();
+        exact.or_else(|| by_pattern().map(|&(_, size)| size))
     }
 
     fn visit(&mut self, graph: &mut Graph, id: NodeId) -> Result<(), InferShapesError> {
@@ -246,6 +388,8 @@ impl Inference {
         let mut inferred = match operators::infer(graph, &self.uses, node) {
             None => Vec::new(),
             Some(Ok(outputs)) => outputs,
+            // It cannot say, as long as nothing says what it reads.
+            Some(Err(_)) if self.reads_missing(graph, node) => Vec::new(),
             Some(Err(fault)) => {
                 return Err(InferShapesError::Node {
                     node: describe(node),
@@ -262,15 +406,27 @@ impl Inference {
             .collect();
         for (output, known) in outputs {
             let (node, tensor) = (graph.node(id), graph.tensor(output));
+            if tensor.other.is_some() || operators::makes_no_tensor(node) {
+                // What is put into it is copied (or shared: then less).
+                let reads = node.inputs.iter().flatten();
+                let held = reads.filter_map(|&read| graph.tensor(read).memory()).sum();
+                graph.tensor_mut(output).other = Some(held);
+                continue;
+            }
             let (element, shape, constant) = match known {
                 Some(known) => {
                     self.check_declaration(node, tensor, &known)?;
                     (known.element, known.shape, known.constant)
                 }
-                None => {
-                    let (element, shape) = self.as_declared(node, tensor)?;
-                    (element, shape, None)
-                }
+                None => match self.as_declared(node, tensor) {
+                    Ok((element, shape)) => (element, shape, None),
+                    Err(missing) => {
+                        if !self.reads_missing(graph, node) {
+                            self.missing.push(missing);
+                        }
+                        continue;
+                    }
+                },
             };
             if check_size(element, &shape).is_none() {
                 return Err(InferShapesError::TooLarge {
@@ -287,6 +443,15 @@ impl Inference {
         Ok(())
     }
 
+    /// Does it read a result of which nothing is known?
+    fn reads_missing(&self, graph: &Graph, node: &Node) -> bool {
+        let unknown = |id: TensorId| {
+            let tensor = graph.tensor(id);
+            tensor.shape.is_none() && tensor.other.is_none()
+        };
+        !self.missing.is_empty() && node.reads().any(unknown)
+    }
+
     /// What the file says of an output that no rule knows.
     fn as_declared(
         &self,
@@ -294,19 +459,23 @@ impl Inference {
         tensor: &Tensor,
     ) -> Result<(ElementType, Vec<u64>), InferShapesError> {
         let dims = tensor.declared.as_ref();
-        let shape: Option<Vec<u64>> = dims.and_then(|d| d.iter().map(|d| self.size(d)).collect());
+        let places = dims.map(|dims| 0..dims.len());
+        let shape: Option<Vec<u64>> = places.and_then(|mut places| {
+            places.try_fold(Vec::new(), |mut shape, at| {
+                shape.push(self.size(tensor, at)?);
+                Some(shape)
+            })
+        });
         let shape = shape.or_else(|| tensor.shape.clone());
         if let (Some(element), Some(shape)) = (tensor.element, &shape) {
             return Ok((element, shape.clone()));
         }
-        let open = dims
-            .into_iter()
-            .flatten()
-            .filter(|d| self.size(d).is_none());
+        let open = dims.into_iter().flatten().enumerate();
+        let open = open.filter(|&(at, _)| self.size(tensor, at).is_none());
         let names: BTreeSet<String> = open
-            .filter_map(|dimension| match dimension {
-                Dimension::Symbol(name) => Some(name.clone()),
-                _ => None,
+            .map(|(at, dimension)| match dimension {
+                Dimension::Symbol(name) => name.clone(),
+                _ => place(tensor, at),
             })
             .collect();
         Err(InferShapesError::Unknown {
@@ -322,8 +491,7 @@ impl Inference {
         })
     }
 
-    /// Numbers that the file declares must agree with the rule; names it declares may be wrong,
-    /// since exporters unify dimensions that only happened to be equal.
+    /// The type that the file declares must be the rule's: the runtime refuses another. What it says of sizes is a hint.
     fn check_declaration(
         &self,
         node: &Node,
@@ -342,22 +510,16 @@ impl Inference {
         if let Some(element) = tensor.element.filter(|&e| e != known.element) {
             return contradiction(element.name().to_owned(), known.element.name().to_owned());
         }
-        let Some(dims) = &tensor.declared else {
-            return Ok(());
-        };
-        let agrees = |(dimension, size): (&Dimension, &u64)| match dimension {
-            Dimension::Known(declared) => declared == size,
-            _ => true,
-        };
-        if dims.len() == known.shape.len() && dims.iter().zip(&known.shape).all(agrees) {
-            return Ok(());
-        }
-        contradiction(declaration(dims), Shape(known.shape.clone()).to_string())
+        Ok(())
     }
 
     /// Names that stand for one dimension of `tensor` are known from here on.
     fn learn(&mut self, tensor: &Tensor, shape: &[u64]) {
-        for (dimension, &size) in tensor.declared.iter().flatten().zip(shape) {
+        let declared = tensor
+            .declared
+            .iter()
+            .filter(|declared| agrees(declared, shape));
+        for (dimension, &size) in declared.flatten().zip(shape) {
             if let Dimension::Symbol(name) = dimension
                 && !self.sizes.contains_key(name)
             {

@@ -78,6 +78,7 @@ impl Placement {
                 producer[tensor as usize] = Some(node as u32);
             }
         }
+        let may_pass = |t: TensorId| graph.tensor(t).other.is_none() && !rounding.depends(t);
         let passed = |id: &NodeId| {
             let node = graph.node(*id);
             if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
@@ -87,8 +88,7 @@ impl Placement {
             if node.is("com.microsoft", "YieldOp") {
                 return None;
             }
-            let reads = node.inputs.iter().flatten();
-            let mut inputs = reads.filter(|t| !rounding.depends(**t));
+            let mut inputs = node.inputs.iter().flatten().filter(|t| may_pass(**t));
             let computed = inputs
                 .clone()
                 .find(|t| graph.tensor(**t).kind == TensorKind::Value);
@@ -101,7 +101,7 @@ impl Placement {
                 shares.any(|share| share.written == tensor && base.owned[share.read as usize])
             };
             let written = base.writes.get(node).iter().copied();
-            let written = written.filter(|&t| !rounding.depends(TensorId(t)));
+            let written = written.filter(|&t| may_pass(TensorId(t)));
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {

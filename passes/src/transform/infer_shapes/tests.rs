@@ -93,7 +93,9 @@ fn names_of_inputs_have_to_be_bound() {
 fn inputs_need_a_rank_and_names() {
     let mut g = graph(&[("x", &[Dimension::Known(2), Dimension::Unknown])], &[]);
     insta::assert_snapshot!(fault(&mut g, &[]),
-        @r#"graph input "x" has neither a size nor a name for dimension 1; expected one of them in the file"#);
+        @"the size of 1 dimension is not given: x:1");
+    assert_eq!(run(&mut g, &[("x:1", 7)]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "x"), [2, 7]);
     let mut g = graph(&[("x", &[])], &[]);
     let id = g.inputs[0];
     g.tensor_mut(id).declared = None;
@@ -151,7 +153,7 @@ fn operators_without_a_rule_need_value_info() {
     let dims = [symbol("2*batch + 1"), symbol("unk__0"), Dimension::Unknown];
     declare(&mut g, "y", Some(ElementType::Int64), &dims);
     insta::assert_snapshot!(fault(&mut g, &[("batch", 3)]),
-        @r#"node "Frob_y" (acme::Frob): nothing says the shape of its output "y", declared as [2*batch + 1, unk__0, ?]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for unk__0"#);
+        @r#"node "Frob_y" (acme::Frob): nothing says the shape of its output "y", declared as [2*batch + 1, unk__0, ?]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for unk__0, y:2"#);
     declare(&mut g, "y", None, &dims[..2]);
     insta::assert_snapshot!(fault(&mut g, &[("batch", 3), ("unk__0", 5)]),
         @r#"node "Frob_y" (acme::Frob): nothing says the type of its output "y", declared as [2*batch + 1, unk__0]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators)"#);
@@ -176,11 +178,110 @@ fn a_name_is_known_once_one_tensor_shows_its_size() {
 }
 
 #[test]
-fn declared_numbers_must_agree_with_the_rule() {
+fn what_inputs_make_of_a_value_goes_before_its_declaration() {
+    let two = [Dimension::Known(2), symbol("n")];
+    let nodes: [(&str, &[&str], &str); 3] = [
+        ("Relu", &["x"], "a"),
+        ("Relu", &["a"], "b"),
+        ("Relu", &["b"], "c"),
+    ];
+    let mut g = graph(&[("x", &two)], &nodes);
+    declare(&mut g, "a", None, &[Dimension::Known(3), symbol("n")]);
+    declare(&mut g, "b", None, &[Dimension::Known(2)]);
+    declare(&mut g, "c", None, &[Dimension::Known(9), symbol("n")]);
+    let output = g.tensor_named("c").expect("a tensor");
+    g.outputs.push(output);
+    let listed = g.clone();
+    assert_eq!(run(&mut g, &[("n", 5)]), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "c"), [2, 5]);
+    let declared = |name: &str| {
+        let id = g.tensor_named(name).expect("a tensor");
+        declaration(g.tensor(id).declared.as_deref().expect("a declaration"))
+    };
+    assert_eq!(declared("a"), "[?, n]");
+    assert_eq!(declared("b"), "[?, ?]");
+    assert_eq!(declared("c"), "[9, n]"); // an output's is the caller's
+    let found = stale(&listed, &g);
+    let found = found
+        .iter()
+        .map(|s| format!("{} {} {}", s.tensor, s.declared, s.inferred));
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        ["a [3, n] [2, 5]", "b [2] [2, 5]", "c [9, n] [2, 5]"]
+    );
+}
+
+#[test]
+fn patterns_give_upper_bounds_and_names_go_before_them() {
+    let nodes: [(&str, &[&str], &str); 2] =
+        [("acme::Frob", &["x"], "y"), ("acme::Frob", &["x"], "z")];
+    let frobs = || {
+        let mut g = graph(&[("x", &[Dimension::Known(2)])], &nodes);
+        declare(
+            &mut g,
+            "y",
+            Some(ElementType::Float),
+            &[symbol("unk__1"), symbol("unk__23")],
+        );
+        declare(
+            &mut g,
+            "z",
+            Some(ElementType::Float),
+            &[symbol("rows"), symbol("unk__1")],
+        );
+        g
+    };
+    let message = fault(&mut frobs(), &[]);
+    assert!(
+        message.ends_with("or a size for rows, unk__1, unk__23"),
+        "{message}"
+    );
+    let mut g = frobs();
+    let bindings = [
+        ("unk__*", 4096),
+        ("unk__2?", 10),
+        ("rows", 3),
+        ("unk__1", 7),
+    ];
+    assert_eq!(run(&mut g, &bindings), Ok(Changed::Yes));
+    assert_eq!(shape(&g, "y"), [7, 10]);
+    assert_eq!(shape(&g, "z"), [3, 7]);
+    insta::assert_snapshot!(fault(&mut frobs(), &[("nothing*", 1)]),
+        @r#"there is no dimension "nothing*"; the graph has no symbolic dimensions"#);
+}
+
+#[test]
+fn stars_stand_for_any_text() {
+    for (pattern, name, is_match) in [
+        ("*", "", true),
+        ("a*c", "abcbc", true),
+        ("a*c", "abcb", false),
+        ("?", "", false),
+        ("*a?", "banana", false),
+        ("*n?", "banana", true),
+        ("**", "x", true),
+    ] {
+        assert_eq!(matches(pattern, name), is_match, "{pattern} {name}");
+    }
+}
+
+#[test]
+fn what_is_no_tensor_is_counted_and_left_alone() {
+    let nodes: [(&str, &[&str], &str); 2] = [
+        ("SplitToSequence", &["x"], "s"),
+        ("ConcatFromSequence", &["s"], "y"),
+    ];
+    let mut g = graph(&[("x", &[symbol("n"), Dimension::Known(4)])], &nodes);
+    assert_eq!(run(&mut g, &[("n", 8)]), Ok(Changed::Yes));
+    let sequence = g.tensor(g.tensor_named("s").expect("a value"));
+    assert_eq!(sequence.memory(), Some(crate::bytes::Bytes(8 * 4 * 4)));
+    assert_eq!(sequence.bytes(), None);
+    assert_eq!(shape(&g, "y"), [8, 4]);
+}
+
+#[test]
+fn declared_types_must_agree_with_the_rule() {
     let mut g = graph(&[("x", &[Dimension::Known(2)])], &[("Relu", &["x"], "y")]);
-    declare(&mut g, "y", None, &[Dimension::Known(3)]);
-    insta::assert_snapshot!(fault(&mut g, &[]),
-        @r#"node "Relu_y" (Relu): its output "y" is declared as [3], but its inputs make it [2]"#);
     declare(&mut g, "y", Some(ElementType::Double), &[symbol("any")]);
     insta::assert_snapshot!(fault(&mut g, &[]),
         @r#"node "Relu_y" (Relu): its output "y" is declared as double, but its inputs make it float"#);
