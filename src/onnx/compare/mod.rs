@@ -208,7 +208,7 @@ impl<'a> Compared<'a> {
         }
     }
 
-    /// `value_info`: all that the original has, with types that are its or that verification has looked at.
+    /// `value_info`: all that the original has of what is still computed, with types that are its or that verification has looked at.
     fn declarations(&self) -> Result<(), Difference> {
         let all = |model: &'a Model| -> Result<Vec<(String, Message<'a>)>, Difference> {
             Self::in_graph(model, graph::VALUE_INFO)
@@ -239,10 +239,28 @@ impl<'a> Compared<'a> {
             }
             .map_err(within)?;
         }
-        let missing = ours
+        let missing: Vec<&str> = ours
             .iter()
-            .find(|(name, _)| !wanted[name.as_str()].is_empty());
-        missing.map_or(Ok(()), |(name, _)| {
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !wanted[name].is_empty())
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // What nobody computes any more needs no declaration.
+        let mut computed = HashSet::new();
+        for node in &self.written.nodes {
+            for field in Message::of(&self.written.bytes, &node.contents).fields() {
+                let field = field?;
+                if field.number == node::OUTPUT {
+                    computed.insert(field.message()?.bytes);
+                }
+            }
+        }
+        let missing = missing
+            .iter()
+            .find(|name| computed.contains(name.as_bytes()));
+        missing.map_or(Ok(()), |name| {
             Err(Difference::new(format!(
                 "value_info of {name:?} is missing"
             )))

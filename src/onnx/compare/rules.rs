@@ -7,7 +7,7 @@
 //! - nodes: their sequence, inputs, and names of outputs; new nodes (those have no field but the known ones, or as
 //!   in the node that they stand for; `doc_string` and `metadata_props` are free there);
 //! - of an attribute that only advises ([`SETTINGS`]), the value;
-//! - `value_info`: new entries, and of existing ones the dimensions;
+//! - `value_info`: new entries, of existing ones the dimensions, and those of tensors that nothing computes any more are free to be missing;
 //! - `opset_import`: domains that the original does not import;
 //! - `metadata_props` of the model: entries of ours.
 
