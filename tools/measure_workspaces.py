@@ -25,10 +25,14 @@ BOOKKEEPING = 24 << 10
 
 SUBGRAPHS = "has subgraphs, whose nodes are measured by themselves; not planned inside"
 SEQUENCES = "takes sequences of tensors, and stands behind the step that is planned"
+NO_TENSORS = "takes or gives what is no tensor: left alone, and counted as what is put into it"
 COLLECTIVE = "needs other processes"
 FOREIGN = "hands over to code outside the runtime"
 UNMEASURED = {
     "If": SUBGRAPHS, "Loop": SUBGRAPHS, "Scan": SUBGRAPHS,
+    "SequenceAt": NO_TENSORS, "SequenceConstruct": NO_TENSORS, "SequenceEmpty": NO_TENSORS, "SequenceErase": NO_TENSORS,
+    "SequenceInsert": NO_TENSORS, "SequenceLength": NO_TENSORS, "SequenceMap": NO_TENSORS, "SplitToSequence": NO_TENSORS,
+    "ConcatFromSequence": NO_TENSORS, "Optional": NO_TENSORS, "OptionalGetElement": NO_TENSORS, "OptionalHasElement": NO_TENSORS,
     "AdamWOptimizer": SEQUENCES, "SGDOptimizerV2": SEQUENCES, "InplaceClipGradNorm": SEQUENCES,
     "AdamOptimizer": "replaced by AdamWOptimizer, and stands behind the step that is planned",
     "LambOptimizer": "CUDA alone; stands behind the step that is planned",
