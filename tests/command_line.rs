@@ -452,6 +452,33 @@ fn reserved_memory_counts_as_owned_by_the_caller() {
 }
 
 #[test]
+fn a_reserve_beyond_all_memory_is_refused_by_name() {
+    let folder = Folder::new();
+    for reserve in ["18446744073709551615", "9223372036854775808"] {
+        let reserved = ["--reserve", reserve];
+        let runs: [&[&str]; 5] = [
+            &["in.onnx", "out.onnx", "--budget", "min"],
+            &["in.onnx", "out.onnx", "--budget", "18446744073709551615"],
+            &["inspect", "in.onnx"],
+            &["verify", "in.onnx", "in.onnx"],
+            &["sweep", "in.onnx"],
+        ];
+        for arguments in runs {
+            let output = folder.output(arguments.iter().copied().chain(reserved));
+            let said = String::from_utf8_lossy(&output.stderr);
+            let expected = format!("in.onnx: --reserve {reserve} and the ");
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+            assert!(said.contains(&expected), "{arguments:?}: {said}");
+            assert!(said.contains("expected less than 8 EiB together"), "{said}");
+        }
+        assert_eq!(folder.files(), ["in.onnx"]);
+    }
+    // As much as can be.
+    let largest = ["inspect", "in.onnx", "--reserve", "9223372036854000000"];
+    assert!(folder.output(largest).status.success());
+}
+
+#[test]
 fn a_budget_that_nothing_fits_is_explained() {
     let folder = Folder::new();
     folder.write("out.onnx", "an older file");

@@ -274,6 +274,17 @@ pub enum OptimizeError {
         /// Why.
         reason: String,
     },
+    /// More is reserved than there can be.
+    #[error(
+        "--reserve {} and the {} that the caller owns are more memory than there can be: expected \
+         less than 8 EiB together", reserve.0, fixed
+    )]
+    Reserve {
+        /// What is reserved.
+        reserve: Bytes,
+        /// What the caller owns.
+        fixed: Bytes,
+    },
     /// Nothing fits.
     #[error("no plan fits the budget of {budget}: the smallest peak found is {}", smallest.bytes)]
     Infeasible {
@@ -316,6 +327,7 @@ pub struct Measured {
 pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
     let graph = as_run(graph, options)?;
+    check_reserve(&graph, options)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let all = simulated(&as_listed(&graph), &costs, options);
@@ -349,8 +361,19 @@ pub fn verify_written(
 ) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
     let written = with_shapes(written, options)?;
+    check_reserve(&original, options)?;
     let options = options.beside_model(&original);
     verify_rewritten(&original, &written, &options, budget - options.reserve)
+}
+
+/// Sums with the reserve saturate. Where they do, peaks of different graphs look equal, and budgets mean nothing.
+fn check_reserve(graph: &Graph, options: &Options) -> Result<(), OptimizeError> {
+    const LIMIT: u64 = 1 << 63;
+    let (reserve, fixed) = (options.reserve, fixed_bytes(graph));
+    if reserve > Bytes::ZERO && (reserve + fixed).0 >= LIMIT {
+        return Err(OptimizeError::Reserve { reserve, fixed });
+    }
+    Ok(())
 }
 
 /// The graph with the shapes of all tensors, by the given dimensions.
@@ -414,7 +437,9 @@ pub fn optimize_each(
     let mut input = input.clone();
     let provider = options.device.provider;
     let Ok(_) = TakeApart { provider }.run(&mut input);
-    let mut row = provider::optimize_each(&with_shapes(&input, options)?, options, budgets)?;
+    let input = with_shapes(&input, options)?;
+    check_reserve(&input, options)?;
+    let mut row = provider::optimize_each(&input, options, budgets)?;
     for (result, asked) in row.iter_mut().zip(budgets) {
         // Where the reserve alone is more, what is left for the graph does not tell what was asked for.
         if let (Err(OptimizeError::Infeasible { budget, .. }), BudgetRequest::Bytes(bytes)) =

@@ -428,8 +428,9 @@ impl Check<'_> {
             let theirs = Computation::of(node, node.inputs.iter().map(read).collect());
             let name = label(self.original, id);
             if theirs.inputs == computation.inputs {
-                let lacks =
-                    |list: &[(String, String)], one: &&(String, String)| !list.contains(one);
+                let lacks = |sorted: &[(String, String)], one: &&(String, String)| {
+                    sorted.binary_search(one).is_err()
+                };
                 let here = theirs
                     .attributes
                     .iter()

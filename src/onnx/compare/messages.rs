@@ -149,13 +149,17 @@ pub(super) fn fields<'m>(
 
 /// Do they hold the same?
 pub(super) fn bytes(a: &Field<'_>, b: &Field<'_>) -> bool {
-    match (a.value, b.value) {
-        (Value::Varint(a), Value::Varint(b)) => a == b,
-        (Value::Fixed32(a), Value::Fixed32(b)) => a == b,
-        (Value::Fixed64(a), Value::Fixed64(b)) => a == b,
-        (Value::Bytes(a), Value::Bytes(b)) => a.bytes == b.bytes,
-        (Value::Group(a), Value::Group(b)) => a.bytes == b.bytes,
-        _ => false,
+    encoded(a) == encoded(b)
+}
+
+/// What a field holds: its kind, and a number or bytes.
+pub(super) fn encoded<'m>(field: &Field<'m>) -> (u8, u64, &'m [u8]) {
+    match field.value {
+        Value::Varint(value) => (0, value, &[]),
+        Value::Fixed32(value) => (1, value.into(), &[]),
+        Value::Fixed64(value) => (2, value, &[]),
+        Value::Bytes(contents) => (3, 0, contents.bytes),
+        Value::Group(contents) => (4, 0, contents.bytes),
     }
 }
 

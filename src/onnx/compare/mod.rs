@@ -22,7 +22,7 @@ use prost::Message as _;
 use self::contents::Sides;
 use self::declared::value_info;
 pub use self::difference::Difference;
-use self::messages::{bytes, label, message, numbered};
+use self::messages::{encoded, label, message, numbered};
 use self::rules::Kind;
 use super::model::Model;
 use super::schema::{
@@ -343,17 +343,17 @@ impl<'a> Compared<'a> {
 
 /// A node that is new has no field that verification does not know, but from the node that it stands for.
 fn nothing_besides(found: Message<'_>, original: Option<Message<'_>>) -> Result<(), Difference> {
+    let mut allowed = HashSet::new();
+    for field in original.into_iter().flat_map(Message::fields) {
+        let field = field?;
+        if !rules::of_new_nodes(field.number) {
+            allowed.insert((field.number, encoded(&field)));
+        }
+    }
     for field in found.fields() {
         let field = field?;
-        if rules::of_new_nodes(field.number) {
-            continue;
-        }
-        let mut same = false;
-        for other in original.into_iter().flat_map(Message::fields) {
-            let other = other?;
-            same |= other.number == field.number && bytes(&other, &field);
-        }
-        if !same {
+        let is_known = rules::of_new_nodes(field.number);
+        if !is_known && !allowed.contains(&(field.number, encoded(&field))) {
             return Err(Difference::new(format!(
                 "{} is none of a node that is new",
                 rules::field_name(Kind::Node, field.number)
