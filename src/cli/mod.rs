@@ -155,8 +155,8 @@ pub struct Rewrite {
 #[derive(Clone, Debug, Args)]
 pub struct Setting {
     /// A value for a symbolic dimension, such as batch=8; once for each. A dimension without a name is called by its
-    /// tensor and its place, from 0 up: x:0=8. A pattern gives what depends on data an upper bound: 'unk__*=4096', where
-    /// * is any text and ? one letter. Names go before patterns, patterns with more letters before others; what the
+    /// tensor and its place, from 0 up: x:0=8. A pattern gives what depends on data an upper bound: 'unk__*=4096', where *
+    /// is any text and ? one letter. Names go before patterns, patterns with more letters before others; what the
     /// graph itself tells goes before patterns too.
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     pub dimensions: Vec<(String, u64)>,
