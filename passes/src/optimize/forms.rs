@@ -104,9 +104,10 @@ pub(super) fn or_untouched<'r>(
             _ => continue,
         };
         let untouched = plain(original, options).untouched(budget - options.reserve);
-        if let Some(untouched) = untouched {
+        // A file that lists its nodes in another order than it is written in may take more as it is written.
+        if let Some(Ok(untouched)) = untouched {
             let given_up = faults::take(found);
-            *found = untouched;
+            *found = Ok(untouched);
             faults::give(found, given_up);
             replaced.extend(found.as_mut().ok());
         }

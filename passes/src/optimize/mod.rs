@@ -504,9 +504,7 @@ fn verify_rewritten(
     };
     let before = simulate(&as_listed(original));
     let before = before.first().map_or(&[][..], |(_, run)| &run.order);
-    let unchanged = correspondence.copies() == 0
-        && correspondence.barriers() == 0
-        && rewritten.order() == original.order();
+    let unchanged = is_unchanged(original, rewritten, &correspondence);
     for (order, after) in simulate(rewritten) {
         // The unmodified graph may itself update in another sequence in another order.
         if !unchanged {
@@ -522,6 +520,14 @@ fn verify_rewritten(
         }
     }
     Ok(correspondence)
+}
+
+/// Has `rewritten` the nodes of `original` in its sequence, and no other?
+fn is_unchanged(original: &Graph, rewritten: &Graph, correspondence: &Correspondence) -> bool {
+    let (before, after) = (original.order(), rewritten.order());
+    let mut nodes = before.iter().zip(after);
+    before.len() == after.len()
+        && nodes.all(|(&then, &now)| correspondence.role(now) == verify::Role::Original(then))
 }
 
 /// Does any node compute a gradient or accumulate one?

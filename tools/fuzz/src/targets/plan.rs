@@ -79,12 +79,7 @@ pub(super) fn plan(
         Ok(measured) => measured,
         Err(error) => return blame(&error).map(|()| Vec::new()),
     };
-    let own = [
-        Some(&measured.default),
-        Some(&measured.priority),
-        measured.memory_efficient.as_ref(),
-    ];
-    let own = own.into_iter().flatten().map(|peak| peak.bytes).max();
+    let own = measured.default.bytes;
     let budgets = budgets(source);
     let row = match optimize_each(graph, options, &budgets) {
         Ok(row) => row,
@@ -112,7 +107,7 @@ pub(super) fn plan(
                 }
             }
             Err(OptimizeError::Infeasible { budget, .. }) => {
-                if own.is_some_and(|own| *budget >= own) && *budget < SATURATED {
+                if *budget >= own && *budget < SATURATED {
                     return Err(format!("the graph fits {budget} as it is, and was refused"));
                 }
                 if *request == BudgetRequest::Smallest {
