@@ -21,7 +21,7 @@ use crate::operators::{self, Provider, Recompute};
 pub struct Optimum {
     /// The time of all copies.
     pub added: Nanos,
-    /// Originals and copies as they run; see [`super::unroll`].
+    /// Originals and copies as they run; see [`super::unroll()`].
     pub sequence: Vec<NodeId>,
 }
 

@@ -1,6 +1,6 @@
 //! Does a written file hold what its original holds, in everything that a graph does not model?
 //!
-//! Verification proves that nodes compute the same values, as far as [`Graph`] knows them. The rest of two files
+//! Verification proves that nodes compute the same values, as far as a graph knows them. The rest of two files
 //! is held against each other here: contents of tensors of any size and type, wherever they lie, subgraphs, functions,
 //! and fields that are newer than this program. What is not known is compared byte by byte. [`rules`] says what may differ.
 //!
@@ -42,7 +42,7 @@ pub enum Counterpart {
     New,
 }
 
-/// Checks that `written` says what `original` says, but for what [`rules`] permits. The nodes correspond as
+/// Checks that `written` says what `original` says, but for what `rules` permits. The nodes correspond as
 /// `counterparts` tells, by the written file's node numbers; that their inputs, outputs, operators, and attributes of
 /// plain numbers and texts correspond is for verification to prove. Metadata whose keys begin with `own` is our own.
 pub fn compare(
