@@ -1,6 +1,5 @@
 //! Prints every operator that the tables know, one a line: its domain, a tab, its name.
 #![allow(clippy::print_stdout)]
-#![allow(clippy::print_stdout)]
 
 use ckpt_passes::operators;
 
