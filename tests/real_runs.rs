@@ -531,6 +531,48 @@ fn names_of_algorithms_change_no_bits() {
     assert_success(&python(script.into_iter().chain(dim.map(OsStr::new))));
 }
 
+/// Files that went wrong once: planned for 60 % of what the caller does not own, they keep bits and budgets.
+#[test]
+fn what_went_wrong_once_keeps_its_bits_and_budgets() {
+    for (case, dim) in [
+        ("unsorted", "batch=256"),
+        ("stale_value_info", "batch=256"),
+        ("sequence_vi", "batch=256"),
+        ("mixed_fp16", "batch=256"),
+        ("if_unknown_size", "batch=16"),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let original = root().join(format!("testdata/cases/{case}.onnx"));
+        let rewritten = folder.path().join("rewritten.onnx");
+        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+            .args([&original, &rewritten])
+            .args(["--budget", "fixed+60%", "--dim", dim, "--json", "--quiet"])
+            .output()
+            .expect("ckpt-opt starts");
+        assert_success(&output);
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let script: [&OsStr; 8] = [
+            "tools/check_model.py".as_ref(),
+            "--json".as_ref(),
+            "--settings".as_ref(),
+            "default".as_ref(),
+            "--dim".as_ref(),
+            dim.as_ref(),
+            original.as_os_str(),
+            rewritten.as_os_str(),
+        ];
+        let output = python(script);
+        let checked: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert!(checked["ok"] == true, "{case}: {checked}");
+        let room = number(&plan, "budget_bytes") - number(&plan, "fixed_bytes");
+        for way in ["default", "priority", "enable_all", "enable_all_priority"] {
+            let took = number(&checked["rewritten"], way);
+            assert!(took <= room, "{case}, {way}: {took} of {room}");
+        }
+    }
+}
+
 #[test]
 fn a_rewritten_graph_trains_as_the_original_does() {
     let folder = tempfile::tempdir().expect("a temporary folder");
