@@ -397,7 +397,7 @@ pub(crate) fn graph(
     profile: Option<&Profile>,
     options: &Options,
 ) -> Result<Graph, ImportError> {
-    let mut graph = model.graph()?;
+    let mut graph = model.sorted_graph()?;
     if let Some(profile) = profile {
         profile.tell(&mut graph, &options.bindings);
     }

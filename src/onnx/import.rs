@@ -21,8 +21,7 @@ use super::tensor::{self, TensorHeader};
 use super::wire::Message;
 
 impl Model {
-    /// The model's graph. Its node `i` is the `i`th of the file and has `i` as its template. The order is that of the
-    /// file, or where that is not topological, the topological one closest to it: the runtime sorts as well.
+    /// The model's graph, in the file's order. Its node `i` is the `i`th of the file and has `i` as its template.
     ///
     /// Tensors are inputs, then other initializers, then what nodes write. Names that
     /// `value_info` describes and nothing else mentions are left out. Cycles are accepted:
@@ -34,6 +33,16 @@ impl Model {
                 file: self.file_name(),
                 problem,
             })
+    }
+
+    /// The same in the topological order closest to the file's: the runtime sorts as well. A cycle is left for
+    /// verification to tell.
+    pub fn sorted_graph(&self) -> Result<Graph, ImportError> {
+        let mut graph = self.graph()?;
+        if let Ok(order) = topological(&graph, &Uses::of(&graph)) {
+            graph.set_order(order);
+        }
+        Ok(graph)
     }
 
     /// The node at `position` in the file, decoded.
@@ -150,11 +159,6 @@ impl Importer {
         self.apply_declarations();
         self.node_inputs(source, names)?;
         self.unique_names()?;
-        let uses = Uses::of(&self.graph);
-        // A cycle is left for verification to tell.
-        if let Ok(order) = topological(&self.graph, &uses) {
-            self.graph.set_order(order);
-        }
         for (position, output) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
             if output.name.is_empty() {
                 return Err(ImportProblem::Unnamed {

@@ -261,7 +261,7 @@ fn nodes_are_sorted_and_else_keep_the_order_of_the_file() {
         ("b", "x", "b"),
     ]);
     let model = Model::from_bytes(bytes.into()).expect("a model");
-    let graph = model.graph().expect("a graph");
+    let graph = model.sorted_graph().expect("a graph");
     let names = graph.order().iter().map(|&id| graph.node(id).name.as_str());
     assert_eq!(names.collect::<Vec<_>>(), ["c", "a", "late", "b"]);
 }

@@ -34,7 +34,7 @@ pub(super) fn run(source: &mut Source) -> Result<(), String> {
     let Ok(model) = Model::from_bytes(Bytes::from(bytes)) else {
         return Ok(());
     };
-    let Ok(graph) = model.graph() else {
+    let Ok(graph) = model.sorted_graph() else {
         return Ok(());
     };
     let mut options = plan::options(source);

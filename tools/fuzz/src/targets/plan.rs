@@ -161,7 +161,7 @@ fn written(
     let Ok(pending) = export_with(model, graph, Path::new(&out), &[]) else {
         return Ok(());
     };
-    let read = Model::open(pending.path()).and_then(|model| model.graph());
+    let read = Model::open(pending.path()).and_then(|model| model.sorted_graph());
     let read = read.map_err(|error| format!("what was written cannot be read: {error}"))?;
     verify_written(original, &read, options, budget)
         .map(drop)
