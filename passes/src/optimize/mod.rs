@@ -415,7 +415,8 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
 /// Deterministic: the same input and options give the same graph.
 ///
 /// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
-/// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
+/// both execution orders, is within the budget. A graph that fits as it is comes back as it is,
+/// but for nodes that the runtime takes apart.
 pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
     let mut row = optimize_each(input, options, &[options.budget])?;
     row.pop().expect("one result for one budget")
