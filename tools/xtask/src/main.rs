@@ -1,7 +1,9 @@
 //! `cargo xtask NAME`: what CI runs, and what needs ONNX Runtime.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod corpus;
 mod dependencies;
+mod structure;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ cargo xtask dependencies   checks licences, sources and reasons (deny.toml) of w
                            ci does, without a network
 cargo xtask deny           checks that, and known flaws, by cargo-deny (installed where it is missing). The list
                            of flaws comes from the network
+cargo xtask structure      counts circles of imports, uses of rooms that are not allowed, names used twice, and what is
+                           known of ONNX Runtime where it should not be; fails where there is more than allowed
 cargo xtask setup          only makes .venv with ONNX Runtime, for the Python tools
 cargo xtask truth [DIR] [NAME...]
                            rewrites the graphs in DIR (testdata/models), runs them before and after,
@@ -34,6 +38,9 @@ cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --cert
 cargo xtask ablation DIR [OPTION...]
                            plans the networks of MONeT's Figure 4 that are in DIR with no variants, with each
                            group of them, and with all
+cargo xtask corpus --save FILE | --against FILE [--models DIR]...
+                           plans testdata's graphs, and those in DIR, for three budgets in both runtime settings, and
+                           keeps in FILE, or compares with it, what was written: for changes that must change nothing
 cargo xtask fuzz [OPTION...]
                            tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
                            in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
@@ -50,6 +57,7 @@ fn main() -> ExitCode {
         Some("ci") => ci(),
         Some("dependencies") => check_dependencies(),
         Some("deny") => deny(),
+        Some("structure") => check_structure(),
         Some("setup") => setup(),
         Some("truth") => truth(&arguments[1..]),
         Some("quality") => quality(&arguments[1..]),
@@ -57,6 +65,7 @@ fn main() -> ExitCode {
         Some("published") => planned_in("published_table.py", &arguments[1..]),
         Some("highs") => highs(&arguments[1..]),
         Some("ablation") => ablation(&arguments[1..]),
+        Some("corpus") => compared(&arguments[1..]),
         Some("fuzz") => fuzz(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -104,6 +113,18 @@ fn built_with_highs() -> Result<(), Failed> {
     build()
 }
 
+fn compared(arguments: &[String]) -> Result<(), Failed> {
+    let usage = || Failed("expected --save FILE or --against FILE, then --models DIR".to_owned());
+    let request = corpus::Request::parse(arguments).ok_or_else(usage)?;
+    release(&["ckpt-opt"])?;
+    let binary = target().join("release/ckpt-opt");
+    match corpus::run(&request, &binary, root()) {
+        Ok(0) => Ok(()),
+        Ok(differing) => Err(Failed(format!("{differing} rows differ"))),
+        Err(what) => Err(Failed(what)),
+    }
+}
+
 /// In a build that is fast and checks arithmetic.
 fn fuzz(arguments: &[String]) -> Result<(), Failed> {
     let program = [
@@ -140,6 +161,7 @@ fn figures(arguments: &[String]) -> Result<(), Failed> {
 fn ci() -> Result<(), Failed> {
     install_components()?;
     check_dependencies()?;
+    check_structure()?;
     setup()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&[
@@ -203,6 +225,18 @@ fn check_dependencies() -> Result<(), Failed> {
     match dependencies::problems(&metadata, &rules).join("\n") {
         problems if problems.is_empty() => Ok(()),
         problems => Err(Failed(format!("dependencies:\n{problems}"))),
+    }
+}
+
+fn check_structure() -> Result<(), Failed> {
+    let counts = structure::counted(root()).map_err(Failed)?;
+    let problems: Vec<String> = counts
+        .iter()
+        .filter_map(structure::Count::problem)
+        .collect();
+    match problems.join("; ") {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Failed(problems)),
     }
 }
 
