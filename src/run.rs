@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ckpt_passes::analysis::cost::{Device, Overrides};
-use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
@@ -16,6 +15,7 @@ use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, measure, optimize, stale, verify_written,
 };
 use ckpt_passes::program::{Solver, Solving};
+use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use ckpt_passes::verify::{Correspondence, Role};

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use ckpt_passes::analysis::shapes::runtime_shapes;
 use ckpt_passes::graph::{
     Attribute, AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorId,
     TensorKind,
 };
 use ckpt_passes::operators::{Provider, aliases, in_place, workspace};
 use ckpt_passes::pass::Pass as _;
+use ckpt_passes::runtime::shapes::runtime_shapes;
 use ckpt_passes::transform::infer_shapes::InferShapes;
 use serde_json::Value;
 

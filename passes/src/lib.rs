@@ -12,6 +12,7 @@ mod parallel;
 pub mod pass;
 pub mod plan;
 pub mod program;
+pub mod runtime;
 pub mod search;
 pub mod strategy;
 #[cfg(any(test, feature = "testing"))]

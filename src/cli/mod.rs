@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::time::Instant;
 
-use ckpt_passes::analysis::settings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
 use ckpt_passes::optimize::BudgetRequest;
+use ckpt_passes::runtime::settings;
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use ckpt_passes::analysis::cost::{Cost, NodeOverride, Overrides, measured_as};
-use ckpt_passes::analysis::liveness::Liveness;
-use ckpt_passes::analysis::order::ExecutionOrder;
 use ckpt_passes::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId};
 use ckpt_passes::operators::Provider;
+use ckpt_passes::runtime::liveness::Liveness;
+use ckpt_passes::runtime::order::ExecutionOrder;
 use serde::Deserialize;
 use thiserror::Error;
 

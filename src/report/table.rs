@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use ckpt_passes::analysis::executions::Level;
-use ckpt_passes::analysis::order::ExecutionOrder;
-use ckpt_passes::analysis::settings::RuntimeSettings;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::Summary;
+use ckpt_passes::runtime::executions::Level;
+use ckpt_passes::runtime::order::ExecutionOrder;
+use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use super::{Outcome, peak_and_holders};
 

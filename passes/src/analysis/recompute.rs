@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::cost::{Cost, Overrides};
-use super::rounding::Rounding;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};
+use crate::runtime::rounding::Rounding;
 use crate::verify;
 
 /// How each node is recomputed, and which tensors only their original may supply.

@@ -10,10 +10,10 @@ use super::need::{beside_steps, simulated};
 use super::{Chosen, Optimized, Options};
 use crate::analysis::algorithms::{Timed, timed};
 use crate::analysis::cost::costs;
-use crate::analysis::liveness::TENSOR;
 use crate::bytes::Bytes;
 use crate::graph::{AttributeValue, Graph, NodeId};
 use crate::operators::algorithms::Direction;
+use crate::runtime::liveness::TENSOR;
 use crate::transform::insert_mirrors::{original_name, readable_name};
 
 /// The attribute: `backward-data=fft,backward-filter=gemm`. Names that begin so are accepted on every operator.

@@ -12,13 +12,13 @@ use super::form::Choices;
 use super::original::Original;
 use super::pipeline::Pipeline;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
-use crate::analysis::liveness::Liveness;
-use crate::analysis::order::ExecutionOrder;
-use crate::analysis::rounding::Rounding;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
 use crate::parallel;
+use crate::runtime::liveness::Liveness;
+use crate::runtime::order::ExecutionOrder;
+use crate::runtime::rounding::Rounding;
 use crate::strategy::Strategy;
 
 type Row = Result<Vec<Found>, OptimizeError>;
@@ -333,8 +333,8 @@ fn free_peak(original: &Original<'_>, options: &Options) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::settings::RuntimeSettings;
     use crate::optimize::optimize;
+    use crate::runtime::settings::RuntimeSettings;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
 

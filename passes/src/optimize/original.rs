@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use super::need::{describe, in_default_order};
 use super::{Options, Peak};
 use crate::analysis::cost::{Cost, costs, time_of_all};
-use crate::analysis::liveness::Liveness;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
+use crate::runtime::liveness::Liveness;
 use crate::search::first_orders;
 
 pub(super) struct Original<'g> {

@@ -7,11 +7,11 @@
 //! behind it. The best of all combinations, by the exact simulation, is taken.
 
 use crate::analysis::cost::Cost;
-use crate::analysis::liveness;
-use crate::analysis::order::{ExecutionOrder, execution_order};
-use crate::analysis::skeleton::Skeleton;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
+use crate::runtime::liveness;
+use crate::runtime::order::{ExecutionOrder, execution_order};
+use crate::runtime::skeleton::Skeleton;
 
 use super::postpone::postpone;
 

@@ -4,8 +4,8 @@
 //! The node at the peak, with what only feeds it and what already waits for it, forms a *block*.
 //! Blocks are moved to later places, by exact simulation, as long as the peak falls.
 
-use crate::analysis::liveness;
-use crate::analysis::skeleton::Skeleton;
+use crate::runtime::liveness;
+use crate::runtime::skeleton::Skeleton;
 
 /// How many visits of nodes the simulations may take: about a second.
 const WORK: usize = 20_000_000;

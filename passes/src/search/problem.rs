@@ -381,7 +381,7 @@ impl<'g> Builder<'g> {
             values: self.values,
             aliases_of: self.aliases_of,
             sites: Vec::new(),
-            fixed: crate::analysis::liveness::fixed_bytes(self.graph),
+            fixed: crate::runtime::liveness::fixed_bytes(self.graph),
             watch: Arc::default(),
         }
     }

@@ -41,13 +41,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
-use crate::analysis::liveness::{Liveness, TENSOR};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Solving;
+use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{Alternatives, Effort, Search};
 use crate::transform::insert_mirrors::InsertMirrors;
 use crate::transform::release_unread::ReleaseUnread;

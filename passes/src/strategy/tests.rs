@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::analysis::cost::NodeOverride;
-use crate::analysis::order::ExecutionOrder;
 use crate::analysis::sequences::sequences;
 use crate::graph::TensorKind;
 use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_each};
 use crate::program::Solving;
+use crate::runtime::order::ExecutionOrder;
 use crate::search::first_orders;
 use crate::testing::{SplitMix64, UniformChain, brute_force, random_training_graph};
 use crate::watch::Watch;
@@ -21,7 +21,7 @@ pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         variants: Default::default(),
         allowed: Default::default(),
         strategy,
-        settings: crate::analysis::settings::RuntimeSettings::LEAN,
+        settings: crate::runtime::settings::RuntimeSettings::LEAN,
         effort: Effort {
             seed: 1,
             evaluations: 2_000,

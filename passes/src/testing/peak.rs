@@ -110,7 +110,7 @@ mod tests {
     use super::super::random_training_graph;
     use super::*;
     use crate::analysis::cost::Nanos;
-    use crate::analysis::liveness::Liveness;
+    use crate::runtime::liveness::Liveness;
 
     fn workspaces(graph: &Graph, bytes: impl Fn(u64) -> u64) -> Vec<Cost> {
         let cost = |n| Cost {

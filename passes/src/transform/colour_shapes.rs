@@ -17,15 +17,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use crate::analysis::allocation;
 use crate::analysis::cost::Cost;
-use crate::analysis::order::{ExecutionOrder, execution_order};
-use crate::analysis::shapes::runtime_shapes;
-use crate::analysis::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::graph::{Dimension, Graph, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 use crate::pass::{Changed, Pass};
+use crate::runtime::allocation;
+use crate::runtime::order::{ExecutionOrder, execution_order};
+use crate::runtime::shapes::runtime_shapes;
+use crate::runtime::skeleton::Skeleton;
 
 /// What the names begin with.
 pub const PREFIX: &str = "memory_";
@@ -181,8 +181,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::analysis::executions::Executions;
-    use crate::analysis::settings::RuntimeSettings;
+    use crate::runtime::executions::Executions;
+    use crate::runtime::settings::RuntimeSettings;
     use crate::transform::infer_shapes::InferShapes;
 
     /// n = 1024: every tensor takes 4 KiB.

@@ -20,11 +20,11 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::analysis::cost::Cost;
-use crate::analysis::liveness;
-use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
+use crate::runtime::liveness;
+use crate::runtime::settings::RuntimeSettings;
 
 use choice::{Choice, Planned};
 use placement::{Barrier, Placement};

@@ -15,8 +15,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
-use crate::analysis::rounding::Rounding;
-use crate::analysis::shapes::Inference;
 use crate::bytes::Bytes;
 use crate::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
@@ -24,6 +22,8 @@ use crate::graph::{
 };
 use crate::operators::{self, Provider, RuntimeShape};
 use crate::pass::{Changed, Pass};
+use crate::runtime::rounding::Rounding;
+use crate::runtime::shapes::Inference;
 
 /// What the names of hidden dimensions begin with.
 pub const PREFIX: &str = "hidden_";
@@ -420,9 +420,9 @@ mod tests {
 
     use super::*;
     use crate::analysis::cost::Cost;
-    use crate::analysis::executions::Executions;
-    use crate::analysis::settings::RuntimeSettings;
     use crate::graph::text::diff;
+    use crate::runtime::executions::Executions;
+    use crate::runtime::settings::RuntimeSettings;
     use crate::transform::colour_shapes::ColourShapes;
     use crate::transform::infer_shapes::InferShapes;
     use crate::verify::equivalence;

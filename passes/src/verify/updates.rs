@@ -16,7 +16,7 @@ use crate::graph::{Graph, NodeId, TensorId};
 /// share a batch normalization are the usual case: their updates of the running statistics do
 /// not commute. `correspondence` is what [`super::equivalence()`] found for the two graphs; the
 /// orders are those in which the runtime runs them, such as
-/// [`crate::analysis::order`] simulates.
+/// [`crate::runtime::order`] simulates.
 pub fn updates(
     original: &Graph,
     original_order: &[NodeId],

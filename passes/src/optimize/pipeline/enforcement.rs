@@ -3,12 +3,12 @@
 use super::super::need::{Candidate, frame};
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::{Cost, costs, time_of_all};
-use crate::analysis::liveness::TENSOR;
-use crate::analysis::settings::RuntimeSettings;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::runtime::liveness::TENSOR;
+use crate::runtime::settings::RuntimeSettings;
 use crate::search::Missed;
 use crate::strategy::{Planner, Strategy, Unplanned};
 use crate::transform::enforce_order::{Conditions, Enforceable, NotEnforceable, Thinning};

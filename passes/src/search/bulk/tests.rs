@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::analysis::cost::{Cost, Nanos};
-use crate::analysis::liveness::Liveness;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
+use crate::runtime::liveness::Liveness;
 use crate::search::profile::Exponent;
 use crate::search::{Effort, Search, of_copies};
 use crate::testing::random_training_graph;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::analysis::liveness::Liveness;
 use crate::analysis::sequences::sequences;
 use crate::graph::Uses;
+use crate::runtime::liveness::Liveness;
 use crate::testing::random_training_graph;
 
 const CPU: Provider = Provider::Cpu;

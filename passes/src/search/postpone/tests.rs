@@ -1,8 +1,8 @@
 use super::*;
 use crate::analysis::cost::Cost;
-use crate::analysis::order::{ExecutionOrder, execution_order};
 use crate::graph::Graph;
 use crate::operators::Provider;
+use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::testing::random_training_graph;
 
 fn skeleton(graph: &Graph) -> Skeleton {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::analysis::cost::{Cost, Nanos};
-use crate::analysis::liveness::Liveness;
 use crate::analysis::mirrors::MARKER;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -14,6 +13,7 @@ use crate::operators::variants::{VARIANTS, Variant};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::runtime::liveness::Liveness;
 use crate::search::neighbourhood::restore;
 use crate::search::random::Random;
 use crate::search::{Alternatives, Effort, Search};

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use super::monet::{Choice, Implementation, Intermediate, Moment};
 use super::units::Units;
 use crate::analysis::cost::{Cost, costs};
-use crate::analysis::liveness::TENSOR;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::aliases;
 use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
+use crate::runtime::liveness::TENSOR;
 use crate::strategy::Task;
 use crate::transform::apply_variants::add_beside;
 

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::monet::Choice;
 use super::stages::Stages;
-use crate::analysis::liveness::TENSOR;
 use crate::analysis::recompute::only_aliases;
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Recompute};
 use crate::plan::Plan;
+use crate::runtime::liveness::TENSOR;
 use crate::strategy::segments::is_allowed;
 use crate::strategy::{ForwardPart, Task};
 

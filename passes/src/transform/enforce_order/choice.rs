@@ -6,13 +6,13 @@
 
 use std::sync::OnceLock;
 
-use crate::analysis::liveness::Needs;
-use crate::analysis::order::{ExecutionOrder, execution_order};
-use crate::analysis::settings::RuntimeSettings;
-use crate::analysis::shapes::Shapes;
-use crate::analysis::skeleton::Skeleton;
 use crate::graph::NodeId;
 use crate::parallel;
+use crate::runtime::liveness::Needs;
+use crate::runtime::order::{ExecutionOrder, execution_order};
+use crate::runtime::settings::RuntimeSettings;
+use crate::runtime::shapes::Shapes;
+use crate::runtime::skeleton::Skeleton;
 
 use super::blame::Blame;
 use super::placement::{Barrier, Chosen, Placement};

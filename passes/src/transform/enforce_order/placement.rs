@@ -1,12 +1,12 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
 use crate::analysis::cost::Cost;
-use crate::analysis::rounding::Rounding;
-use crate::analysis::settings::RuntimeSettings;
-use crate::analysis::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
-use crate::analysis::skeleton::{Lists, Share, Skeleton};
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
+use crate::runtime::rounding::Rounding;
+use crate::runtime::settings::RuntimeSettings;
+use crate::runtime::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
+use crate::runtime::skeleton::{Lists, Share, Skeleton};
 use crate::transform::colour_shapes;
 
 /// By position: is there to be a barrier before this node?

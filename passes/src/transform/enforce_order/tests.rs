@@ -1,9 +1,9 @@
 use super::*;
 use crate::analysis::cost::Nanos;
-use crate::analysis::liveness::Liveness;
-use crate::analysis::order::ExecutionOrder;
 use crate::graph::Uses;
 use crate::graph::text::diff;
+use crate::runtime::liveness::Liveness;
+use crate::runtime::order::ExecutionOrder;
 use crate::testing::random_training_graph;
 use crate::verify;
 

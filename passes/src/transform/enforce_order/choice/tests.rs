@@ -1,13 +1,13 @@
 use super::super::Conditions;
 use super::*;
 use crate::analysis::cost::{Cost, Overrides};
-use crate::analysis::executions::Executions;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::runtime::executions::Executions;
 use crate::testing::random_training_graph;
 use crate::transform::colour_shapes::ColourShapes;
 use crate::transform::insert_mirrors::InsertMirrors;

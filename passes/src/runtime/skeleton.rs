@@ -4,10 +4,10 @@
 //! to build, so that variants of one graph can be tried by the thousand.
 
 use crate::analysis::cost::Cost;
-use crate::analysis::equal::equal_nodes;
-use crate::analysis::shapes::runtime_shapes;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
+use crate::runtime::equal::equal_nodes;
+use crate::runtime::shapes::runtime_shapes;
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]

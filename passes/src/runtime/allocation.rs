@@ -351,10 +351,10 @@ impl<'s> Planner<'s> {
 #[cfg(test)]
 mod tests {
     use crate::analysis::cost::Cost;
-    use crate::analysis::executions::Executions;
-    use crate::analysis::settings::RuntimeSettings;
     use crate::graph::Graph;
     use crate::operators::Provider;
+    use crate::runtime::executions::Executions;
+    use crate::runtime::settings::RuntimeSettings;
 
     const LEAN: RuntimeSettings = RuntimeSettings::LEAN;
     const REUSE: RuntimeSettings = RuntimeSettings {

@@ -20,9 +20,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
+use crate::analysis::cost::Cost;
 use crate::graph::{Graph, TensorId};
 use crate::operators::{Fusing, Provider};
 

@@ -5,11 +5,11 @@
 //! beginning to the end.
 
 use super::allocation::{self, Allocation};
-use super::cost::Cost;
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
 use super::shapes::Shapes;
 use super::skeleton::Skeleton;
+use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::Provider;

@@ -2,12 +2,12 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
-use super::cost::Cost;
 use super::liveness::{Known, Liveness, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
 use super::shapes::{Shapes, runtime_shapes};
 use super::skeleton::Skeleton;
+use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
