@@ -10,8 +10,8 @@ use ckpt_passes::graph::{
 };
 use ckpt_passes::operators::{Provider, aliases, in_place, workspace};
 use ckpt_passes::pass::Pass as _;
+use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::shapes::runtime_shapes;
-use ckpt_passes::transform::infer_shapes::InferShapes;
 use serde_json::Value;
 
 /// What the runtime allocates for its own bookkeeping while one node runs, at most.

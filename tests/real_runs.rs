@@ -19,6 +19,7 @@ use ckpt_passes::operators::Provider;
 use ckpt_passes::optimize::{BudgetRequest, Options, measure};
 use ckpt_passes::pass::Pass as _;
 use ckpt_passes::program::Solving;
+use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::liveness::Liveness;
 use ckpt_passes::runtime::optimized::optimized_order;
 use ckpt_passes::runtime::order::ExecutionOrder;
@@ -26,7 +27,6 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::runtime::shapes::runtime_shapes;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
-use ckpt_passes::transform::infer_shapes::InferShapes;
 use serde_json::Value;
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.

@@ -7,7 +7,7 @@ use std::path::Path;
 use ckpt_opt::onnx::Model;
 use ckpt_passes::graph::{Graph, TensorId};
 use ckpt_passes::pass::{Changed, Pass as _};
-use ckpt_passes::transform::infer_shapes::InferShapes;
+use ckpt_passes::rewrite::infer_shapes::InferShapes;
 
 fn inferred(model: &str) -> Graph {
     let path = format!("testdata/models/{model}.onnx");

@@ -15,9 +15,9 @@ use ckpt_passes::operators::variants::{
 };
 use ckpt_passes::pass::Pass;
 use ckpt_passes::plan::Plan;
-use ckpt_passes::transform::apply_variants::ApplyVariants;
-use ckpt_passes::transform::infer_shapes::InferShapes;
-use ckpt_passes::transform::insert_mirrors::InsertMirrors;
+use ckpt_passes::rewrite::apply_variants::ApplyVariants;
+use ckpt_passes::rewrite::infer_shapes::InferShapes;
+use ckpt_passes::rewrite::insert_mirrors::InsertMirrors;
 use ckpt_passes::verify;
 use serde_json::Value;
 

@@ -5,6 +5,7 @@
 pub mod analysis;
 mod binomial;
 pub mod bytes;
+pub mod enforce;
 pub mod graph;
 pub mod operators;
 pub mod optimize;
@@ -12,11 +13,11 @@ mod parallel;
 pub mod pass;
 pub mod plan;
 pub mod program;
+pub mod rewrite;
 pub mod runtime;
 pub mod search;
 pub mod strategy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod transform;
 pub mod verify;
 pub mod watch;

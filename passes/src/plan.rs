@@ -1,4 +1,4 @@
-//! The decision as data: what search hands to the transforms.
+//! The decision as data: what the search hands to rewriting.
 
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -19,7 +19,7 @@ pub struct Plan {
     /// Nanoseconds that the planner believes its copies and variants to add.
     pub added: u64,
     /// Which nodes are replaced, and by what, ascending by node. The sequence has the numbers that
-    /// nodes have then (see [`crate::transform::apply_variants`]).
+    /// nodes have then (see [`crate::rewrite::apply_variants`]).
     pub variants: Vec<(NodeId, &'static Variant)>,
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason, Summary};
-use ckpt_passes::transform::infer_shapes::InferShapesError;
+use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
 pub use fault::given_up;
 pub(crate) use file::{ReportFile, replaces_none};

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::graph::NodeId;
     use crate::pass::Pass;
-    use crate::transform::infer_shapes::InferShapes;
+    use crate::rewrite::infer_shapes::InferShapes;
 
     fn graph() -> Graph {
         let text = "<ir_version: 8, opset_import: [\"\" : 17, \"com.microsoft\" : 1]>

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::graph::{Tensor, TensorKind};
     use crate::operators::variants::VARIANTS;
-    use crate::transform::apply_variants::ApplyVariants;
+    use crate::rewrite::apply_variants::ApplyVariants;
 
     /// A product of two matrices `[n, n]`, and a view of the result.
     fn graph(n: u64, element: ElementType) -> Graph {

@@ -5,7 +5,7 @@ use crate::graph::Node;
 /// The attribute that marks a mirror and numbers it. ONNX Runtime's common-subexpression
 /// elimination compares all attributes, so a marked node is never merged with its original;
 /// attributes that start with two underscores are accepted on every operator. An activation that the runtime
-/// fuses with a Gemm must not have it: see [`UnmarkFused`](crate::transform::unmark_fused::UnmarkFused).
+/// fuses with a Gemm must not have it: see [`UnmarkFused`](crate::enforce::unmark_fused::UnmarkFused).
 pub const MARKER: &str = "__recompute";
 
 /// Operators that ONNX Runtime's `GemmActivationFusion` (1.19.2) takes for an activation, without their domains.

@@ -92,7 +92,7 @@ mod tests {
     use super::super::testing::Case;
     use crate::graph::Graph;
     use crate::pass::Pass;
-    use crate::transform::infer_shapes::InferShapes;
+    use crate::rewrite::infer_shapes::InferShapes;
 
     fn max(x: &[u64], kernel: &[i64]) -> Case {
         Case::onnx("MaxPool")

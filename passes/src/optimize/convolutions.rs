@@ -13,8 +13,8 @@ use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::graph::{AttributeValue, Graph, NodeId};
 use crate::operators::algorithms::Direction;
+use crate::rewrite::insert_mirrors::{original_name, readable_name};
 use crate::runtime::liveness::TENSOR;
-use crate::transform::insert_mirrors::{original_name, readable_name};
 
 /// The attribute: `backward-data=fft,backward-filter=gemm`. Names that begin so are accepted on every operator.
 const ALGORITHM: &str = "__ckpt_conv_algo";

@@ -7,8 +7,8 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::operators::variants::{Group, Part, copy_parts};
 use crate::operators::{Provider, Recompute};
+use crate::rewrite::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
 use crate::strategy::Strategy;
-use crate::transform::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
 
 /// Says what copies of Dropouts cost, which make no random numbers.
 pub(super) fn cost_copies_of_dropouts(
@@ -99,8 +99,8 @@ mod tests {
     use crate::optimize::form::Form;
     use crate::pass::Pass;
     use crate::plan::Plan;
+    use crate::rewrite::insert_mirrors::InsertMirrors;
     use crate::strategy::tests::options;
-    use crate::transform::insert_mirrors::InsertMirrors;
 
     #[test]
     fn a_copy_of_a_dropout_costs_what_its_mirror_does() {

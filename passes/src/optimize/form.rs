@@ -7,7 +7,7 @@ use crate::analysis::recompute::Recomputation;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
 use crate::pass::Pass;
-use crate::transform::apply_variants::ApplyVariants;
+use crate::rewrite::apply_variants::ApplyVariants;
 
 /// Which nodes to replace, and by what; ascending by node.
 pub(super) type Choices = Vec<(NodeId, &'static Variant)>;

@@ -27,14 +27,14 @@ use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::Pass;
 use crate::program::Solving;
+use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale};
+use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::executions::{Level, Reserved};
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::Effort;
 use crate::strategy::Strategy;
-use crate::transform::infer_shapes::{self, InferShapes, InferShapesError, Stale};
-use crate::transform::take_apart::TakeApart;
 use crate::verify::{self, Correspondence, Violation};
 use crate::watch::Watch;
 

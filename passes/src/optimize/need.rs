@@ -4,13 +4,13 @@ use super::form::Choices;
 use super::{Execution, Options, Peak};
 use crate::analysis::cost::{Cost, costs};
 use crate::bytes::Bytes;
+use crate::enforce::colour_shapes::ColourShapes;
 use crate::graph::{Graph, TensorId};
 use crate::pass::Pass;
 use crate::runtime::executions::{Executions, Reserved};
 use crate::runtime::liveness::{Holder, Liveness};
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
-use crate::transform::colour_shapes::ColourShapes;
 
 /// A graph that runs, and the way of running it that needs most.
 #[derive(Clone)]

@@ -17,6 +17,7 @@ use super::rivals::{MOST_NODES, Rivals};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
 use crate::analysis::cost::{Cost, time_of_all};
 use crate::bytes::Bytes;
+use crate::enforce::barriers::Thinning;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::parallel;
@@ -25,7 +26,6 @@ use crate::runtime::liveness::Liveness;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
-use crate::transform::enforce_order::Thinning;
 use searches::Searches;
 
 /// A plan that adds no more than this part of the step's time stands.

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
     use crate::graph::{AttributeValue, ElementType, Node, Tensor};
     use crate::pass::Pass;
-    use crate::transform::infer_shapes::InferShapes;
+    use crate::rewrite::infer_shapes::InferShapes;
 
     /// The runtime's shape of `tensor`.
     fn shape(text: &str, tensor: &str) -> String {

@@ -6,7 +6,7 @@
 use super::problem;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::Variant;
-use crate::transform::apply_variants::add_beside;
+use crate::rewrite::apply_variants::add_beside;
 
 /// A graph with further nodes, the parts of variants. A tensor that several forms of a node write
 /// has several producers: it is no graph that could be written.

@@ -9,9 +9,9 @@ use super::alternatives::Alternatives;
 use crate::analysis::cost::Cost;
 use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
+use crate::enforce::release_unread::RELEASED_FROM;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
-use crate::transform::release_unread::RELEASED_FROM;
 use crate::watch::Watch;
 
 /// A position in the order of first computations.

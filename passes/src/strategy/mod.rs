@@ -43,14 +43,14 @@ use std::sync::Arc;
 use crate::analysis::cost::{Cost, Device, Overrides, costs};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::program::Solving;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{Alternatives, Effort, Search};
-use crate::transform::insert_mirrors::InsertMirrors;
-use crate::transform::release_unread::ReleaseUnread;
 use crate::watch::Watch;
 
 pub use family::{Family, Judged, Tagged};

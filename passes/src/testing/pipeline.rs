@@ -1,4 +1,4 @@
-//! Search, transforms and verification together, on random graphs.
+//! Search, rewriting and verification together, on random graphs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
+use crate::enforce::barriers::{Conditions, Enforceable, Thinning};
+use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::{Effort, Search, first_orders};
-use crate::transform::enforce_order::{Conditions, Enforceable, Thinning};
-use crate::transform::insert_mirrors::InsertMirrors;
-use crate::transform::release_unread::ReleaseUnread;
 use crate::verify;
 
 const CPU: Provider = Provider::Cpu;

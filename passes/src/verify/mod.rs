@@ -1,6 +1,6 @@
 //! Proof that a rewritten graph computes what the original computes.
 //!
-//! Nothing here trusts the search, the transforms, or the operator tables that they use: a mistake
+//! Nothing here trusts the search, the rewriting, or the operator tables that they use: a mistake
 //! there must show up here. What a node reads is traced back to the original by value numbering
 //! ([`equivalence()`]); whether memory that is updated in place is read at the same time is checked
 //! against execution orders ([`updates()`]). Costs do not matter here, only results.

@@ -29,22 +29,13 @@ const FORBIDDEN: [(&str, &[&str]); 5] = [
             "runtime",
             "search",
             "strategy",
-            "transform",
             "verify",
         ],
     ),
     (
         "operators",
         &[
-            "analysis",
-            "enforce",
-            "optimize",
-            "plan",
-            "rewrite",
-            "runtime",
-            "search",
-            "strategy",
-            "transform",
+            "analysis", "enforce", "optimize", "plan", "rewrite", "runtime", "search", "strategy",
             "verify",
         ],
     ),
@@ -60,14 +51,10 @@ const FORBIDDEN: [(&str, &[&str]); 5] = [
             "runtime",
             "search",
             "strategy",
-            "transform",
         ],
     ),
-    (
-        "search",
-        &["enforce", "optimize", "rewrite", "strategy", "transform"],
-    ),
-    ("strategy", &["enforce", "optimize", "rewrite", "transform"]),
+    ("search", &["enforce", "optimize", "rewrite", "strategy"]),
+    ("strategy", &["enforce", "optimize", "rewrite"]),
 ];
 
 /// One thing that is counted.

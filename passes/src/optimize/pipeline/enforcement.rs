@@ -4,18 +4,18 @@ use super::super::need::{Candidate, frame};
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::{Cost, costs, time_of_all};
 use crate::bytes::Bytes;
+use crate::enforce::barriers::{Conditions, Enforceable, NotEnforceable, Thinning};
+use crate::enforce::keep_apart::KeepApart;
+use crate::enforce::release_unread::ReleaseUnread;
+use crate::enforce::unmark_fused::UnmarkFused;
 use crate::graph::{Graph, NodeId};
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::TENSOR;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::Missed;
 use crate::strategy::{Planner, Strategy, Unplanned};
-use crate::transform::enforce_order::{Conditions, Enforceable, NotEnforceable, Thinning};
-use crate::transform::insert_mirrors::InsertMirrors;
-use crate::transform::keep_apart::KeepApart;
-use crate::transform::release_unread::ReleaseUnread;
-use crate::transform::unmark_fused::UnmarkFused;
 
 /// How often the search is asked, each time for less, because the runtime's order needs more than the plan's.
 const ATTEMPTS: usize = 6;

@@ -3,11 +3,11 @@
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
+use crate::enforce::barriers::Enforceable;
+use crate::enforce::colour_shapes::COLOURED_FROM;
+use crate::enforce::hide_sizes::HideSizes;
 use crate::graph::Graph;
 use crate::pass::Pass;
-use crate::transform::colour_shapes::COLOURED_FROM;
-use crate::transform::enforce_order::Enforceable;
-use crate::transform::hide_sizes::HideSizes;
 
 /// Hiding sizes may take this part of a step.
 const HIDING: u64 = 200;

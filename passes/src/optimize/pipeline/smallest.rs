@@ -6,9 +6,9 @@ use super::super::rivals::Rivals;
 use super::enforcement::{CORRECTIONS, Goal};
 use super::{Pipeline, hair};
 use crate::bytes::Bytes;
+use crate::enforce::barriers::Thinning;
 use crate::plan::Plan;
 use crate::strategy::{Planner, Unplanned};
-use crate::transform::enforce_order::Thinning;
 
 /// How often a smaller budget than what is reached is tried for the smallest peak.
 const SMALLER: usize = 5;

@@ -1,12 +1,12 @@
 use super::enforcement::Goal;
 use super::*;
 use crate::analysis::cost::costs;
+use crate::enforce::barriers::Enforceable;
 use crate::optimize::need::in_default_order;
 use crate::pass::Pass;
+use crate::rewrite::infer_shapes::InferShapes;
 use crate::strategy::tests::options;
 use crate::testing::random_training_graph;
-use crate::transform::enforce_order::Enforceable;
-use crate::transform::infer_shapes::InferShapes;
 
 #[test]
 fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {

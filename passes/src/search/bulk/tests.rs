@@ -7,11 +7,11 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
 use crate::search::profile::Exponent;
 use crate::search::{Effort, Search, of_copies};
 use crate::testing::random_training_graph;
-use crate::transform::insert_mirrors::InsertMirrors;
 
 const CPU: Provider = Provider::Cpu;
 

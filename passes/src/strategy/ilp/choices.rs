@@ -13,9 +13,9 @@ use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::aliases;
 use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
+use crate::rewrite::apply_variants::add_beside;
 use crate::runtime::liveness::TENSOR;
 use crate::strategy::Task;
-use crate::transform::apply_variants::add_beside;
 
 /// So many nodes have a choice at most: those that read most.
 const MOST_CHOICES: usize = 60;
@@ -335,8 +335,8 @@ fn names(node: &Node) -> Vec<(TensorId, TensorId)> {
 mod tests {
     use super::*;
     use crate::pass::Pass;
+    use crate::rewrite::infer_shapes::InferShapes;
     use crate::strategy::tests::with_task;
-    use crate::transform::infer_shapes::InferShapes;
 
     const CONVOLUTIONS: &str = "<ir_version: 8, opset_import: [\"\" : 17, \"com.microsoft\" : 1]>
         g (float[8,16,64,64] t0, float[64,16,3,3] w1, float[16,64,3,3] w2, float[8,16,64,64] d2)

@@ -23,7 +23,7 @@ use crate::graph::NodeId;
 use crate::operators::variants::{Group, Variant};
 use crate::plan::Plan;
 use crate::program::{Answer, Column, Limits, Program, Solver};
-use crate::transform::apply_variants::ApplyVariants;
+use crate::rewrite::apply_variants::ApplyVariants;
 use checkmate::Checkmate;
 use monet::Monet;
 use stages::{Keep, Stages};

@@ -420,11 +420,11 @@ mod tests {
 
     use super::*;
     use crate::analysis::cost::Cost;
+    use crate::enforce::colour_shapes::ColourShapes;
     use crate::graph::text::diff;
+    use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::executions::Executions;
     use crate::runtime::settings::RuntimeSettings;
-    use crate::transform::colour_shapes::ColourShapes;
-    use crate::transform::infer_shapes::InferShapes;
     use crate::verify::equivalence;
 
     /// Matrices of 4 KiB.

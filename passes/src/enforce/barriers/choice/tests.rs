@@ -3,15 +3,15 @@ use super::*;
 use crate::analysis::cost::{Cost, Overrides};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::enforce::colour_shapes::ColourShapes;
+use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::executions::Executions;
 use crate::testing::random_training_graph;
-use crate::transform::colour_shapes::ColourShapes;
-use crate::transform::insert_mirrors::InsertMirrors;
-use crate::transform::release_unread::ReleaseUnread;
 
 const CPU: Provider = Provider::Cpu;
 

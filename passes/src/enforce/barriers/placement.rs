@@ -1,13 +1,13 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
 use crate::analysis::cost::Cost;
+use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::skeleton::{Lists, Share, Skeleton};
-use crate::transform::colour_shapes;
 
 /// By position: is there to be a barrier before this node?
 pub(super) type Chosen = Vec<bool>;

@@ -181,9 +181,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::executions::Executions;
     use crate::runtime::settings::RuntimeSettings;
-    use crate::transform::infer_shapes::InferShapes;
 
     /// n = 1024: every tensor takes 4 KiB.
     const TEXT: &str = "g (float[n] x, int64[1] to) => (float[n] y)

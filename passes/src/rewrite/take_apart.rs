@@ -137,7 +137,7 @@ fn is_needed(function: &Function, node: &Node, position: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transform::infer_shapes::InferShapes;
+    use crate::rewrite::infer_shapes::InferShapes;
     use crate::verify;
 
     fn graph(outputs: &str) -> Graph {

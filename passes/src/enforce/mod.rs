@@ -1,0 +1,9 @@
+//! What makes ONNX Runtime obey a plan: it runs nodes in orders of its own, merges what computes the same, hands memory on
+//! and keeps it, and none of that can be switched off for one graph.
+
+pub mod barriers;
+pub mod colour_shapes;
+pub mod hide_sizes;
+pub mod keep_apart;
+pub mod release_unread;
+pub mod unmark_fused;
