@@ -193,8 +193,14 @@ pub fn rewrite(
     };
     let report_file = file("--report", &arguments.report)?;
     let session_file = file("--session-options", &arguments.session_options)?;
-    if let (Some(report), Some(session)) = (&report_file, &session_file) {
-        report.differs_from(session)?;
+    let plot_file = file("--plot", &arguments.plot)?;
+    let files = [&report_file, &session_file, &plot_file];
+    for (i, one) in files.iter().enumerate() {
+        for other in &files[i + 1..] {
+            if let (Some(one), Some(other)) = (one, other) {
+                one.differs_from(other)?;
+            }
+        }
     }
     let original = graph(&model, profile.as_ref(), &options)?;
     warn(&model, &original, &options, profile.as_ref(), messages);
@@ -275,6 +281,9 @@ pub fn rewrite(
     }
     if let Some(file) = report_file {
         file.write(&outcome.full_json())?;
+    }
+    if let Some(file) = plot_file {
+        file.write(&outcome.plot())?;
     }
     // At last, so that where anything fails there is no file.
     if let Some(pending) = pending {

@@ -325,7 +325,7 @@ fn reports_go_to_pipes_too() {
 #[test]
 fn without_its_report_no_file_is_written() {
     let folder = Folder::new();
-    for option in ["--report", "--session-options"] {
+    for option in ["--report", "--session-options", "--plot"] {
         let output = folder.output(SMALL.into_iter().chain([option, "/dev/full"]));
         assert_eq!(output.status.code(), Some(1), "{option}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -354,6 +354,17 @@ fn the_session_that_the_budget_holds_for_is_in_a_file_and_in_the_model() {
 }
 
 #[test]
+fn memory_over_one_step_is_drawn_before_and_after() {
+    let folder = Folder::new();
+    let arguments = ["--dry-run", "--plot", "step.svg"];
+    folder.output(SMALL.into_iter().chain(arguments));
+    let plot = fs::read_to_string(folder.path("step.svg")).expect("a plot");
+    for name in ["before, peak ", "after, peak ", "budget, "] {
+        assert!(plot.contains(name), "{plot}");
+    }
+}
+
+#[test]
 fn reports_do_not_replace_the_model() {
     let folder = Folder::new();
     for name in ["in.onnx", "./out.onnx"] {
@@ -373,7 +384,7 @@ fn reports_and_plots_do_not_replace_what_is_read() {
     let folder = Folder::new();
     let costs = r#"{"nodes": {}}"#;
     fs::write(folder.path("costs.json"), costs).unwrap();
-    for option in ["--report", "--session-options"] {
+    for option in ["--report", "--session-options", "--plot"] {
         let arguments = ["--costs", "costs.json", option, "costs.json"];
         let output = folder.output(SMALL.into_iter().chain(arguments));
         assert_eq!(output.status.code(), Some(1), "{option}");
@@ -398,14 +409,18 @@ fn reports_and_plots_do_not_replace_what_is_read() {
 #[test]
 fn reports_do_not_replace_each_other() {
     let folder = Folder::new();
-    let both = ["--report", "r.json", "--session-options", "./r.json"];
-    let output = folder.output(SMALL.into_iter().chain(both));
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.contains("--report and --session-options name one file"),
-        "{said}"
-    );
+    for (one, other) in [
+        ("--report", "--session-options"),
+        ("--report", "--plot"),
+        ("--session-options", "--plot"),
+    ] {
+        let both = [one, "r.json", other, "./r.json"];
+        let output = folder.output(SMALL.into_iter().chain(both));
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = format!("{one} and {other} name one file");
+        assert!(said.contains(&expected), "{said}");
+    }
     assert_eq!(folder.files(), ["in.onnx"]);
 }
 

@@ -140,6 +140,9 @@ pub struct Rewrite {
     /// too), and the predicted peaks, as JSON. OUT has the same in its metadata.
     #[arg(long, value_name = "FILE")]
     pub session_options: Option<PathBuf>,
+    /// Draw what each moment of a step needs, before and after, as an SVG file.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub json: bool,

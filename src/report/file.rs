@@ -10,6 +10,7 @@ use crate::run::{Failure, Source};
 /// Where a report shall be written.
 #[derive(Debug)]
 pub(crate) struct ReportFile {
+    option: &'static str,
     /// As the user called it.
     path: PathBuf,
     place: Place,
@@ -44,6 +45,7 @@ impl ReportFile {
             replaces_none(option, destination, sources)?;
         }
         Ok(ReportFile {
+            option,
             path: path.to_owned(),
             place,
         })
@@ -63,8 +65,8 @@ impl ReportFile {
         match (&self.place, &other.place) {
             (Place::File(a), Place::File(b)) if a.is_same(b) => Err(Failure::SameFile {
                 path: self.path.clone(),
-                one: "--report",
-                other: "--session-options".to_owned(),
+                one: self.option,
+                other: other.option.to_owned(),
             }),
             _ => Ok(()),
         }

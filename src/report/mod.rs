@@ -1,5 +1,6 @@
 //! What was done, for people and for programs.
 
+mod course;
 mod fault;
 mod file;
 mod json;
@@ -56,6 +57,11 @@ impl Outcome<'_> {
     /// The result as one JSON object on one line.
     pub fn json(&self) -> String {
         json::json(self)
+    }
+
+    /// Memory over one step, before and after, as an SVG image.
+    pub fn plot(&self) -> String {
+        course::svg(&self.optimized.summary)
     }
 
     /// The same object, with the recomputed nodes and what holds the peaks.

@@ -16,7 +16,8 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 300.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 60.0;
-const TICKS: u32 = 5;
+/// Lines of the grid each way, about.
+const TICKS: f64 = 6.0;
 
 /// Colours that colour-blind readers tell apart (Okabe and Ito, 2008); dashes tell apart curves
 /// that share one.
@@ -24,6 +25,24 @@ const COLOURS: [&str; 7] = [
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7",
 ];
 const DASHES: [&str; 3] = ["", "6 3", "2 3"];
+
+/// Curves of more points are drawn without a dot at each.
+const DOTTED: usize = 40;
+
+/// Points that rise and fall at once instead of by slopes: each value holds up to the next one's x.
+pub fn as_steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut steps: Vec<(f64, f64)> = Vec::new();
+    for &(x, y) in points {
+        let before = steps.last().map(|&(_, before)| before);
+        steps.extend(
+            before
+                .filter(|&before| before != y)
+                .map(|before| (x, before)),
+        );
+        steps.push((x, y));
+    }
+    steps
+}
 
 /// The image; the y axis begins at 0.
 pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
@@ -49,20 +68,26 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
          fill=\"white\"/>\n"
     );
-    for tick in 0..=TICKS {
-        let part = f64::from(tick) / f64::from(TICKS);
-        let (x, y) = place(low + part * width, part * top);
-        let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    for at in ticks(low, low + width) {
+        let (x, _) = place(at, 0.0);
         let _ = writeln!(
             text,
-            "<path d=\"M{LEFT} {y:.1}H{right}M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
              <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            bottom + 18.0,
+            shown(at),
+        );
+    }
+    for at in ticks(0.0, top) {
+        let (_, y) = place(low, at);
+        let _ = writeln!(
+            text,
+            "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 6.0,
             y + 4.0,
-            shown(part * top),
-            bottom + 18.0,
-            shown(low + part * width),
+            shown(at),
         );
     }
     for (i, curve) in curves.iter().enumerate() {
@@ -79,7 +104,8 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
              stroke-dasharray=\"{dash}\"/>",
             line.join(" ")
         );
-        for (x, y) in places {
+        let dots = places.iter().filter(|_| places.len() <= DOTTED);
+        for (x, y) in dots {
             let _ = writeln!(
                 text,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
@@ -108,14 +134,25 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
     text
 }
 
-/// Three digits that tell something.
-fn shown(value: f64) -> String {
-    let decimals = match value.abs() {
-        large if large >= 100.0 => 0,
-        middle if middle >= 10.0 => 1,
-        _ => 2,
+/// Round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let least = (high - low) / TICKS;
+    let power = 10f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+    let step = steps.into_iter().find(|&step| step >= least * 0.999);
+    let Some(step) = step.filter(|step| step.is_normal()) else {
+        return Vec::new();
     };
-    format!("{value:.decimals$}")
+    let (first, last) = ((low / step - 0.001).ceil(), (high / step + 0.001).floor());
+    let count = (last - first) as usize;
+    (0..=count).map(|i| (first + i as f64) * step).collect()
+}
+
+/// Without digits that tell nothing.
+fn shown(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
 }
 
 fn escaped(text: &str) -> String {
@@ -141,6 +178,23 @@ mod tests {
             "{image}"
         );
         assert!(image.contains("a&lt;b"));
+    }
+
+    #[test]
+    fn the_grid_has_round_numbers() {
+        assert_eq!(
+            ticks(0.0, 120.0),
+            [0.0, 20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
+        );
+        let some: Vec<String> = ticks(0.31, 1.9).into_iter().map(shown).collect();
+        assert_eq!(some, ["0.5", "1", "1.5"]);
+        assert!(ticks(3.0, 3.0).is_empty());
+    }
+
+    #[test]
+    fn a_value_holds_up_to_the_next() {
+        let steps = as_steps(&[(0.0, 1.0), (1.0, 4.0), (2.0, 4.0)]);
+        assert_eq!(steps, [(0.0, 1.0), (1.0, 1.0), (1.0, 4.0), (2.0, 4.0)]);
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub struct Peak {
     pub node: String,
     /// What is live besides what the caller owns, by name, largest first.
     pub holders: Vec<(String, Bytes)>,
+    /// What each step of that order needs, everything included, and the nanoseconds that it takes by the cost model.
+    pub steps: Vec<(u64, Bytes)>,
 }
 
 /// What a graph needs in one way of running it.
@@ -334,13 +336,14 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     let peak = |wanted: ExecutionOrder| {
         let mut found = all.iter().filter(|(order, _)| *order == wanted);
         let (_, liveness) = found.next()?;
-        Some(describe(&graph, liveness, options.reserve))
+        Some(describe(&graph, &costs, liveness, options.reserve))
     };
     let nothing = || Peak {
         bytes: options.reserve,
         step: 0,
         node: String::new(),
         holders: Vec::new(),
+        steps: Vec::new(),
     };
     Ok(Measured {
         fixed: fixed_bytes(&graph) + options.reserve,

@@ -104,7 +104,7 @@ impl Candidate {
 
     /// That need in detail.
     pub(super) fn peak(&self, reserve: Bytes) -> Peak {
-        describe(&self.graph, &self.worst, reserve)
+        describe(&self.graph, &self.costs, &self.worst, reserve)
     }
 }
 
@@ -137,13 +137,18 @@ pub(super) fn reserved_in_default_order(
     all.first().copied().unwrap_or_default()
 }
 
-/// The need of one order in detail.
-pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Peak {
+/// The need of one order in detail; `costs` by node id.
+pub(super) fn describe(graph: &Graph, costs: &[Cost], liveness: &Liveness, reserve: Bytes) -> Peak {
     let named = |holder: &Holder| match *holder {
         Holder::Tensor(id, size) => (graph.tensor(id).name.clone(), size),
         Holder::Pattern(size) => ("the memory pattern".to_owned(), size),
         Holder::Workspace(id, size) => (format!("workspace of {}", graph.node(id).name), size),
     };
+    let always = beside_steps(graph, liveness) + reserve;
+    let times = liveness.order.iter().map(|id| costs[id.index()].time.0);
+    let steps = times
+        .zip(liveness.needs())
+        .map(|(time, bytes)| (time, bytes + always));
     Peak {
         bytes: need(graph, liveness) + reserve,
         step: liveness.step,
@@ -151,6 +156,7 @@ pub(super) fn describe(graph: &Graph, liveness: &Liveness, reserve: Bytes) -> Pe
             .peak_node()
             .map_or_else(String::new, |id| graph.node(id).name.clone()),
         holders: liveness.holders.iter().map(named).collect(),
+        steps: steps.collect(),
     }
 }
 

@@ -57,7 +57,7 @@ impl<'g> Original<'g> {
 
     /// What it needs in DEFAULT order, unoptimized, in detail.
     pub(super) fn peak(&self, reserve: Bytes) -> Peak {
-        describe(self.graph, &self.liveness, reserve)
+        describe(self.graph, &self.costs, &self.liveness, reserve)
     }
 
     /// Has the node to run before or after another though nothing passes between them? It must stay what it is then.

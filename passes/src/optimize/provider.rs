@@ -132,7 +132,7 @@ impl<'g> Reference<'g> {
         } = &self.options;
         let costs = costs(self.graph, device, overrides);
         if let Some((_, run)) = simulated(self.graph, &costs, &self.options).first() {
-            summary.before = describe(self.graph, run, self.options.reserve);
+            summary.before = describe(self.graph, &costs, run, self.options.reserve);
         }
         summary.reserved_before = reserved_in_default_order(self.graph, &costs, &self.options);
         found

@@ -129,9 +129,13 @@ impl Liveness {
 
     /// The most that any step needs, with the runtime's objects for tensors ([`TENSOR`]).
     pub fn peak_with_objects(&self) -> Bytes {
+        self.needs().max().unwrap_or(self.fixed)
+    }
+
+    /// What each step needs, with those objects.
+    pub fn needs(&self) -> impl Iterator<Item = Bytes> {
         let steps = self.profile.iter().zip(&self.objects);
-        let needs = steps.map(|(&bytes, &objects)| bytes + Bytes(TENSOR.0.saturating_mul(objects)));
-        needs.max().unwrap_or(self.fixed)
+        steps.map(|(&bytes, &objects)| bytes + Bytes(TENSOR.0.saturating_mul(objects)))
     }
 
     /// The node that runs at the peak; `None` for an empty graph.
