@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use ckpt_passes::analysis::algorithms::{self, Product, Timed, fastest_first, timed};
-use ckpt_passes::analysis::cost::{Device, Nanos};
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::cost::Nanos;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::algorithms::{Direction, Geometry, geometry};
 use ckpt_passes::optimize::{OptimizeError, Options, with_shapes};
+use ckpt_passes::runtime::convolution_costs::timed;
+use ckpt_passes::runtime::convolutions::{Product, ProductAttributes, Timed, fastest_first};
+use ckpt_passes::runtime::device::Device;
 use serde::Serialize;
 
 use crate::cli::{ConvTable, Messages, ProfileConv};
@@ -207,7 +209,7 @@ fn convolution<'a>(
     nodes: &'a [&'a str],
     algorithms: &[Timed],
 ) -> Convolution<'a> {
-    let algorithms::Attributes {
+    let ProductAttributes {
         auto_pad,
         pads,
         strides,

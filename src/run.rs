@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ckpt_passes::analysis::cost::{Device, Overrides};
+use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
@@ -15,6 +15,7 @@ use ckpt_passes::optimize::{
     BudgetRequest, Measured, OptimizeError, Options, measure, optimize, stale, verify_written,
 };
 use ckpt_passes::program::{Solver, Solving};
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;

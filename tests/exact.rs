@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ckpt_opt::solver::Highs;
-use ckpt_passes::analysis::cost::{Cost, Device, Nanos};
 use ckpt_passes::analysis::recompute::Recomputation;
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::cost::{Cost, Nanos};
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::Group;
-use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, optimize};
+use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, REWRITING, optimize};
 use ckpt_passes::program::{Limits, Solving};
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::{Effort, Search};
 use ckpt_passes::strategy::{Strategy, Task, planner};
@@ -190,6 +191,7 @@ fn added_in(
         },
         watch: Arc::default(),
         solving: &solving,
+        rewriting: REWRITING,
     };
     let objects = Bytes(UniformChain::UNIT.0 / 20);
     let plan = planner(strategy, &task)

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ckpt_opt::solver::Highs;
-use ckpt_passes::analysis::cost::Device;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, Summary, optimize};
 use ckpt_passes::program::Solving;
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;

@@ -12,14 +12,16 @@ use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 
 use ckpt_opt::onnx::Model;
-use ckpt_passes::analysis::cost::{Cost, Device, Overrides};
+use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::cost::Cost;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::optimize::{BudgetRequest, Options, measure};
 use ckpt_passes::pass::Pass as _;
 use ckpt_passes::program::Solving;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::liveness::Liveness;
 use ckpt_passes::runtime::optimized::optimized_order;
 use ckpt_passes::runtime::order::ExecutionOrder;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use ckpt_opt::onnx::{Model, export};
-use ckpt_passes::analysis::cost::Cost;
 use ckpt_passes::analysis::recompute::Recomputation;
+use ckpt_passes::cost::Cost;
 use ckpt_passes::graph::{Graph, NodeId, Uses};
 use ckpt_passes::operators::variants::{
     APPROXIMATIONS, Approximation, Part, VARIANTS, Variant, copy_parts,

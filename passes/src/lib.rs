@@ -5,6 +5,7 @@
 pub mod analysis;
 mod binomial;
 pub mod bytes;
+pub mod cost;
 pub mod enforce;
 pub mod graph;
 pub mod operators;

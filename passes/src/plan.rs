@@ -23,6 +23,9 @@ pub struct Plan {
     pub variants: Vec<(NodeId, &'static Variant)>,
 }
 
+/// Results that a plan leaves without readers are let go of from this size on; smaller ones are not worth a node.
+pub const RELEASED_FROM: Bytes = Bytes(4096);
+
 /// One tensor that an instance reads, and the instance that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {

@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ckpt_passes::analysis::algorithms::{Attributes, Product, Table, Timed, fastest_first};
-use ckpt_passes::analysis::cost::Nanos;
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::cost::Nanos;
 use ckpt_passes::operators::algorithms::{Direction, NAMES};
+use ckpt_passes::runtime::convolutions::{
+    ConvolutionTable, Product, ProductAttributes, Timed, fastest_first,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -23,7 +25,7 @@ pub enum ConvTableError {
 }
 
 /// Reads the table at `path`, which has to be of the device called `device`.
-pub fn read(path: &Path, device: &str) -> Result<Table, ConvTableError> {
+pub fn read(path: &Path, device: &str) -> Result<ConvolutionTable, ConvTableError> {
     let text = fs::read(path).map_err(|error| ConvTableError::Read {
         path: path.to_owned(),
         error,
@@ -35,7 +37,7 @@ pub fn read(path: &Path, device: &str) -> Result<Table, ConvTableError> {
 }
 
 /// The same of a text that is in memory; an error says what is wrong in it.
-pub fn parse(text: &[u8], device: &str) -> Result<Table, String> {
+pub fn parse(text: &[u8], device: &str) -> Result<ConvolutionTable, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let mut top = Object::of(value, String::new())?;
     let name: String = top.field("device")?;
@@ -47,7 +49,7 @@ pub fn parse(text: &[u8], device: &str) -> Result<Table, String> {
     let _source: Option<String> = top.optional("source")?;
     let entries: Vec<Value> = top.field("convolutions")?;
     top.end()?;
-    let mut table = Table::new();
+    let mut table = ConvolutionTable::new();
     for (position, entry) in entries.into_iter().enumerate() {
         let place = format!("convolutions[{position}]");
         let (product, algorithms) = convolution(Object::of(entry, place.clone())?)?;
@@ -70,7 +72,7 @@ fn convolution(mut entry: Object) -> Result<(Product, Vec<Timed>), String> {
         operator: entry.field("operator")?,
         direction,
         inputs: entry.field("inputs")?,
-        attributes: Attributes {
+        attributes: ProductAttributes {
             auto_pad: attributes.optional("auto_pad")?,
             pads: attributes.optional("pads")?,
             strides: attributes.optional("strides")?,

@@ -7,9 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ckpt_passes::analysis::algorithms::Convolutions;
-use ckpt_passes::analysis::cost::{Device, Nanos};
+use ckpt_passes::cost::Nanos;
 use ckpt_passes::operators::Provider;
+use ckpt_passes::runtime::convolutions::Convolutions;
+use ckpt_passes::runtime::device::Device;
 use serde::Deserialize;
 use thiserror::Error;
 

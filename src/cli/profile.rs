@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ckpt_passes::analysis::cost::{Cost, NodeOverride, Overrides, measured_as};
+use ckpt_passes::analysis::cost::{NodeOverride, Overrides, measured_as};
+use ckpt_passes::cost::Cost;
 use ckpt_passes::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::runtime::liveness::Liveness;

@@ -1,6 +1,5 @@
 //! What a graph costs as it stands, and what may be repeated in it.
 
-pub mod algorithms;
 pub mod cost;
 pub mod mirrors;
 pub mod recompute;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::cost::{Cost, Overrides};
+use super::cost::Overrides;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};

@@ -14,13 +14,14 @@
 mod blame;
 mod choice;
 mod placement;
+mod runs;
 mod thinning;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::runtime::liveness;

@@ -17,8 +17,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 use crate::pass::{Changed, Pass};

@@ -419,7 +419,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::analysis::cost::Cost;
+    use crate::cost::Cost;
     use crate::enforce::colour_shapes::ColourShapes;
     use crate::graph::text::diff;
     use crate::rewrite::infer_shapes::InferShapes;

@@ -8,13 +8,10 @@
 
 use std::convert::Infallible;
 
-use crate::bytes::Bytes;
 use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
 use crate::operators;
 use crate::pass::{Changed, Pass};
-
-/// Smaller results are not worth a node.
-pub const RELEASED_FROM: Bytes = Bytes(4096);
+use crate::plan::RELEASED_FROM;
 
 /// **Does**: lets a Size node read every large result that nobody else reads.
 /// **Needs**: concrete shapes.

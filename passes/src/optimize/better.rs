@@ -1,10 +1,8 @@
 //! The better of two results for one budget.
 
-use super::faults;
-use super::{BudgetRequest, OptimizeError, Optimized};
+use super::faults::{self, Found};
+use super::{BudgetRequest, OptimizeError};
 use crate::bytes::Bytes;
-
-pub(super) type Found = Result<Optimized, OptimizeError>;
 
 /// Puts `other` in the place of `found` if it is better, with what both know together, and what was given up on the way
 /// to either.

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 
 use super::need::{beside_steps, simulated};
 use super::{Chosen, Optimized, Options};
-use crate::analysis::algorithms::{Timed, timed};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::graph::{AttributeValue, Graph, NodeId};
 use crate::operators::algorithms::Direction;
 use crate::rewrite::insert_mirrors::{original_name, readable_name};
+use crate::runtime::convolution_costs::timed;
+use crate::runtime::convolutions::Timed;
 use crate::runtime::liveness::TENSOR;
 
 /// The attribute: `backward-data=fft,backward-filter=gemm`. Names that begin so are accepted on every operator.
@@ -105,7 +106,7 @@ fn chosen(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::cost::Nanos;
+    use crate::cost::Nanos;
 
     /// The names of what is chosen for a convolution with room for 100 bytes, and its copy with room for 50.
     fn names(may_differ: bool) -> Vec<&'static str> {

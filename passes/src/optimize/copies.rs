@@ -1,9 +1,10 @@
 //! Copies that are made otherwise than their originals, where that is faster.
 
 use super::Options;
-use crate::analysis::cost::{Cost, Nanos, costs};
+use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::operators::variants::{Group, Part, copy_parts};
 use crate::operators::{Provider, Recompute};

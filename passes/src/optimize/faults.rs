@@ -1,8 +1,10 @@
 //! Plans that came out wrong: verification found it, and another took their place.
 
-use super::OptimizeError;
-use super::better::Found;
+use super::{OptimizeError, Optimized};
 use crate::verify::Violation;
+
+/// What became of planning, with the account of what was given up on the way.
+pub(super) type Found = Result<Optimized, OptimizeError>;
 
 /// A rewritten graph that was given up, as it could not be proved to be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
     use crate::bytes::Bytes;
     use crate::operators::variants::Group;
-    use crate::optimize::{BudgetRequest, Optimized, Options, measure, optimize, verify_written};
+    use crate::optimize::{BudgetRequest, Options, measure, optimize, verify_written};
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;

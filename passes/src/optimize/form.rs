@@ -2,8 +2,9 @@
 
 use super::Options;
 use super::copies::{cost_copies_of_dropouts, use_cheaper_copies};
-use crate::analysis::cost::{Cost, costs};
+use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
 use crate::pass::Pass;

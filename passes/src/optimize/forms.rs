@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::better::{Found, better};
+use super::better::better;
+use super::faults::Found;
 use super::faults::{self, is_unproved};
 use super::form::Choices;
 use super::original::Original;

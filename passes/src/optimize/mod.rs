@@ -18,9 +18,9 @@ use std::sync::Arc;
 pub use faults::Fault;
 use need::{describe, need, simulated};
 use original::as_listed;
+pub use pipeline::REWRITING;
 
-use crate::analysis::algorithms::{Choice, Timed};
-use crate::analysis::cost::{Device, Overrides, beside_model, costs};
+use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::algorithms::Direction;
@@ -29,6 +29,8 @@ use crate::pass::Pass;
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale};
 use crate::rewrite::take_apart::TakeApart;
+use crate::runtime::convolutions::{AlgorithmChoice, Timed};
+use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
@@ -97,7 +99,7 @@ impl Options {
 
     /// The same for a session in which convolutions are as `choice` says; what is said of nodes stands beside
     /// what the model says then.
-    fn with_choice(&self, original: &Graph, choice: Choice) -> Options {
+    fn with_choice(&self, original: &Graph, choice: AlgorithmChoice) -> Options {
         let mut options = self.clone();
         options.device.convolutions.choice = choice;
         options.beside_model(original)
@@ -172,7 +174,7 @@ pub struct Summary {
     /// The nodes that are replaced, by name, and by which variant.
     pub variants: Vec<(String, &'static str)>,
     /// How the provider has to choose algorithms for convolutions, where the device is CUDA and there are any.
-    pub convolutions: Option<Choice>,
+    pub convolutions: Option<AlgorithmChoice>,
     /// What each convolution of the rewritten graph should compute with, in its order; the nodes have it as an attribute.
     pub algorithms: Vec<Chosen>,
     /// What the strategy has to say about its plan, one sentence each.

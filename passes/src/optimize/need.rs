@@ -2,8 +2,9 @@
 
 use super::form::Choices;
 use super::{Execution, Options, Peak};
-use crate::analysis::cost::{Cost, costs};
+use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::enforce::colour_shapes::ColourShapes;
 use crate::graph::{Graph, TensorId};
 use crate::pass::Pass;

@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 
 use super::need::{describe, in_default_order};
 use super::{Options, Peak};
-use crate::analysis::cost::{Cost, costs, time_of_all};
+use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::runtime::liveness::Liveness;

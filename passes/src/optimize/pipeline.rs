@@ -8,24 +8,31 @@ mod summary;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::better::{Found, better};
-use super::faults::{Fault, is_unproved};
+use super::better::better;
+use super::faults::{Fault, Found, is_unproved};
 use super::form::{Choices, Form, apply};
 use super::need::{Candidate, frame, need};
 use super::original::Original;
 use super::rivals::{MOST_NODES, Rivals};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
-use crate::analysis::cost::{Cost, time_of_all};
+use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::enforce::barriers::Thinning;
+use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::{Group, VARIANTS, Variant};
 use crate::parallel;
+use crate::pass::Pass;
 use crate::plan::Plan;
+use crate::rewrite::apply_variants::ApplyVariants;
+use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::{Alternatives, Missed, Search};
-use crate::strategy::{Joint, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner};
+use crate::strategy::{
+    Joint, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
+};
 use searches::Searches;
 
 /// A plan that adds no more than this part of the step's time stands.
@@ -461,9 +468,25 @@ impl<'o> Pipeline<'o> {
             effort: self.options.effort,
             watch: self.options.watch.clone(),
             solving: &self.options.solving,
+            rewriting: REWRITING,
         }
     }
 }
+
+/// What strategies measure their plans by.
+pub const REWRITING: Rewriting = Rewriting {
+    with_copies: |graph, plan, recomputation| {
+        let mut graph = graph.clone();
+        let Ok(_) = (InsertMirrors {
+            plan,
+            recomputation,
+        })
+        .run(&mut graph);
+        let Ok(_) = ReleaseUnread.run(&mut graph);
+        graph
+    },
+    with_variants: |graph, choices| ApplyVariants { choices }.replace(graph),
+};
 
 /// Were running sums put into the graph before the search?
 fn has_sums(known: &Summary) -> bool {

@@ -3,15 +3,17 @@
 //! They hold for all convolutions of a session, so each choice is planned for as a device of its own. The fastest
 //! comes first, and is what the others are compared with: their convolutions are slower, which counts as added.
 
-use super::better::{Found, better};
+use super::better::better;
 use super::convolutions::name_algorithms;
+use super::faults::Found;
 use super::need::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
-use crate::analysis::algorithms::{Choice, timed};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
 use crate::graph::Graph;
 use crate::operators::Provider;
+use crate::runtime::convolution_costs::timed;
+use crate::runtime::convolutions::AlgorithmChoice;
 
 /// One result for each budget, with the provider's options where they matter.
 pub(super) fn optimize_each(
@@ -25,7 +27,8 @@ pub(super) fn optimize_each(
         forms::or_untouched(&mut row, graph, &options, budgets);
         return Ok(row);
     }
-    let [fastest, others @ ..] = Choice::ALL.map(|choice| options.with_choice(graph, choice));
+    let [fastest, others @ ..] =
+        AlgorithmChoice::ALL.map(|choice| options.with_choice(graph, choice));
     let reference = Reference::of(graph, fastest);
     let mut row = forms::optimize_each(graph, &reference.options, budgets)?;
     for found in row.iter_mut().flatten() {
@@ -142,8 +145,9 @@ impl<'g> Reference<'g> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::cost::{Device, NodeOverride};
+    use crate::analysis::cost::NodeOverride;
     use crate::bytes::Bytes;
+    use crate::runtime::device::Device;
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
 
@@ -168,7 +172,7 @@ mod tests {
             ..options(Strategy::Auto, BudgetRequest::Smallest)
         };
         assert!(has_algorithms(&graph, &options));
-        for choice in Choice::ALL {
+        for choice in AlgorithmChoice::ALL {
             let options = options.with_choice(&graph, choice);
             let cost = costs(&graph, &options.device, &options.overrides)[0];
             assert_eq!((cost.time.0, cost.workspace), (3_000, Bytes(77)));

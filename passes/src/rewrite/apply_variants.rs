@@ -2,9 +2,8 @@
 
 use std::convert::Infallible;
 
-use super::parts::nodes_of;
-use crate::analysis::cost::part_name;
-use crate::graph::{Graph, Node, NodeId, Uses};
+use crate::graph::{Graph, NodeId, Uses};
+use crate::operators::variants::nodes::make;
 use crate::operators::variants::{Part, Variant};
 use crate::pass::{Changed, Pass};
 
@@ -76,49 +75,6 @@ fn replace(graph: &mut Graph, id: NodeId, parts: &[Part]) -> Vec<NodeId> {
         }
     }
     nodes
-}
-
-/// Adds what would replace `id` beside it: the nodes, in the order in which they run, and which of
-/// them would get its number. Those that are in the graph already, as some of `known`, are
-/// not added again.
-pub(crate) fn add_beside(
-    graph: &mut Graph,
-    id: NodeId,
-    parts: &[Part],
-    known: &[NodeId],
-) -> (Vec<NodeId>, usize) {
-    let (made, heir) = make(graph, id, parts);
-    let same = |a: &Node, b: &Node| {
-        a.is(&b.domain, &b.op_type)
-            && (&a.inputs, &a.outputs, &a.attributes) == (&b.inputs, &b.outputs, &b.attributes)
-    };
-    let add = |node: Node| {
-        let found = known.iter().find(|&&known| same(graph.node(known), &node));
-        found.copied().unwrap_or_else(|| graph.add_node(node))
-    };
-    (made.into_iter().map(add).collect(), heir)
-}
-
-/// The nodes that may replace `id`, whose tensors are in the graph by then; and which of them is
-/// to get its number.
-fn make(graph: &mut Graph, id: NodeId, parts: &[Part]) -> (Vec<Node>, usize) {
-    let original = graph.node(id).clone();
-    let same = |part: &Part| original.is(part.domain, part.op_type);
-    let heir = parts.iter().rposition(same).unwrap_or(parts.len() - 1);
-    let first = original.writes().next();
-    let base = first.map_or(String::new(), |tensor| graph.tensor(tensor).name.clone());
-    let mut made = nodes_of(graph, parts, &base, |read| read, |written| written);
-    for (position, (part, node)) in parts.iter().zip(&mut made).enumerate() {
-        if same(part) {
-            node.template = original.template;
-        }
-        if position == heir {
-            node.name.clone_from(&original.name);
-        } else if let Some(tensor) = node.writes().last() {
-            node.name = part_name(&graph.tensor(tensor).name);
-        }
-    }
-    (made, heir)
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use super::parts::nodes_of;
 use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
 use crate::analysis::recompute::Recomputation;
 use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::variants::Part;
+use crate::operators::variants::nodes::nodes_of;
 use crate::operators::{self, Recompute};
 use crate::pass::{Changed, Pass};
 use crate::plan::Plan;

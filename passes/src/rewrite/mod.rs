@@ -3,5 +3,4 @@
 pub mod apply_variants;
 pub mod infer_shapes;
 pub mod insert_mirrors;
-mod parts;
 pub mod take_apart;

@@ -350,7 +350,7 @@ impl<'s> Planner<'s> {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::cost::Cost;
+    use crate::cost::Cost;
     use crate::graph::Graph;
     use crate::operators::Provider;
     use crate::runtime::executions::Executions;

@@ -9,8 +9,8 @@ use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
 use super::shapes::Shapes;
 use super::skeleton::Skeleton;
-use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::Provider;
 

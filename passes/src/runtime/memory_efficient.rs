@@ -281,7 +281,7 @@ impl<'s> Sort<'s> {
 mod tests {
     use super::super::order::{ExecutionOrder, execution_order};
     use super::*;
-    use crate::analysis::cost::Cost;
+    use crate::cost::Cost;
     use crate::graph::Graph;
     use crate::operators::Provider;
 

@@ -3,6 +3,9 @@
 
 pub(crate) mod allocation;
 pub(crate) mod arena;
+pub mod convolution_costs;
+pub mod convolutions;
+pub mod device;
 pub(crate) mod equal;
 pub mod executions;
 pub mod liveness;

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
-use crate::analysis::cost::Cost;
+use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
 use crate::operators::{Fusing, Provider};
 
@@ -535,7 +535,7 @@ impl<'s> Nodes<'s> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::cost::Cost;
+    use crate::cost::Cost;
     use crate::graph::{Graph, TensorId};
     use crate::operators::Provider;
 

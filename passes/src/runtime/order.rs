@@ -203,7 +203,7 @@ fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::cost::Cost;
+    use crate::cost::Cost;
     use crate::graph::Graph;
     use crate::operators::Provider;
 

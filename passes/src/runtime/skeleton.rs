@@ -3,7 +3,7 @@
 //! Nodes are positions in the file's order, tensors are [`TensorId`] numbers. A skeleton is cheap
 //! to build, so that variants of one graph can be tried by the thousand.
 
-use crate::analysis::cost::Cost;
+use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Fusing, Provider};
 use crate::runtime::equal::equal_nodes;

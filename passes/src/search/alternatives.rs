@@ -3,10 +3,12 @@
 //! The search decides on variants and copies together (Shah et al., MONeT, ICLR 2021). So the parts
 //! of every variant are steps of one problem, of which only those of the chosen forms are active.
 
-use super::problem;
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::Variant;
-use crate::rewrite::apply_variants::add_beside;
+use crate::operators::variants::nodes::add_beside;
+
+/// Which form of a site: 0 is the node as it is.
+pub(crate) type FormNumber = u8;
 
 /// A graph with further nodes, the parts of variants. A tensor that several forms of a node write
 /// has several producers: it is no graph that could be written.
@@ -23,11 +25,11 @@ pub struct Alternatives {
 pub(super) struct Site {
     pub(super) node: NodeId,
     /// The ways to replace it.
-    pub(super) forms: Vec<Form>,
+    pub(super) forms: Vec<SiteForm>,
 }
 
 /// One way to replace a node.
-pub(super) struct Form {
+pub(super) struct SiteForm {
     pub(super) variant: &'static Variant,
     /// In the order in which they run.
     pub(super) parts: Vec<NodeId>,
@@ -67,7 +69,7 @@ impl Alternatives {
             let site = sites.last_mut().expect("just added");
             let known: Vec<NodeId> = site.forms.iter().flat_map(|f| f.parts.clone()).collect();
             let (parts, heir) = add_beside(&mut with, node, &parts, &known);
-            site.forms.push(Form {
+            site.forms.push(SiteForm {
                 variant,
                 parts,
                 heir,
@@ -89,7 +91,7 @@ impl Alternatives {
     /// numbers here, and what is replaced by what in it. A node that is not there keeps its number.
     pub(super) fn chosen(
         &self,
-        forms: &[problem::Form],
+        forms: &[FormNumber],
     ) -> (Vec<NodeId>, Vec<(NodeId, &'static Variant)>) {
         let mut numbers: Vec<NodeId> = self.graph.node_ids().collect();
         let mut variants = Vec::new();

@@ -90,9 +90,9 @@ fn covered(
 mod tests {
     use std::collections::BTreeMap;
 
-    use crate::analysis::cost::{Cost, Nanos};
     use crate::analysis::recompute::Recomputation;
     use crate::bytes::Bytes;
+    use crate::cost::{Cost, Nanos};
     use crate::graph::{Graph, Uses};
     use crate::operators::Provider;
     use crate::search::{Effort, Search};

@@ -6,7 +6,7 @@
 //! nodes that *together* free more than they allocate: a mask that the gradient of a Clip needs, of the values
 //! behind it. The best of all combinations, by the exact simulation, is taken.
 
-use crate::analysis::cost::Cost;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::runtime::liveness;

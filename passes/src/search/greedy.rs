@@ -9,8 +9,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::alternatives::FormNumber;
 use super::moves::{Excess, Supply, Use, earlier, evict, hoist, with_siblings};
-use super::problem::{Form, Problem, SiteId, Step, ValueId};
+use super::problem::{Problem, SiteId, Step, ValueId};
 use super::state::{Copy, Move, State, spared_time};
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
@@ -49,7 +50,7 @@ enum Candidate {
     /// The node runs again there, in whichever way is best.
     Copy(Copy),
     /// The site takes that form.
-    Switch(SiteId, Form),
+    Switch(SiteId, FormNumber),
 }
 
 /// A candidate with its score and the number of accepted moves when it was scored.
@@ -184,7 +185,7 @@ impl Run {
             return;
         }
         for (form, &time) in info.times.iter().enumerate() {
-            let form = form as Form;
+            let form = form as FormNumber;
             if form != now {
                 let longer = time.saturating_sub(info.times[now as usize]);
                 let bound = Score(longer.max(1) as f64 / gain);

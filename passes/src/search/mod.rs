@@ -24,9 +24,9 @@ mod state;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::analysis::cost::Cost;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::plan::Plan;

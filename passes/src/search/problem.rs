@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::alternatives::Alternatives;
-use crate::analysis::cost::Cost;
+use super::alternatives::{Alternatives, FormNumber};
 use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
-use crate::enforce::release_unread::RELEASED_FROM;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
+use crate::plan::RELEASED_FROM;
 use crate::watch::Watch;
 
 /// A position in the order of first computations.
@@ -22,9 +22,6 @@ pub(crate) type ValueId = u32;
 
 /// A position in [`Problem::sites`].
 pub(crate) type SiteId = u32;
-
-/// Which form of a site: 0 is the node as it is.
-pub(crate) type Form = u8;
 
 /// A node that may be replaced, by its forms. A node is a step for each of its forms' parts, of
 /// which those of one form are active.
@@ -45,7 +42,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn has(self, form: Form) -> bool {
+    pub(crate) fn has(self, form: FormNumber) -> bool {
         self.forms >> form & 1 == 1
     }
 }
@@ -217,7 +214,7 @@ impl Problem {
 
     /// The problem that is left when the form of every site is decided: no sites, and only the
     /// steps that are active.
-    pub(crate) fn decided(&self, forms: &[Form]) -> Problem {
+    pub(crate) fn decided(&self, forms: &[FormNumber]) -> Problem {
         if self.sites.is_empty() {
             return self.clone();
         }
@@ -316,7 +313,7 @@ impl Problem {
 
 impl StepInfo {
     /// Is it a part of that form, or of the node's every form?
-    pub(crate) fn is_active_in(&self, form: Form) -> bool {
+    pub(crate) fn is_active_in(&self, form: FormNumber) -> bool {
         self.member.is_none_or(|member| member.has(form))
     }
 }

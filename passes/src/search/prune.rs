@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
+use super::alternatives::FormNumber;
 use super::moves::{may_merge, merge, undo_all};
-use super::problem::{Form, SiteId};
+use super::problem::SiteId;
 use super::state::{Copy, State};
 
 /// What may be done without.
@@ -12,7 +13,7 @@ enum Item {
     /// The node need not run again.
     Copy(Copy),
     /// A quicker form will do, or the node as it is.
-    Switch(SiteId, Form),
+    Switch(SiteId, FormNumber),
 }
 
 /// Removes copies and takes back variants by decreasing time while everything still fits, until its
@@ -25,7 +26,7 @@ pub(crate) fn prune(state: &mut State<'_>, limit: u64) {
     for (site, info) in state.problem.sites.iter().enumerate() {
         let now = state.form(site as SiteId);
         for (form, &time) in info.times.iter().enumerate() {
-            let form = form as Form;
+            let form = form as FormNumber;
             let saved = info.times[now as usize].checked_sub(time);
             if let Some(saved) = saved.filter(|&saved| form != now && (saved > 0 || form == 0)) {
                 items.push((Reverse(saved), Item::Switch(site as SiteId, form)));
@@ -63,9 +64,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::analysis::cost::{Cost, Nanos};
     use crate::analysis::recompute::Recomputation;
     use crate::bytes::Bytes;
+    use crate::cost::{Cost, Nanos};
     use crate::operators::Provider;
     use crate::search::problem::{Problem, Step};
     use crate::search::profile::Exponent;

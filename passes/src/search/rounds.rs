@@ -1,8 +1,8 @@
 //! The cheapest schedule within a budget: rounds of neighbourhood searches from the best starts, as long as the
 //! gap to the bound is worth it.
 
+use super::alternatives::FormNumber;
 use super::neighbourhood;
-use super::problem::Form;
 use super::profile::Exponent;
 use super::starts::Starts;
 use super::state::State;
@@ -141,7 +141,7 @@ impl Search {
         found: &Found,
         below: u64,
         hope: f64,
-        bounds: &mut Vec<(Vec<Form>, u64)>,
+        bounds: &mut Vec<(Vec<FormNumber>, u64)>,
     ) -> bool {
         let added = self.added(found.cost);
         if below == u64::MAX || added < below {
@@ -153,7 +153,7 @@ impl Search {
 
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
     /// looked up.
-    fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> f64 {
+    fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<FormNumber>, u64)>) -> f64 {
         let once = self.problem.time();
         let added = self.added(found.cost);
         let bound = self.bound_for(budget, found, bounds);
@@ -166,7 +166,12 @@ impl Search {
     }
 
     /// Nanoseconds that every schedule with the forms of `found` adds, at most what that does.
-    fn bound_for(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<Form>, u64)>) -> u64 {
+    fn bound_for(
+        &self,
+        budget: Bytes,
+        found: &Found,
+        bounds: &mut Vec<(Vec<FormNumber>, u64)>,
+    ) -> u64 {
         let added = self.added(found.cost);
         let forms = &found.decisions.forms;
         let known = bounds.iter().find(|(of, _)| of == forms);

@@ -14,7 +14,8 @@
 
 use std::cell::Cell;
 
-use super::problem::{Form, Problem, SiteId, Step, StepInfo, ValueId};
+use super::alternatives::FormNumber;
+use super::problem::{Problem, SiteId, Step, StepInfo, ValueId};
 use super::profile::{Exponent, Profile};
 
 /// Adding to that many groups takes as long as working out one life.
@@ -41,7 +42,7 @@ pub(crate) struct Decisions {
     /// Ascending.
     pub copies: Vec<Copy>,
     /// By site; sites that are not in it have their nodes as they are.
-    pub forms: Vec<Form>,
+    pub forms: Vec<FormNumber>,
 }
 
 /// What is changed together.
@@ -50,7 +51,7 @@ pub(crate) enum Move {
     /// These copies are toggled.
     Toggle(Vec<Copy>),
     /// The site takes another form.
-    Switch(SiteId, Form),
+    Switch(SiteId, FormNumber),
 }
 
 /// Positions `start..end`, lexicographic, half open.
@@ -82,7 +83,7 @@ enum Change {
 pub(crate) struct Undo {
     toggled: Vec<(Copy, bool)>,
     /// The form that the site had.
-    switched: Option<(SiteId, Form)>,
+    switched: Option<(SiteId, FormNumber)>,
     /// The value, the position in its list, and what happened there, in order.
     lifetimes: Vec<(ValueId, usize, Change)>,
     peaks: Vec<(Step, f64)>,
@@ -95,7 +96,7 @@ pub(crate) struct Undo {
 pub(crate) struct State<'p> {
     pub(crate) problem: &'p Problem,
     /// By site.
-    forms: Vec<Form>,
+    forms: Vec<FormNumber>,
     /// Are sites to keep their forms?
     frozen: bool,
     /// By step: does its node run, or does another form of its site?
@@ -266,7 +267,7 @@ impl<'p> State<'p> {
     }
 
     /// The form of a site.
-    pub(crate) fn form(&self, site: SiteId) -> Form {
+    pub(crate) fn form(&self, site: SiteId) -> FormNumber {
         self.forms[site as usize]
     }
 
@@ -322,14 +323,14 @@ impl<'p> State<'p> {
     }
 
     /// Gives a site another form; copies of what no longer runs go.
-    pub(crate) fn switch(&mut self, site: SiteId, form: Form) -> Undo {
+    pub(crate) fn switch(&mut self, site: SiteId, form: FormNumber) -> Undo {
         let mut undo = self.begin_undo();
         let problem = self.problem;
         let info = &problem.sites[site as usize];
         let old = std::mem::replace(&mut self.forms[site as usize], form);
         undo.switched = Some((site, old));
-        let steps = |of: Form| info.forms[of as usize].iter().copied();
-        let other = |step: Step, of: Form| !problem.steps[step as usize].is_active_in(of);
+        let steps = |of: FormNumber| info.forms[of as usize].iter().copied();
+        let other = |step: Step, of: FormNumber| !problem.steps[step as usize].is_active_in(of);
         let gone: Vec<Step> = steps(old).filter(|&step| other(step, form)).collect();
         let come: Vec<Step> = steps(form).filter(|&step| other(step, old)).collect();
         let copies = gone.iter().flat_map(|&node| {

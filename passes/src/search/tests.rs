@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::analysis::cost::Nanos;
+use crate::cost::Nanos;
 use crate::testing::{UniformChain, random_training_graph};
 
 /// How many layers run again at every memory size, ours and Revolve's optimum.

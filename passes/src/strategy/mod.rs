@@ -40,15 +40,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::analysis::cost::{Cost, Device, Overrides, costs};
+use crate::analysis::cost::{Overrides, costs};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
-use crate::enforce::release_unread::ReleaseUnread;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
-use crate::pass::Pass;
+use crate::operators::variants::Variant;
 use crate::plan::Plan;
 use crate::program::Solving;
-use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::device::Device;
 use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{Alternatives, Effort, Search};
 use crate::watch::Watch;
@@ -194,8 +194,19 @@ pub struct Task<'t> {
     pub watch: Arc<Watch>,
     /// Who solves programs.
     pub solving: &'t Solving,
+    /// What becomes of decisions.
+    pub rewriting: Rewriting,
     /// What nodes may be replaced by; only this program's own search looks at it.
     pub joint: Option<&'t Joint>,
+}
+
+/// What rewriting makes of a decision: strategies measure by it what they plan, and edit no graph themselves.
+#[derive(Clone, Copy)]
+pub struct Rewriting {
+    /// The graph in the plan's order with its copies, as it is written but for what enforces the order.
+    pub with_copies: fn(&Graph, &Plan, &Recomputation) -> Graph,
+    /// Replaces nodes; which nodes stand where each of them stood, in the order in which they run.
+    pub with_variants: fn(&mut Graph, &[(NodeId, &'static Variant)]) -> Vec<(NodeId, Vec<NodeId>)>,
 }
 
 /// A graph in all its forms, with what the search needs to know of it.
@@ -343,13 +354,7 @@ impl Task<'_> {
 
     /// Simulates the plan as it would be written, in its own order, and sets its predicted peak.
     pub fn judge(&self, plan: Plan) -> Judged {
-        let mut graph = self.graph.clone();
-        let insert = InsertMirrors {
-            plan: &plan,
-            recomputation: self.recomputation,
-        };
-        let Ok(_) = insert.run(&mut graph);
-        let Ok(_) = ReleaseUnread.run(&mut graph);
+        let graph = (self.rewriting.with_copies)(self.graph, &plan, self.recomputation);
         let costs = costs(&graph, self.device, self.overrides);
         let liveness = Liveness::in_file_order(&graph, self.device.provider, &costs);
         let new = (self.graph.node_count()..graph.node_count()).map(|id| costs[id].time.0);

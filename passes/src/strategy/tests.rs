@@ -4,7 +4,7 @@ use super::*;
 use crate::analysis::cost::NodeOverride;
 use crate::analysis::sequences::sequences;
 use crate::graph::TensorKind;
-use crate::optimize::{BudgetRequest, OptimizeError, Options, optimize, optimize_each};
+use crate::optimize::{BudgetRequest, OptimizeError, Options, REWRITING, optimize, optimize_each};
 use crate::program::Solving;
 use crate::runtime::order::ExecutionOrder;
 use crate::search::first_orders;
@@ -62,6 +62,7 @@ pub(super) fn with_overrides<T>(
         },
         watch: Arc::default(),
         solving: &Solving::default(),
+        rewriting: REWRITING,
     })
 }
 

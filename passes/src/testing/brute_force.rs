@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use super::peak::{owned, same_memory, size};
 use super::unroll::instance_reads;
-use crate::analysis::cost::{Cost, Nanos};
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
 

@@ -1,7 +1,7 @@
 //! Uniform chains with their optimum in closed form.
 
-use crate::analysis::cost::{Cost, Nanos};
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::graph::Graph;
 
 /// The training graph of a chain of equal layers; what Revolve answers for it is the optimum.

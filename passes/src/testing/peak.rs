@@ -1,7 +1,7 @@
 //! The peak of a graph, step by step, by definition: O(steps · tensors), nothing clever.
 
-use crate::analysis::cost::Cost;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider};
 
@@ -109,7 +109,7 @@ fn last_read(graph: &Graph, order: &[NodeId], tensor: TensorId) -> Option<usize>
 mod tests {
     use super::super::random_training_graph;
     use super::*;
-    use crate::analysis::cost::Nanos;
+    use crate::cost::Nanos;
     use crate::runtime::liveness::Liveness;
 
     fn workspaces(graph: &Graph, bytes: impl Fn(u64) -> u64) -> Vec<Cost> {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{brute_force, naive_peak, random_training_graph};
-use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::enforce::barriers::{Conditions, Enforceable, Thinning};
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};

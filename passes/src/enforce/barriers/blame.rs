@@ -1,7 +1,7 @@
 //! Where barriers could help: what a run that exceeds the budget did too early or too late.
 
-use super::choice::Run;
 use super::placement::Placement;
+use super::runs::Run;
 
 pub(super) struct Blame<'r> {
     pub(super) placement: &'r Placement,

@@ -11,11 +11,11 @@ use crate::parallel;
 use crate::runtime::liveness::Needs;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::settings::RuntimeSettings;
-use crate::runtime::shapes::Shapes;
 use crate::runtime::skeleton::Skeleton;
 
 use super::blame::Blame;
 use super::placement::{Barrier, Chosen, Placement};
+use super::runs::{Built, Run, Way};
 use super::thinning::{Trial, thin_out};
 use super::{Enforceable, Thinning};
 
@@ -90,19 +90,6 @@ impl Missed {
 
 /// Work in visits of nodes; the hint is in which way the budget was exceeded last.
 type Effort = super::thinning::Effort<Way>;
-
-/// One way in which the runtime executes the graph with barriers.
-pub(super) struct Run {
-    way: Way,
-    /// By step: the position in the file that the node belongs to; a barrier has its reader's.
-    pub(super) wanted: Vec<u32>,
-    /// The most that it needs.
-    need: u64,
-    /// By step: would it have to need less for the run to keep to the budget? Nowhere if that does.
-    pub(super) exceeds: Vec<bool>,
-    /// The second node of a pair that runs in the wrong sequence.
-    pub(super) broken: Option<u32>,
-}
 
 impl<'p> Choice<'p> {
     /// The budget is without what the caller owns.
@@ -460,83 +447,6 @@ impl<'p> Choice<'p> {
             Trial::Misses(places)
         });
         reduced(&kept)
-    }
-}
-
-/// A form of the graph (0 as it is, then as the runtime optimizes it), and the order it runs in.
-type Way = (usize, ExecutionOrder);
-
-/// The graph with barriers in it, in all its forms.
-struct Built {
-    /// With the positions of its nodes in the file.
-    plain: (Skeleton, Vec<u32>),
-    shapes: Option<Shapes>,
-    /// By position in the file: how many outputs the barrier there has.
-    outputs: Vec<u32>,
-    optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
-}
-
-impl Built {
-    fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
-        let mut outputs = vec![0; placement.len()];
-        for barrier in barriers {
-            outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
-        }
-        let (skeleton, position, shapes) = placement.with_barriers(barriers);
-        Built {
-            plain: (skeleton, position),
-            shapes,
-            outputs,
-            optimized: OnceLock::new(),
-        }
-    }
-
-    fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
-        let (skeleton, position) = &self.plain;
-        let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
-        let optimize = || {
-            let forms = skeleton.optimized().into_iter();
-            forms.map(|(form, kept)| (form, in_file(kept))).collect()
-        };
-        self.optimized.get_or_init(optimize)
-    }
-
-    fn form(&self, way: Way) -> &(Skeleton, Vec<u32>) {
-        match way.0.checked_sub(1) {
-            None => &self.plain,
-            Some(number) => &self.forms()[number],
-        }
-    }
-
-    /// By step: how many outputs barriers have up to there, all of which the runtime keeps to the end.
-    fn outputs_of_barriers(&self, wanted: &[u32]) -> Vec<u64> {
-        let mut outputs = self.outputs.clone();
-        let mut all = 0;
-        let step = |&position: &u32| {
-            // A barrier runs before its reader, which has the same position.
-            all += u64::from(std::mem::take(&mut outputs[position as usize]));
-            all
-        };
-        wanted.iter().map(step).collect()
-    }
-
-    fn orders(&self) -> impl Iterator<Item = ExecutionOrder> {
-        ExecutionOrder::of(&self.plain.0).iter().copied()
-    }
-
-    fn has(&self, way: Way) -> bool {
-        way.0 == 0 || way.0 <= self.forms().len()
-    }
-
-    fn plain(&self) -> Vec<Way> {
-        self.orders().map(|order| (0, order)).collect()
-    }
-
-    fn optimized(&self) -> Vec<Way> {
-        let forms = 1..=self.forms().len();
-        forms
-            .flat_map(|form| self.orders().map(move |order| (form, order)))
-            .collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
-use crate::analysis::cost::Cost;
+use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{Fusing, Provider};

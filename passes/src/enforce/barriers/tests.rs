@@ -1,5 +1,5 @@
 use super::*;
-use crate::analysis::cost::Nanos;
+use crate::cost::Nanos;
 use crate::graph::Uses;
 use crate::graph::text::diff;
 use crate::runtime::liveness::Liveness;

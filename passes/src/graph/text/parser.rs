@@ -2,10 +2,9 @@
 
 use std::mem;
 
-use super::super::{Graph, Node, Tensor, TensorId, TensorKind};
+use super::super::{Dimension, Graph, Node, Tensor, TensorId, TensorKind};
 use super::TextError;
 use super::lexer::{self, Token, TokenKind};
-use super::values::known;
 
 pub(super) fn parse(text: &str) -> Result<Graph, TextError> {
     let mut parser = Parser {
@@ -286,4 +285,12 @@ pub(super) fn text_of(token: &Token, what: &str) -> Result<Vec<u8>, TextError> {
 
 pub(super) fn utf8(bytes: &[u8], token: &Token) -> Result<String, TextError> {
     String::from_utf8(bytes.to_vec()).map_err(|_| token.error("UTF-8"))
+}
+
+pub(super) fn known(dimensions: &[Dimension]) -> Option<Vec<u64>> {
+    let size = |d: &Dimension| match d {
+        Dimension::Known(size) => Some(*size),
+        _ => None,
+    };
+    dimensions.iter().map(size).collect()
 }

@@ -3,7 +3,7 @@
 use super::super::{Attribute, AttributeValue, Constant, Dimension, ElementType, Node};
 use super::TextError;
 use super::lexer::TokenKind;
-use super::parser::{Parser, float, integer, text_of, utf8};
+use super::parser::{Parser, float, integer, known, text_of, utf8};
 
 /// A tensor's type as written; `dimensions` is `None` for an unknown rank.
 #[derive(Default, PartialEq)]
@@ -251,11 +251,3 @@ const ATTRIBUTE_TYPES: [&str; 8] = [
 const ATTRIBUTE_TYPE: &str = "an attribute's type such as `ints`";
 const DIMENSION: &str = "a dimension: a size, a name or `?`";
 const VALUE: &str = "a value: a number, a string, a list, a tensor or `...`";
-
-pub(super) fn known(dimensions: &[Dimension]) -> Option<Vec<u64>> {
-    let size = |d: &Dimension| match d {
-        Dimension::Known(size) => Some(*size),
-        _ => None,
-    };
-    dimensions.iter().map(size).collect()
-}

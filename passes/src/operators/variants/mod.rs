@@ -10,6 +10,7 @@
 mod activation;
 mod approximate;
 mod convolution;
+pub(crate) mod nodes;
 mod normalization;
 mod pointwise;
 mod pooling;

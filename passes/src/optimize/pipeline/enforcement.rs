@@ -2,8 +2,9 @@
 
 use super::super::need::{Candidate, frame};
 use super::{Pipeline, SLIGHT};
-use crate::analysis::cost::{Cost, costs, time_of_all};
+use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::enforce::barriers::{Conditions, Enforceable, NotEnforceable, Thinning};
 use crate::enforce::keep_apart::KeepApart;
 use crate::enforce::release_unread::ReleaseUnread;

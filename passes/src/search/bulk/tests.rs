@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;

@@ -268,9 +268,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::analysis::cost::{Cost, Nanos};
     use crate::analysis::recompute::Recomputation;
     use crate::bytes::Bytes;
+    use crate::cost::{Cost, Nanos};
     use crate::graph::Graph;
     use crate::operators::Provider;
     use crate::search::profile::Exponent;

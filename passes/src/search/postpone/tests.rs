@@ -1,5 +1,5 @@
 use super::*;
-use crate::analysis::cost::Cost;
+use crate::cost::Cost;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::runtime::order::{ExecutionOrder, execution_order};

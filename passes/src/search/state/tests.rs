@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::analysis::cost::{Cost, Nanos};
 use crate::analysis::mirrors::MARKER;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::cost::{Cost, Nanos};
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, Node, NodeId, Uses};
 use crate::operators::variants::{VARIANTS, Variant};
@@ -341,7 +341,7 @@ fn any_move(state: &State<'_>, random: &mut Random) -> Option<Move> {
     }
     let site = random.below(problem.sites.len().max(1));
     let forms = &problem.sites.get(site)?.forms;
-    let form = random.below(forms.len()) as Form;
+    let form = random.below(forms.len()) as FormNumber;
     (form != state.form(site as SiteId)).then_some(Move::Switch(site as SiteId, form))
 }
 

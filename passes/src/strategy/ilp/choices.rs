@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 
 use super::monet::{Choice, Implementation, Intermediate, Moment};
 use super::units::Units;
-use crate::analysis::cost::{Cost, costs};
+use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::aliases;
+use crate::operators::variants::nodes::add_beside;
 use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
-use crate::rewrite::apply_variants::add_beside;
 use crate::runtime::liveness::TENSOR;
 use crate::strategy::Task;
 

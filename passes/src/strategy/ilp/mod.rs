@@ -23,7 +23,6 @@ use crate::graph::NodeId;
 use crate::operators::variants::{Group, Variant};
 use crate::plan::Plan;
 use crate::program::{Answer, Column, Limits, Program, Solver};
-use crate::rewrite::apply_variants::ApplyVariants;
 use checkmate::Checkmate;
 use monet::Monet;
 use stages::{Keep, Stages};
@@ -251,8 +250,7 @@ impl Joint {
         self.chosen.sort_by_key(|&(id, _)| id);
         let task = ilp.task;
         let mut graph = task.graph.clone();
-        let choices = &self.chosen;
-        let parts = ApplyVariants { choices }.replace(&mut graph);
+        let parts = (task.rewriting.with_variants)(&mut graph, &self.chosen);
         self.sequence = ilp
             .model
             .sequence(columns, values, &parts.into_iter().collect());
@@ -269,6 +267,7 @@ impl Joint {
             effort: task.effort,
             watch: task.watch.clone(),
             solving: task.solving,
+            rewriting: task.rewriting,
             joint: None,
         };
         let judged = begun(&form, &self.sequence);
@@ -343,7 +342,7 @@ impl<'t, M: Model> Ilp<'t, M> {
             model,
         };
         let once = Stages::once(ilp.model.units());
-        ilp.model_peak = ilp.model.units().peak(&once);
+        ilp.model_peak = once.peak(ilp.model.units());
         let judged = ilp.judge(&once);
         ilp.offset = judged.0 as f64 - ilp.model_peak;
         ilp.known.extend(begun(task, &task.solving.begun));
@@ -420,7 +419,7 @@ impl<'t, M: Model> Ilp<'t, M> {
             if peak <= budget || self.stopped() {
                 return Some((found, room));
             }
-            room = self.model.units().peak(&found).min(room) - (peak - budget).0 as f64;
+            room = found.peak(self.model.units()).min(room) - (peak - budget).0 as f64;
         }
         None
     }
@@ -623,7 +622,7 @@ mod tests {
             // The turn's difference is a part of the forward part: it reads no gradient.
             assert_eq!((units.forward, units.units.len()), (5, 9));
             // At d4: x4 and labels are read, x1 to x3 wait, d4 is written: five units of memory.
-            let peak = units.peak(&Stages::once(&units));
+            let peak = Stages::once(&units).peak(&units);
             assert!(
                 (peak / UniformChain::UNIT.0 as f64 - 5.0).abs() < 0.01,
                 "{peak}"

@@ -174,7 +174,8 @@ impl Monet {
         };
         for unit in stages {
             let stage = unit - forward;
-            for from in monet.units.always_read(unit, &monet.choices) {
+            let chooses = |id| monet.choices.iter().any(|choice| choice.node == id);
+            for from in monet.units.always_read(unit, chooses) {
                 monet.reads[stage].push(monet.vertex_of[from]);
             }
             for &from in monet.units.units[unit]

@@ -85,6 +85,43 @@ impl Stages {
         stored
     }
 
+    /// The most that is there at once.
+    pub(super) fn peak(&self, units: &Units) -> f64 {
+        let needs = self.needs(units).into_iter();
+        needs.map(|need| need.1).fold(0.0, f64::max)
+    }
+
+    /// By run: its stage, and what is there then, results kept from their computation to their
+    /// last reader.
+    pub(super) fn needs(&self, units: &Units) -> Vec<(usize, f64)> {
+        let runs: Vec<(usize, usize)> = self.in_stages().collect();
+        let mut last = vec![0; runs.len()];
+        let mut latest = vec![None; units.units.len()];
+        for (place, &(_, unit)) in runs.iter().enumerate() {
+            for &from in &units.units[unit].reads {
+                if let Some(written) = latest[from] {
+                    last[written] = place;
+                }
+            }
+            last[place] = place;
+            latest[unit] = Some(place);
+        }
+        let mut change = vec![0.0; runs.len() + 1];
+        for (place, &(_, unit)) in runs.iter().enumerate() {
+            change[place] += units.units[unit].bytes;
+            change[last[place] + 1] -= units.units[unit].bytes;
+        }
+        let mut live = 0.0;
+        let needs = runs.iter().zip(change).map(|(&(stage, unit), change)| {
+            live += change;
+            (
+                stage,
+                live + units.units[unit].transient + units.standing[stage],
+            )
+        });
+        needs.collect()
+    }
+
     /// Nanoseconds that the units take which run again.
     pub(super) fn added(&self, units: &Units) -> f64 {
         let again = self.in_stages().filter(|(stage, unit)| stage != unit);

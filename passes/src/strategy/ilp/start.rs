@@ -150,7 +150,7 @@ impl<'u> Starts<'u> {
                 },
             }
         });
-        let needs = self.units.needs(&stages);
+        let needs = stages.needs(self.units);
         let excess = needs.iter().map(|need| (need.1 - room).max(0.0)).sum();
         let largest = needs.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Found {
@@ -238,7 +238,7 @@ mod tests {
             with_task(&graph, |task| {
                 let units = Units::of(task, [20, 20]).unwrap();
                 let every: Vec<usize> = (0..units.units.len()).collect();
-                let most = units.peak(&Stages::once(&units));
+                let most = Stages::once(&units).peak(&units);
                 for from in [0, units.forward] {
                     let starts = Starts::of(&units, from, &task.watch);
                     assert_eq!(starts.within(most).unwrap().runs(), every);
@@ -247,7 +247,7 @@ mod tests {
                             continue;
                         };
                         let runs = found.runs();
-                        assert!(units.peak(&found) <= most * part, "seed {seed}, {part}");
+                        assert!(found.peak(&units) <= most * part, "seed {seed}, {part}");
                         let mut first = runs.clone();
                         first.sort_unstable();
                         first.dedup();
@@ -267,11 +267,11 @@ mod tests {
             with_task(&chain.graph, |task| {
                 let units = Units::of(task, [40; 2]).unwrap();
                 let starts = Starts::of(&units, 0, &task.watch);
-                let most = units.peak(&Stages::once(&units));
+                let most = Stages::once(&units).peak(&units);
                 let found = starts.smallest(most).unwrap();
                 // Every layer again from the first for every gradient: x1, the one before, the one
                 // computed, and two gradients.
-                let peak = units.peak(&found) / UniformChain::UNIT.0 as f64;
+                let peak = found.peak(&units) / UniformChain::UNIT.0 as f64;
                 assert!(peak < 5.1, "{length}: {peak}");
             });
         }

@@ -6,8 +6,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use super::monet::Choice;
-use super::stages::Stages;
 use crate::analysis::recompute::only_aliases;
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId, TensorKind, Uses};
@@ -117,47 +115,9 @@ impl Units {
         needs.fold(0.0, f64::max)
     }
 
-    /// The most that is there at once.
-    pub(super) fn peak(&self, stages: &Stages) -> f64 {
-        let needs = self.needs(stages).into_iter();
-        needs.map(|need| need.1).fold(0.0, f64::max)
-    }
-
-    /// By run: its stage, and what is there then, results kept from their computation to their
-    /// last reader.
-    pub(super) fn needs(&self, stages: &Stages) -> Vec<(usize, f64)> {
-        let runs: Vec<(usize, usize)> = stages.in_stages().collect();
-        let mut last = vec![0; runs.len()];
-        let mut latest = vec![None; self.units.len()];
-        for (place, &(_, unit)) in runs.iter().enumerate() {
-            for &from in &self.units[unit].reads {
-                if let Some(written) = latest[from] {
-                    last[written] = place;
-                }
-            }
-            last[place] = place;
-            latest[unit] = Some(place);
-        }
-        let mut change = vec![0.0; runs.len() + 1];
-        for (place, &(_, unit)) in runs.iter().enumerate() {
-            change[place] += self.units[unit].bytes;
-            change[last[place] + 1] -= self.units[unit].bytes;
-        }
-        let mut live = 0.0;
-        let needs = runs.iter().zip(change).map(|(&(stage, unit), change)| {
-            live += change;
-            (
-                stage,
-                live + self.units[unit].transient + self.standing[stage],
-            )
-        });
-        needs.collect()
-    }
-
-    /// The forward units that the unit reads whatever is chosen for the nodes with a choice.
-    pub(super) fn always_read(&self, unit: usize, choices: &[Choice]) -> Vec<usize> {
-        let choosing = |id: &&NodeId| !choices.iter().any(|choice| choice.node == **id);
-        let nodes = self.units[unit].nodes.iter().filter(choosing);
+    /// The forward units that the unit reads whatever is chosen for the nodes that have a choice.
+    pub(super) fn always_read(&self, unit: usize, chooses: impl Fn(NodeId) -> bool) -> Vec<usize> {
+        let nodes = self.units[unit].nodes.iter().filter(|id| !chooses(**id));
         let reads: BTreeSet<usize> = nodes.flat_map(|&id| self.read_by(id)).collect();
         reads
             .into_iter()

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ckpt_opt::onnx::{Model, export_with};
-use ckpt_passes::analysis::cost::{Device, Overrides};
+use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
@@ -13,6 +13,7 @@ use ckpt_passes::optimize::{
     BudgetRequest, OptimizeError, Options, measure, optimize_each, verify_written,
 };
 use ckpt_passes::program::Solving;
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use ckpt_opt::cli::{parse_conv_table, parse_costs, parse_device, parse_profile};
-use ckpt_passes::analysis::cost::Device;
 use ckpt_passes::graph::Graph;
+use ckpt_passes::runtime::device::Device;
 use ckpt_passes::testing::random_training_graph;
 use serde_json::{Map, Value, json};
 

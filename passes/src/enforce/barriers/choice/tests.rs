@@ -1,8 +1,9 @@
 use super::super::Conditions;
 use super::*;
-use crate::analysis::cost::{Cost, Overrides};
+use crate::analysis::cost::Overrides;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
+use crate::cost::Cost;
 use crate::enforce::colour_shapes::ColourShapes;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::Graph;

@@ -1,12 +1,12 @@
-//! The nodes of a variant.
+//! The nodes that a variant's parts become.
 
-use crate::graph::{Dimension, ElementType, Graph, Node, Tensor, TensorId, TensorKind};
-use crate::operators::variants::{Like, Part, Read, Write};
+use super::{Like, Part, Read, Write};
+use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 
 /// The nodes that `parts` describe, without names and not yet in the graph; the tensors that they
 /// write anew are, and are called `base` and something behind it. Tensors of the graph are read
 /// and written as `read` and `written` say.
-pub(super) fn nodes_of(
+pub(crate) fn nodes_of(
     graph: &mut Graph,
     parts: &[Part],
     base: &str,
@@ -73,4 +73,56 @@ fn new_tensor(graph: &mut Graph, wish: &str, like: &Like, element: ElementType) 
         shape,
         ..Tensor::new(name, TensorKind::Value)
     })
+}
+
+/// The name of the node of a variant, not the one with the replaced node's name, that writes `tensor`. New tensors
+/// are called like the replaced node's first result, with something behind a slash.
+pub(crate) fn part_name(tensor: &str) -> String {
+    format!("{PART}{tensor}")
+}
+
+/// What such names begin with.
+pub(crate) const PART: &str = "ckpt-opt/variant/";
+
+/// Adds what would replace `id` beside it: the nodes, in the order in which they run, and which of
+/// them would get its number. Those that are in the graph already, as some of `known`, are
+/// not added again.
+pub(crate) fn add_beside(
+    graph: &mut Graph,
+    id: NodeId,
+    parts: &[Part],
+    known: &[NodeId],
+) -> (Vec<NodeId>, usize) {
+    let (made, heir) = make(graph, id, parts);
+    let same = |a: &Node, b: &Node| {
+        a.is(&b.domain, &b.op_type)
+            && (&a.inputs, &a.outputs, &a.attributes) == (&b.inputs, &b.outputs, &b.attributes)
+    };
+    let add = |node: Node| {
+        let found = known.iter().find(|&&known| same(graph.node(known), &node));
+        found.copied().unwrap_or_else(|| graph.add_node(node))
+    };
+    (made.into_iter().map(add).collect(), heir)
+}
+
+/// The nodes that may replace `id`, whose tensors are in the graph by then; and which of them is
+/// to get its number.
+pub(crate) fn make(graph: &mut Graph, id: NodeId, parts: &[Part]) -> (Vec<Node>, usize) {
+    let original = graph.node(id).clone();
+    let same = |part: &Part| original.is(part.domain, part.op_type);
+    let heir = parts.iter().rposition(same).unwrap_or(parts.len() - 1);
+    let first = original.writes().next();
+    let base = first.map_or(String::new(), |tensor| graph.tensor(tensor).name.clone());
+    let mut made = nodes_of(graph, parts, &base, |read| read, |written| written);
+    for (position, (part, node)) in parts.iter().zip(&mut made).enumerate() {
+        if same(part) {
+            node.template = original.template;
+        }
+        if position == heir {
+            node.name.clone_from(&original.name);
+        } else if let Some(tensor) = node.writes().last() {
+            node.name = part_name(&graph.tensor(tensor).name);
+        }
+    }
+    (made, heir)
 }

@@ -1,0 +1,98 @@
+//! The graph with some barriers, as the runtime may run it, and one such run.
+
+use std::sync::OnceLock;
+
+use super::placement::{Barrier, Placement};
+use crate::runtime::order::ExecutionOrder;
+use crate::runtime::shapes::Shapes;
+use crate::runtime::skeleton::Skeleton;
+
+/// One way in which the runtime executes the graph with barriers.
+pub(super) struct Run {
+    pub(super) way: Way,
+    /// By step: the position in the file that the node belongs to; a barrier has its reader's.
+    pub(super) wanted: Vec<u32>,
+    /// The most that it needs.
+    pub(super) need: u64,
+    /// By step: would it have to need less for the run to keep to the budget? Nowhere if that does.
+    pub(super) exceeds: Vec<bool>,
+    /// The second node of a pair that runs in the wrong sequence.
+    pub(super) broken: Option<u32>,
+}
+
+/// A form of the graph (0 as it is, then as the runtime optimizes it), and the order it runs in.
+pub(super) type Way = (usize, ExecutionOrder);
+
+/// The graph with barriers in it, in all its forms.
+pub(super) struct Built {
+    /// With the positions of its nodes in the file.
+    pub(super) plain: (Skeleton, Vec<u32>),
+    pub(super) shapes: Option<Shapes>,
+    /// By position in the file: how many outputs the barrier there has.
+    outputs: Vec<u32>,
+    optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
+}
+
+impl Built {
+    pub(super) fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
+        let mut outputs = vec![0; placement.len()];
+        for barrier in barriers {
+            outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
+        }
+        let (skeleton, position, shapes) = placement.with_barriers(barriers);
+        Built {
+            plain: (skeleton, position),
+            shapes,
+            outputs,
+            optimized: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
+        let (skeleton, position) = &self.plain;
+        let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
+        let optimize = || {
+            let forms = skeleton.optimized().into_iter();
+            forms.map(|(form, kept)| (form, in_file(kept))).collect()
+        };
+        self.optimized.get_or_init(optimize)
+    }
+
+    pub(super) fn form(&self, way: Way) -> &(Skeleton, Vec<u32>) {
+        match way.0.checked_sub(1) {
+            None => &self.plain,
+            Some(number) => &self.forms()[number],
+        }
+    }
+
+    /// By step: how many outputs barriers have up to there, all of which the runtime keeps to the end.
+    pub(super) fn outputs_of_barriers(&self, wanted: &[u32]) -> Vec<u64> {
+        let mut outputs = self.outputs.clone();
+        let mut all = 0;
+        let step = |&position: &u32| {
+            // A barrier runs before its reader, which has the same position.
+            all += u64::from(std::mem::take(&mut outputs[position as usize]));
+            all
+        };
+        wanted.iter().map(step).collect()
+    }
+
+    pub(super) fn orders(&self) -> impl Iterator<Item = ExecutionOrder> {
+        ExecutionOrder::of(&self.plain.0).iter().copied()
+    }
+
+    pub(super) fn has(&self, way: Way) -> bool {
+        way.0 == 0 || way.0 <= self.forms().len()
+    }
+
+    pub(super) fn plain(&self) -> Vec<Way> {
+        self.orders().map(|order| (0, order)).collect()
+    }
+
+    pub(super) fn optimized(&self) -> Vec<Way> {
+        let forms = 1..=self.forms().len();
+        forms
+            .flat_map(|form| self.orders().map(move |order| (form, order)))
+            .collect()
+    }
+}
