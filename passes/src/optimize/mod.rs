@@ -366,6 +366,7 @@ pub fn verify_written(
 ) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
     let written = with_shapes(written, options)?;
+    verify::declarations(&original, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&original, options)?;
     let options = options.beside_model(&original);
     verify_rewritten(&original, &written, &options, budget - options.reserve)
@@ -444,6 +445,7 @@ pub fn optimize_each(
     let provider = options.device.provider;
     let Ok(_) = TakeApart { provider }.run(&mut input);
     let input = with_shapes(&input, options)?;
+    verify::declarations(&input, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&input, options)?;
     let mut row = provider::optimize_each(&input, options, budgets)?;
     for (result, asked) in row.iter_mut().zip(budgets) {
@@ -495,14 +497,8 @@ fn verify_rewritten(
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
     let failed = OptimizeError::Verification;
-    let permitted: BTreeSet<String> = options
-        .overrides
-        .iter()
-        .filter(|(_, said)| said.recomputable == Some(true))
-        .map(|(name, _)| name.clone())
-        .collect();
     let correspondence =
-        verify::equivalence_allowing(original, rewritten, &permitted, &options.allowed)
+        verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
@@ -526,6 +522,13 @@ fn verify_rewritten(
         }
     }
     Ok(correspondence)
+}
+
+/// The nodes for which the user vouches that they may be repeated.
+fn permitted(options: &Options) -> BTreeSet<String> {
+    let vouched = options.overrides.iter();
+    let vouched = vouched.filter(|(_, said)| said.recomputable == Some(true));
+    vouched.map(|(name, _)| name.clone()).collect()
 }
 
 /// Has `rewritten` the nodes of `original` in its sequence, and no other?

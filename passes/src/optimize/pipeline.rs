@@ -72,7 +72,7 @@ impl<'o> Pipeline<'o> {
             true => original.orders().to_vec(),
             false => original.orders_of(&base.graph, &base.costs),
         };
-        let alternatives = Alternatives::of(&base.graph, offers);
+        let alternatives = Alternatives::of(&base.graph, offers, &orders);
         let joint = (!alternatives.is_empty()).then(|| {
             let all = Form::new(alternatives.graph.clone(), options);
             Joint {

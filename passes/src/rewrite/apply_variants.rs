@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 
-use crate::graph::{Graph, NodeId, Uses};
+use crate::graph::{Graph, NodeId, Uses, topological};
 use crate::operators::variants::nodes::make;
 use crate::operators::variants::{Part, Variant};
 use crate::pass::{Changed, Pass};
 
-/// **Does**: replaces each chosen node by the parts of its variant, which stand where it stood.
-/// **Needs**: concrete shapes; no node chosen twice.
+/// **Does**: replaces each chosen node by the parts of its variant, which stand where it stood, or behind what they read
+/// should that be computed later (see [`fits_in_place`](crate::operators::variants::nodes::fits_in_place)).
+/// **Needs**: concrete shapes; nodes listed in a topological order; no node chosen twice.
 /// **Keeps**: everything else, all names and their values. The replaced node's name and place go to
 /// the part with the same operator, or else to the last one.
 pub struct ApplyVariants<'v> {
@@ -58,6 +59,10 @@ impl ApplyVariants<'_> {
             }
         }
         graph.set_order(order);
+        // No variant reads what is computed from the replaced node, so there is an order.
+        if let Ok(order) = topological(graph, &Uses::of(graph)) {
+            graph.set_order(order);
+        }
         replaced
     }
 }

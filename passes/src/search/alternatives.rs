@@ -5,7 +5,7 @@
 
 use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::Variant;
-use crate::operators::variants::nodes::add_beside;
+use crate::operators::variants::nodes::{add_beside, fits_in_place};
 
 /// Which form of a site: 0 is the node as it is.
 pub(crate) type FormNumber = u8;
@@ -51,9 +51,24 @@ enum Rank {
 }
 
 impl Alternatives {
-    /// `graph`, in which each of the `offers` may be taken up, at most one for each node.
-    pub fn of(graph: &Graph, offers: &[(NodeId, &'static Variant)]) -> Alternatives {
+    /// `graph`, in which each of the `offers` may be taken up, at most one for each node; but for those which, where the
+    /// node stands in one of the `orders` of first computations, would read what is not there yet.
+    pub fn of(
+        graph: &Graph,
+        offers: &[(NodeId, &'static Variant)],
+        orders: &[Vec<NodeId>],
+    ) -> Alternatives {
         let uses = Uses::of(graph);
+        let places: Vec<Vec<Option<usize>>> = orders
+            .iter()
+            .map(|order| {
+                let mut places = vec![None; graph.node_count()];
+                for (place, id) in order.iter().enumerate() {
+                    places[id.index()] = Some(place);
+                }
+                places
+            })
+            .collect();
         let mut with = graph.clone();
         let mut offers = offers.to_vec();
         offers.sort_by_key(|&(node, _)| node);
@@ -62,6 +77,12 @@ impl Alternatives {
             let Some(parts) = variant.parts(graph, &uses, node) else {
                 continue;
             };
+            let fits = |places: &Vec<Option<usize>>| {
+                fits_in_place(&uses, |id| places[id.index()], node, &parts)
+            };
+            if !places.iter().all(fits) {
+                continue;
+            }
             if sites.last().is_none_or(|site| site.node != node) {
                 let forms = Vec::new();
                 sites.push(Site { node, forms });
@@ -113,7 +134,8 @@ impl Alternatives {
         (numbers, variants)
     }
 
-    /// All nodes in an order that is topological whatever is chosen; `base` is the original's.
+    /// All nodes in an order that is topological whatever is chosen; `base` is one of the original's orders that this was
+    /// made for.
     pub(super) fn order(&self, base: &[NodeId]) -> Vec<NodeId> {
         let mut place = vec![usize::MAX; self.graph.node_count()];
         for (at, id) in base.iter().enumerate() {

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::interface::{interface, match_originals};
 use super::structure::topological;
-use super::values::{ALGORITHM, Computation, MARKER, Repeatable, Value, Values, exact};
+use super::values::{
+    ALGORITHM, Computation, MARKER, Repeatable, Value, Values, exact, type_and_shape,
+};
 use super::violation::label;
 use super::{Violation, structure, trust};
-use crate::graph::{Attribute, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::graph::{Attribute, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// What a node of the rewritten graph is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -544,15 +546,10 @@ impl Check<'_> {
             let both = shape.as_ref().zip(tensor.shape.as_ref());
             let shapes = both.is_none_or(|(a, b)| a == b);
             if !elements || !shapes {
-                let describe = |element: Option<ElementType>, shape: &Option<Vec<u64>>| {
-                    let element = element.map_or("unknown", |element| element.name());
-                    let shape = shape.as_ref().map(|shape| format!("{shape:?}"));
-                    format!("{element} {}", shape.unwrap_or_default())
-                };
                 return Err(Violation::WrongType {
                     tensor: tensor.name.clone(),
-                    expected: describe(*element, shape),
-                    found: describe(tensor.element, &tensor.shape),
+                    expected: type_and_shape(*element, shape),
+                    found: type_and_shape(tensor.element, &tensor.shape),
                 });
             }
         }

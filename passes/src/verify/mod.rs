@@ -19,7 +19,7 @@ mod violation;
 pub use equivalence::{Correspondence, Role, equivalence, equivalence_allowing};
 pub use structure::structure;
 pub use updates::updates;
-pub use values::unrepeatable;
+pub use values::{declarations, unrepeatable};
 pub use violation::Violation;
 
 use crate::bytes::Bytes;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::trust;
+use super::violation::{Violation, label};
 use crate::graph::{
     AttributeValue, Constant, ElementType, Graph, Node, NodeId, TensorId, TensorKind,
 };
@@ -98,10 +99,12 @@ pub(super) struct Values {
     /// By tensor.
     pub(super) of: Vec<Value>,
     /// The type and the shape of each value.
-    pub(super) types: Vec<(Option<ElementType>, Option<Vec<u64>>)>,
+    pub(super) types: Vec<Type>,
     pub(super) repeatable: HashMap<Computation, Repeatable>,
     /// By tensor: its contents are in the file, and the caller cannot replace them.
     fixed: Vec<bool>,
+    /// The first two tensors with the same value that have different types or shapes.
+    contradiction: Option<[TensorId; 2]>,
 }
 
 impl Values {
@@ -125,6 +128,7 @@ impl Values {
             types: Vec::new(),
             repeatable: HashMap::new(),
             fixed: fixed_tensors(graph),
+            contradiction: None,
         };
         let updated = updated_tensors(graph, order);
         for id in graph.tensor_ids() {
@@ -187,7 +191,15 @@ impl Values {
                 for position in 0..count {
                     let tensor = node.output(position).filter(|t| !updated[t.index()]);
                     match (known.outputs[position], tensor) {
-                        (Some(value), Some(tensor)) => self.of[tensor.index()] = value,
+                        (Some(value), Some(tensor)) => {
+                            // Every tensor began with the value of its number.
+                            let own = self.of[tensor.index()];
+                            if !agree(&self.types[value.0 as usize], &self.types[own.0 as usize]) {
+                                let both = [TensorId(value.0), tensor];
+                                self.contradiction.get_or_insert(both);
+                            }
+                            self.of[tensor.index()] = value;
+                        }
                         // The first one that looks like it leaves this output out.
                         (None, Some(tensor)) => {
                             known.outputs[position] = Some(self.of[tensor.index()]);
@@ -285,6 +297,16 @@ impl Values {
     }
 }
 
+/// An element's type and a shape, as far as they are known.
+type Type = (Option<ElementType>, Option<Vec<u64>>);
+
+/// Can tensors of these types be the same?
+fn agree(one: &Type, other: &Type) -> bool {
+    let elements = one.0.zip(other.0).is_none_or(|(a, b)| a == b);
+    let shapes = one.1.as_ref().zip(other.1.as_ref());
+    elements && shapes.is_none_or(|(a, b)| a == b)
+}
+
 /// By node: why a plain copy of it would not be accepted, if so. The graph's nodes are in a topological order;
 /// `permitted` are the names of those for which the user vouches.
 pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&'static str>> {
@@ -302,6 +324,42 @@ pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&
         };
     }
     why
+}
+
+/// Checks that nodes which compute the same from the same have results of the same type and shape: those of operators that
+/// nobody knows, and some sizes of others, are what the file or the user says. The graph's nodes are in a topological order;
+/// `permitted` are the names of those for which the user vouches.
+pub fn declarations(graph: &Graph, permitted: &BTreeSet<String>) -> Result<(), Violation> {
+    let values = Values::without_variants(graph, graph.order(), permitted);
+    let Some(both) = values.contradiction else {
+        return Ok(());
+    };
+    let writer = |tensor: TensorId| {
+        let mut nodes = graph.order().iter();
+        let writes = |id: &&NodeId| graph.node(**id).writes().any(|written| written == tensor);
+        let writer = nodes.find(writes);
+        writer.map_or_else(String::new, |&id| label(graph, id))
+    };
+    let [first, second] = both;
+    let said = |tensor: TensorId| {
+        let tensor = graph.tensor(tensor);
+        type_and_shape(tensor.element, &tensor.shape)
+    };
+    Err(Violation::Declarations {
+        first: writer(first),
+        second: writer(second),
+        tensor: graph.tensor(first).name.clone(),
+        other: graph.tensor(second).name.clone(),
+        said: said(first),
+        otherwise: said(second),
+    })
+}
+
+/// In words.
+pub(super) fn type_and_shape(element: Option<ElementType>, shape: &Option<Vec<u64>>) -> String {
+    let element = element.map_or("unknown", |element| element.name());
+    let shape = shape.as_ref().map(|shape| format!("{shape:?}"));
+    format!("{element} {}", shape.unwrap_or_default())
 }
 
 /// Which tensors are initializers that the caller cannot replace, or results of a Constant.
@@ -366,5 +424,42 @@ mod tests {
             exact(&AttributeValue::Float(nan(1))),
             exact(&AttributeValue::Float(nan(2)))
         );
+    }
+
+    #[test]
+    fn what_computes_the_same_has_one_type_and_shape() {
+        let said = |nodes: &str, permitted: &[&str]| {
+            let text = format!(
+                "g (float[8] x) => () <float[4] a, float[2,2] b, int64[4] c, float[4] d> {{ {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let permitted = permitted.iter().map(|&name| name.to_owned()).collect();
+            for id in graph.tensor_ids().collect::<Vec<_>>() {
+                let declared = graph.tensor(id).declared.clone();
+                let sizes = declared
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|size| match size {
+                        crate::graph::Dimension::Known(size) => size,
+                        _ => 0,
+                    });
+                graph.tensor_mut(id).shape = Some(sizes.collect());
+            }
+            match declarations(&graph, &permitted) {
+                Ok(()) => "fine".to_owned(),
+                Err(violation) => violation.to_string(),
+            }
+        };
+        let two = "[m] a = test.U (x) [n] b = test.U (x)";
+        insta::assert_snapshot!(said(two, &["m", "n"]), @r#"U "m" and U "n" compute the same from the same inputs and attributes, but "a" is float [4] and "b" is float [2, 2]; expected one type and one shape for both"#);
+        let types = "[m] a = test.U (x) [n] c = test.U (x)";
+        insta::assert_snapshot!(said(types, &["m", "n"]), @r#"U "m" and U "n" compute the same from the same inputs and attributes, but "a" is float [4] and "c" is int64 [4]; expected one type and one shape for both"#);
+        // What may be random may have any shape.
+        assert_eq!(said(two, &["m"]), "fine");
+        assert_eq!(said(two, &[]), "fine");
+        let same = "[m] a = test.U (x) [n] d = test.U (x)";
+        assert_eq!(said(same, &["m", "n"]), "fine");
+        let attributes = "[m] a = test.U <k = 1> (x) [n] b = test.U <k = 2> (x)";
+        assert_eq!(said(attributes, &["m", "n"]), "fine");
     }
 }

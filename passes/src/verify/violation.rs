@@ -25,6 +25,18 @@ pub enum Violation {
     },
     #[error("{node} needs its own result, by way of \"{tensor}\"")]
     Cycle { node: String, tensor: String },
+    #[error(
+        "{first} and {second} compute the same from the same inputs and attributes, but \"{tensor}\" is {said} and \
+         \"{other}\" is {otherwise}; expected one type and one shape for both"
+    )]
+    Declarations {
+        first: String,
+        second: String,
+        tensor: String,
+        other: String,
+        said: String,
+        otherwise: String,
+    },
     #[error("graph input \"{tensor}\" is the result of a node")]
     InputIsComputed { tensor: String },
 

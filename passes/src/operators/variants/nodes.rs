@@ -126,3 +126,20 @@ pub(crate) fn make(graph: &mut Graph, id: NodeId, parts: &[Part]) -> (Vec<Node>,
     }
     (made, heir)
 }
+
+/// May these `parts` stand where `node` stands in an order, or do they read what is computed only behind it?
+/// `place` is by node. A step without a loss to speak of can run the gradient of a Relu before the Relu itself (the
+/// gradient of a mean is a constant), and a variant of that gradient reads what the Relu writes.
+pub(crate) fn fits_in_place(
+    uses: &Uses,
+    place: impl Fn(NodeId) -> Option<usize>,
+    node: NodeId,
+    parts: &[Part],
+) -> bool {
+    let at = place(node);
+    let mut read = parts.iter().flat_map(Part::tensors_read);
+    read.all(|tensor| {
+        let producer = uses.producer(tensor);
+        producer.is_none_or(|producer| place(producer) < at)
+    })
+}

@@ -319,7 +319,11 @@ fn offers(graph: &Graph) -> Vec<(NodeId, &'static Variant)> {
 }
 
 fn joint(graph: &Graph) -> (Search, Problem) {
-    let alternatives = Arc::new(Alternatives::of(graph, &offers(graph)));
+    let alternatives = Arc::new(Alternatives::of(
+        graph,
+        &offers(graph),
+        &[graph.order().to_vec()],
+    ));
     let rules = Recomputation::of(&alternatives.graph, &BTreeMap::new());
     let costs = costs(&alternatives.graph);
     let effort = Effort {

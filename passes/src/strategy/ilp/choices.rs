@@ -13,7 +13,7 @@ use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::aliases;
-use crate::operators::variants::nodes::add_beside;
+use crate::operators::variants::nodes::{add_beside, fits_in_place};
 use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
 use crate::runtime::liveness::TENSOR;
 use crate::strategy::Task;
@@ -30,6 +30,11 @@ pub(super) fn choices(
     may: &dyn Fn(NodeId, &Variant) -> bool,
 ) -> Vec<Choice> {
     let uses = Uses::of(task.graph);
+    let mut places = vec![None; task.graph.node_count()];
+    for (place, id) in task.order.iter().enumerate() {
+        places[id.index()] = Some(place);
+    }
+    let place = |id: NodeId| places[id.index()];
     // The parts of all variants, for the cost model.
     let mut with = task.graph.clone();
     let mut sites = Vec::new();
@@ -43,6 +48,9 @@ pub(super) fn choices(
             let forms: Vec<_> = allowed
                 .filter_map(|variant| {
                     let parts = variant.parts(task.graph, &uses, node)?;
+                    if !fits_in_place(&uses, place, node, &parts) {
+                        return None;
+                    }
                     let (nodes, _) = add_beside(&mut with, node, &parts, &[]);
                     Some((variant, parts, nodes))
                 })
