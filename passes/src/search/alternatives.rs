@@ -190,6 +190,8 @@ struct Readings {
     born: Vec<Option<usize>>,
     /// By tensor: the place of its first reader.
     read: Vec<Option<usize>>,
+    /// By tensor: is it written by a part that runs only where it is read first?
+    late: Vec<bool>,
 }
 
 impl Readings {
@@ -220,7 +222,19 @@ impl Readings {
                 }
             }
         }
-        Readings { born, read }
+        let late = vec![false; graph.tensor_count()];
+        let mut found = Readings { born, read, late };
+        for site in &alternatives.sites {
+            let at = place[site.node.index()];
+            for &part in site.forms.iter().flat_map(|form| &form.parts) {
+                if found.place_of(graph, part, at).1 == Rank::Late {
+                    for tensor in graph.node(part).writes() {
+                        found.late[tensor.index()] = true;
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// A part that makes something smaller runs as soon as it can, one that makes it larger as
@@ -234,7 +248,8 @@ impl Readings {
             return (0, Rank::Late);
         }
         let single = node.writes().count() == 1 && node.reads().count() <= 2 && read > 0;
-        if single && written < read && node.domain.is_empty() {
+        let is_late = node.reads().any(|tensor| self.late[tensor.index()]);
+        if single && written < read && node.domain.is_empty() && !is_late {
             let born = node.reads().filter_map(|tensor| self.born[tensor.index()]);
             return match born.max() {
                 Some(born) if born < at => (born, Rank::Early),

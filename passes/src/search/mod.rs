@@ -349,4 +349,6 @@ fn of_copies(copies: Vec<Copy>) -> Decisions {
 }
 
 #[cfg(test)]
+mod order_tests;
+#[cfg(test)]
 mod tests;

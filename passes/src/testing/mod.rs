@@ -11,11 +11,13 @@ mod peak;
 #[cfg(test)]
 mod pipeline;
 mod random;
+mod unknown;
 mod unroll;
 
 pub use brute_force::{Optimum, brute_force};
 pub use chain::{UniformChain, fewest_advances};
 pub use graphs::random_training_graph;
 pub use peak::naive_peak;
-pub use random::SplitMix64;
+pub use random::{Draw, SplitMix64};
+pub use unknown::{unknown_costs, unknown_graph};
 pub use unroll::unroll;

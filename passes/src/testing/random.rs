@@ -1,5 +1,35 @@
 //! Random numbers that are the same everywhere.
 
+/// Where random inputs come from: a generator, or a tape of numbers that can be made smaller.
+pub trait Draw {
+    /// The next 64 bits.
+    fn bits(&mut self) -> u64;
+
+    /// A number below `end`; 0 where that is 0. Smaller bits give a smaller number.
+    fn below(&mut self, end: usize) -> usize {
+        ((u128::from(self.bits()) * end as u128) >> 64) as usize
+    }
+
+    /// True once in `n` times on average, and never of zero bits, so that what is rare is what shrinking takes away.
+    fn one_in(&mut self, n: usize) -> bool {
+        n > 0 && self.below(n) == n - 1
+    }
+
+    /// One of `items`, which must not be empty; the first is the simplest.
+    fn pick<T: Clone>(&mut self, items: &[T]) -> T
+    where
+        Self: Sized,
+    {
+        items[self.below(items.len())].clone()
+    }
+}
+
+impl Draw for SplitMix64 {
+    fn bits(&mut self) -> u64 {
+        SplitMix64::bits(self)
+    }
+}
+
 /// The generator of Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*
 /// (OOPSLA 2014), with the finalizer that Vigna's public-domain version uses.
 #[derive(Clone, Debug)]

@@ -1,6 +1,8 @@
 //! Where random inputs come from: a tape of numbers, so that an input can be repeated and made smaller without
 //! knowing what it is.
 
+use ckpt_passes::testing::{Draw, SplitMix64};
+
 /// Numbers that a target makes its input of. The same tape makes the same input.
 #[derive(Debug)]
 pub struct Source {
@@ -8,7 +10,7 @@ pub struct Source {
     tape: Vec<u64>,
     position: usize,
     /// Behind the end of the tape: new numbers, or zeros when a tape is replayed.
-    random: Option<u64>,
+    random: Option<SplitMix64>,
     /// Files that show the input, when it is wanted.
     files: Option<Vec<(String, Vec<u8>)>>,
 }
@@ -19,7 +21,7 @@ impl Source {
         Source {
             tape: Vec::new(),
             position: 0,
-            random: Some(seed),
+            random: Some(SplitMix64::new(seed)),
             files: None,
         }
     }
@@ -40,40 +42,6 @@ impl Source {
         self
     }
 
-    /// The next 64 bits. New ones are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-    pub fn bits(&mut self) -> u64 {
-        let position = self.position;
-        self.position += 1;
-        if let Some(&drawn) = self.tape.get(position) {
-            return drawn;
-        }
-        let Some(state) = &mut self.random else {
-            return 0;
-        };
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        self.tape.push(z);
-        z
-    }
-
-    /// A number below `end`; 0 where that is 0. A smaller number on the tape gives a smaller one here.
-    pub fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.bits()) * end as u128) >> 64) as usize
-    }
-
-    /// True once in `n` times on average; never of a tape's zero, so that shrinking takes what is rare away.
-    pub fn one_in(&mut self, n: usize) -> bool {
-        n > 0 && self.below(n) == n - 1
-    }
-
-    /// One of `items`, which must not be empty; the first is the simplest.
-    pub fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())].clone()
-    }
-
     /// Shows a part of the input to whoever looks at a finding.
     pub fn file(&mut self, name: &str, contents: impl FnOnce() -> Vec<u8>) {
         if let Some(files) = &mut self.files {
@@ -89,6 +57,23 @@ impl Source {
     /// The files that the target made.
     pub fn into_files(self) -> Vec<(String, Vec<u8>)> {
         self.files.unwrap_or_default()
+    }
+}
+
+impl Draw for Source {
+    /// New numbers are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    fn bits(&mut self) -> u64 {
+        let position = self.position;
+        self.position += 1;
+        if let Some(&drawn) = self.tape.get(position) {
+            return drawn;
+        }
+        let Some(random) = &mut self.random else {
+            return 0;
+        };
+        let drawn = random.bits();
+        self.tape.push(drawn);
+        drawn
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ckpt_fuzz::finding::{Finding, keep_panics, try_input};
 use ckpt_fuzz::limits::{self, TOO_LONG, TOO_MUCH};
 use ckpt_fuzz::{Source, TARGETS};
+use ckpt_passes::testing::Draw;
 
 use crate::Run;
 

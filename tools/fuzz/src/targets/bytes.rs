@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use ckpt_opt::onnx::Model;
+use ckpt_passes::testing::Draw;
 
 use super::{graphs, plan};
 use crate::source::Source;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ckpt_opt::onnx::Model;
+use ckpt_passes::testing::Draw;
 
 use super::plan;
 use super::protobuf::Message;

@@ -17,6 +17,7 @@ use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
+use ckpt_passes::testing::Draw;
 
 use crate::source::Source;
 

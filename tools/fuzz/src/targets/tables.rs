@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use ckpt_opt::cli::{parse_conv_table, parse_costs, parse_device, parse_profile};
 use ckpt_passes::graph::Graph;
 use ckpt_passes::runtime::device::Device;
-use ckpt_passes::testing::random_training_graph;
+use ckpt_passes::testing::{Draw, random_training_graph};
 use serde_json::{Map, Value, json};
 
 use super::{bytes::mutate, plan};

@@ -1,7 +1,7 @@
 //! Random training graphs, with costs as odd as they may be.
 
 use ckpt_passes::analysis::cost::NodeOverride;
-use ckpt_passes::testing::random_training_graph;
+use ckpt_passes::testing::{Draw, random_training_graph};
 
 use super::plan;
 use crate::source::Source;
