@@ -1,7 +1,9 @@
 //! The nodes that a variant's parts become.
 
 use super::{Like, Part, Read, Write};
-use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{
+    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+};
 
 /// The nodes that `parts` describe, without names and not yet in the graph; the tensors that they
 /// write anew are, and are called `base` and something behind it. Tensors of the graph are read
