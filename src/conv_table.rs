@@ -3,22 +3,25 @@
 //! `docs/convolution-algorithms.md` describes the JSON.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::cost::Nanos;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::algorithms::{Direction, Geometry, geometry};
-use ckpt_passes::optimize::{OptimizeError, Options, with_shapes};
+use ckpt_passes::optimize::{self, BudgetRequest, OptimizeError, with_shapes};
 use ckpt_passes::runtime::convolution_costs::timed;
 use ckpt_passes::runtime::convolutions::{Product, ProductAttributes, Timed, fastest_first};
 use ckpt_passes::runtime::device::Device;
 use serde::Serialize;
 
-use crate::cli::{ConvTable, Messages, ProfileConv};
+use crate::control::{Event, Warning};
 use crate::cudnn::{self, Gpu};
+use crate::error::Error;
+use crate::job::Job;
 use crate::onnx::Model;
-use crate::run::{self, Failure};
+use crate::options::Options;
 
 #[derive(Serialize)]
 struct Table<'a> {
@@ -64,22 +67,26 @@ struct Algorithm {
     workspace_bytes: u64,
 }
 
-/// The table as JSON.
-pub fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, Failure> {
-    let (graph, options) = open("conv-table", arguments, messages)?;
-    let source = match options.device.convolutions.table.is_empty() {
+/// The table as JSON: what the model says of each convolution, or the table that [`Device::convolutions`] has.
+pub fn modelled(model: &Model, options: &Options) -> Result<String, Error> {
+    let (job, passes) = open("conv-table", model, options)?;
+    let source = match passes.device.convolutions.table.is_empty() {
         true => "model",
         false => "table and model",
     };
-    Ok(json(&options, source, &products(&graph, &options)))
+    Ok(json(&passes, source, &products(&job.graph, &passes)))
 }
 
-/// The same, measured on this machine's GPU.
-pub fn profile_conv(arguments: &ProfileConv, messages: &Messages) -> Result<String, Failure> {
-    // Whoever has none need not wait.
-    let gpu = Gpu::open(arguments.cudart.as_deref(), arguments.cudnn.as_deref())?;
-    let (graph, options) = open("profile-conv", &arguments.table, messages)?;
-    let mut products = products(&graph, &options);
+/// This machine's first GPU.
+pub fn open_gpu(cudart: Option<&Path>, cudnn: Option<&Path>) -> Result<Gpu, Error> {
+    Ok(Gpu::open(cudart, cudnn)?)
+}
+
+/// The same, measured on the GPU.
+pub fn measured(gpu: &Gpu, model: &Model, options: &Options) -> Result<String, Error> {
+    let (mut job, passes) = open("profile-conv", model, options)?;
+    let graph = job.graph.clone();
+    let mut products = products(&graph, &passes);
     let places: Vec<(Product, Geometry)> = graph
         .order()
         .iter()
@@ -97,10 +104,11 @@ pub fn profile_conv(arguments: &ProfileConv, messages: &Messages) -> Result<Stri
         done += 1;
         let node = nodes.first().copied().unwrap_or_default();
         let direction = product.direction;
-        messages.progress(format_args!(
-            "{done} of {all}: {node}, {}",
-            direction.name()
-        ));
+        options.control.tell(&Event::Measuring {
+            done,
+            all,
+            what: &format!("{node}, {}", direction.name()),
+        });
         let measured = match geometries.get(product) {
             Some(geometry) => gpu
                 .measure(geometry, direction)
@@ -121,34 +129,29 @@ pub fn profile_conv(arguments: &ProfileConv, messages: &Messages) -> Result<Stri
             Err(problem) => problem,
         };
         let name = direction.name();
-        messages.warning(format_args!(
+        job.warn(Warning::Doubt(format!(
             "node {node:?}, {name} is not measured: {problem}"
-        ));
+        )));
         false
     });
-    Ok(json(&options, &cudnn::name_of(gpu.version), &products))
+    Ok(json(&passes, &cudnn::name_of(gpu.version), &products))
 }
 
 /// The graph with shapes, and what it shall run on; `asked` needs cuDNN.
 fn open(
-    asked: &str,
-    arguments: &ConvTable,
-    messages: &Messages,
-) -> Result<(Graph, Options), Failure> {
-    let profile = run::profile(&arguments.setting)?;
-    let options = run::options(&arguments.setting, profile.as_ref())?;
+    asked: &'static str,
+    model: &Model,
+    options: &Options,
+) -> Result<(Job, optimize::Options), Error> {
     has_cudnn(asked, &options.device)?;
-    let model = Model::open(&arguments.input)?;
-    let graph = run::graph(&model, profile.as_ref(), &options)?;
-    run::warn(&model, &graph, &options, profile.as_ref(), messages);
-    let graph = with_shapes(&graph, &options).map_err(|error| Failure::Optimize {
-        file: arguments.input.clone(),
-        error: OptimizeError::Shape(error).into(),
-    })?;
-    Ok((graph, options))
+    let mut job = Job::new(model, options)?;
+    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    job.graph = with_shapes(&job.graph, &passes)
+        .map_err(|error| job.failed(OptimizeError::Shape(error)))?;
+    Ok((job, passes))
 }
 
-fn json(options: &Options, source: &str, products: &Products<'_>) -> String {
+fn json(options: &optimize::Options, source: &str, products: &Products<'_>) -> String {
     crate::report::line(&Table {
         device: &options.device.name,
         source,
@@ -160,20 +163,19 @@ fn json(options: &Options, source: &str, products: &Products<'_>) -> String {
 }
 
 /// An error where cuDNN computes nothing; `asked` needs it.
-pub(crate) fn has_cudnn(asked: &str, device: &Device) -> Result<(), Failure> {
+pub(crate) fn has_cudnn(asked: &'static str, device: &Device) -> Result<(), Error> {
     match device.provider {
         Provider::Cuda => Ok(()),
-        Provider::Cpu => Err(Failure::Usage(format!(
-            "--device {} has no cuDNN; {asked} is for v100, a100, h100, h200 or a file with the \
-             provider cuda",
-            device.name
-        ))),
+        Provider::Cpu => Err(Error::NoCudnn {
+            asked,
+            device: device.name.clone(),
+        }),
     }
 }
 
 /// How many products of the graph the given table does not have, and how many there are; none where no table is
 /// given or shapes are missing.
-pub(crate) fn missing(graph: &Graph, options: &Options) -> (usize, usize) {
+pub(crate) fn missing(graph: &Graph, options: &optimize::Options) -> (usize, usize) {
     let table = &options.device.convolutions.table;
     let Some(graph) = (!table.is_empty())
         .then(|| with_shapes(graph, options).ok())
@@ -189,7 +191,7 @@ pub(crate) fn missing(graph: &Graph, options: &Options) -> (usize, usize) {
 /// By product, the nodes that compute it, and its algorithms.
 type Products<'g> = BTreeMap<Product, (Vec<&'g str>, Vec<Timed>)>;
 
-fn products<'g>(graph: &'g Graph, options: &Options) -> Products<'g> {
+fn products<'g>(graph: &'g Graph, options: &optimize::Options) -> Products<'g> {
     let mut products = Products::new();
     for &id in graph.order() {
         let node = graph.node(id);

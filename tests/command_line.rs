@@ -602,6 +602,7 @@ fn certifying_without_a_solver_says_how_to_get_one() {
     assert_snapshot!(folder.run(SMALL.into_iter().chain(["--certify"])), @r"
     exit status 2
     --- errors
+    reading in.onnx
     error: --certify needs a solver, which this build does not have: cargo xtask highs builds it with one
     ");
 }
@@ -636,9 +637,7 @@ fn options_that_do_not_exist_are_usage_errors() {
     assert_snapshot!(run(["--dim", "batch"]), @r"
     exit status 2
     --- errors
-    error: invalid value 'batch' for '--dim <NAME=N>': expected NAME=N with a whole number N of at least 1, for example batch=8
-
-    For more information, try '--help'.
+    error: --dim batch: expected NAME=N with a whole number N of at least 1, for example batch=8
     ");
 }
 

@@ -26,11 +26,11 @@ use wire::{Msg, Value};
 
 /// Breaks a rewriting of the graph so many times, and gives what was found.
 #[track_caller]
-fn broken(bytes: &[u8], options: &[&str], count: u64) -> Count {
+fn broken(bytes: &[u8], dims: &[String], count: u64) -> Count {
     let folder = tempfile::tempdir().unwrap();
     let original = folder.path().join("in.onnx");
     fs::write(&original, bytes).unwrap();
-    let pair = Pair::of(&original, options, folder.path()).unwrap();
+    let pair = Pair::of(&original, dims, folder.path()).unwrap();
     let mut escaped = Vec::new();
     let found = pair.mutants(count, &mut Random(33), folder.path(), |how, _| {
         escaped.push(how.to_owned());
@@ -70,7 +70,7 @@ fn no_broken_rewriting_of_a_convolutional_network_passes() {
 #[test]
 fn no_broken_rewriting_of_a_network_that_pytorch_exported_passes() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/models/triplet.onnx");
-    broken(&fs::read(file).unwrap(), &["--dim", "batch=4"], 40);
+    broken(&fs::read(file).unwrap(), &["batch=4".to_owned()], 40);
 }
 
 /// The judge sees what verification should see.

@@ -2,33 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use super::random::Random;
-use ckpt_opt::cli::{Messages, Rewrite, Verify};
-use ckpt_opt::run;
-use clap::Parser;
+use ckpt_opt::{Budget, Error, Model, Options, optimize, verify};
+use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use super::meaning::meaning;
 use super::mutation::{Harm, mutated};
-
-#[derive(Parser)]
-struct Verification {
-    #[command(flatten)]
-    verify: Verify,
-}
-
-#[derive(Parser)]
-struct Rewriting {
-    #[command(flatten)]
-    rewrite: Rewrite,
-}
+use super::random::Random;
 
 /// A graph and what the program made of it.
 pub(crate) struct Pair {
     pub(crate) original: PathBuf,
     bytes: Vec<u8>,
-    options: Vec<String>,
+    options: Options,
     meaning: Option<u64>,
 }
 
@@ -52,41 +38,41 @@ impl std::ops::AddAssign for Count {
 }
 
 impl Pair {
-    /// Rewrites the file with the options (`--dim`, ...) within the smallest of a few budgets. An error if nothing fits.
-    pub(crate) fn of(original: &Path, options: &[&str], folder: &Path) -> Result<Pair, String> {
-        let mut refused = String::new();
+    /// Rewrites the file, with the sizes of dimensions (`batch=8`), within the smallest of a few budgets. An error if nothing
+    /// fits.
+    pub(crate) fn of(original: &Path, dims: &[String], folder: &Path) -> Result<Pair, String> {
+        let sizes = dims.iter().map(|dim| {
+            let (name, size) = dim.split_once('=').expect("name=size");
+            (name.to_owned(), size.parse().expect("a number"))
+        });
+        let options = Options {
+            dims: sizes.collect(),
+            variants: Default::default(),
+            runtime_settings: RuntimeSettings::LEAN,
+            ..Options::default()
+        };
         let out = folder.join("rewriting.onnx");
+        let mut refused = String::new();
         for budget in ["fixed+50%", "fixed+70%", "fixed+90%", "200%"] {
-            let arguments = ["rewrite"].map(PathBuf::from).into_iter();
-            let arguments = arguments.chain([original.to_owned(), out.clone()]);
-            let others = [
-                "--budget",
-                budget,
-                "--variants",
-                "none",
-                "--runtime-settings",
-                "lean",
-            ];
-            let arguments = arguments.chain(others.iter().chain(options).map(PathBuf::from));
-            let parsed = Rewriting::try_parse_from(arguments)
-                .expect("options are right")
-                .rewrite;
-            let written = run::rewrite(&parsed, Instant::now(), &Messages::new(true));
-            if let Err(failure) = &written {
-                refused = failure.to_string();
-            }
-            if written.is_ok() {
-                let bytes = fs::read(&out).expect("it was written");
-                let pair = Pair {
-                    original: original.to_owned(),
-                    meaning: meaning(&bytes),
-                    bytes,
-                    options: options.iter().map(|&option| option.to_owned()).collect(),
-                };
-                pair.verify(&out)
-                    .expect("what the program wrote is accepted");
-                assert!(pair.meaning.is_some(), "{}: no meaning", original.display());
-                return Ok(pair);
+            let budget: Budget = budget.parse().expect("a budget");
+            let written = Model::open(original)
+                .map_err(Error::from)
+                .and_then(|model| optimize(&model, &budget, &options)?.write(&out));
+            match written {
+                Err(error) => refused = error.to_string(),
+                Ok(_) => {
+                    let bytes = fs::read(&out).expect("it was written");
+                    let pair = Pair {
+                        original: original.to_owned(),
+                        meaning: meaning(&bytes),
+                        bytes,
+                        options,
+                    };
+                    pair.verify(&out)
+                        .expect("what the program wrote is accepted");
+                    assert!(pair.meaning.is_some(), "{}: no meaning", original.display());
+                    return Ok(pair);
+                }
             }
         }
         Err(refused)
@@ -94,21 +80,11 @@ impl Pair {
 
     /// Does the file stand for the original?
     fn verify(&self, file: &Path) -> Result<(), String> {
-        let arguments = [
-            PathBuf::from("verify"),
-            self.original.clone(),
-            file.to_owned(),
-        ]
-        .into_iter();
-        let lean = ["--runtime-settings", "lean"].map(PathBuf::from);
-        let arguments = arguments
-            .chain(lean)
-            .chain(self.options.iter().map(PathBuf::from));
-        let parsed = Verification::try_parse_from(arguments)
-            .expect("options are right")
-            .verify;
-        let found = run::verify(&parsed, &Messages::new(true));
-        found.map(drop).map_err(|failure| failure.to_string())
+        let files = Model::open(&self.original).and_then(|one| Ok((one, Model::open(file)?)));
+        let found = files
+            .map_err(Error::from)
+            .and_then(|(original, written)| verify(&original, &written, &self.options));
+        found.map(drop).map_err(|error| error.to_string())
     }
 
     /// Makes as many mutants; `escaped` hears of each harmful one that was accepted: how it was made, and its bytes.

@@ -47,13 +47,11 @@ fn main() -> ExitCode {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut random = Random(arguments.seed);
     let mut pairs = Vec::new();
-    let mut add = |file: &Path, dimensions: &[String]| {
-        let options: Vec<&str> = dimensions.iter().flat_map(|one| ["--dim", one]).collect();
-        match Pair::of(file, &options, folder.path()) {
+    let mut add =
+        |file: &Path, dimensions: &[String]| match Pair::of(file, dimensions, folder.path()) {
             Ok(pair) => pairs.push(pair),
             Err(refused) => eprintln!("mutants: {}: {refused}", file.display()),
-        }
-    };
+        };
     match &arguments.file {
         Some(file) => add(file, &arguments.dimensions),
         None => {

@@ -1,13 +1,15 @@
 //! A search seen from outside: how far it is, and a way to end it.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Shared by who searches and who waits.
 #[derive(Debug, Default)]
 pub struct Watch {
     stopped: AtomicBool,
+    /// Stops other searches too.
+    all_stopped: Arc<AtomicBool>,
     /// Where nobody is there to stop it.
     end: OnceLock<Instant>,
     evaluations: AtomicU64,
@@ -31,6 +33,14 @@ pub struct Best {
 }
 
 impl Watch {
+    /// One that ends, besides, when `stopped` is set.
+    pub fn stopped_by(stopped: Arc<AtomicBool>) -> Watch {
+        Watch {
+            all_stopped: stopped,
+            ..Watch::default()
+        }
+    }
+
     /// Ends the search early, with what it has found by then.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
@@ -45,7 +55,9 @@ impl Watch {
     /// Is it to end?
     pub fn is_stopped(&self) -> bool {
         let is_over = || self.end.get().is_some_and(|&end| Instant::now() >= end);
-        self.stopped.load(Ordering::Relaxed) || is_over()
+        self.stopped.load(Ordering::Relaxed)
+            || self.all_stopped.load(Ordering::Relaxed)
+            || is_over()
     }
 
     /// Lives of values that were worked out, the measure of a search's work. The same for the same

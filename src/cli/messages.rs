@@ -2,71 +2,106 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ckpt_passes::watch::{Best, Watch};
+use ckpt_passes::watch::Best;
 use indicatif::ProgressBar;
 
+use super::fault;
+use crate::control::{Control, Event, Warning};
 use crate::report::text;
 
 /// Where messages go. That nobody reads them is no reason to stop.
-#[derive(Clone, Copy, Debug)]
-pub struct Messages {
+#[derive(Clone, Debug)]
+pub(super) struct Messages {
     quiet: bool,
+    /// How far a search is; shown on terminals only.
+    bar: Arc<Mutex<Option<ProgressBar>>>,
 }
 
 impl Messages {
     /// `quiet` leaves out progress.
-    pub fn new(quiet: bool) -> Messages {
-        Messages { quiet }
+    pub(super) fn new(quiet: bool) -> Messages {
+        Messages {
+            quiet,
+            bar: Arc::default(),
+        }
+    }
+
+    /// Shows what the library tells.
+    pub(super) fn control(&self) -> Control {
+        let messages = self.clone();
+        Control {
+            on_event: Some(Arc::new(move |event| messages.show(event))),
+            ..Control::default()
+        }
+    }
+
+    fn show(&self, event: &Event<'_>) {
+        match event {
+            Event::Planning {
+                nodes,
+                budget: Some(budget),
+                ..
+            } => self.progress(format_args!(
+                "planning {nodes} nodes for a budget of {budget}"
+            )),
+            Event::Planning { strategy, .. } => {
+                self.progress(format_args!("planning with {strategy}"));
+            }
+            Event::Trying { dim, size } => self.progress(format_args!("trying {dim}={size}")),
+            Event::Writing { path } => self.progress(format_args!("writing {}", path.display())),
+            Event::Measuring { done, all, what } => {
+                self.progress(format_args!("{done} of {all}: {what}"));
+            }
+            Event::Warning(Warning::GivenUp(fault)) => self.warning(fault::given_up(fault)),
+            Event::Warning(Warning::Doubt(text)) => self.warning(text),
+            Event::Searching { evaluations, best } => self.searching(*evaluations, *best),
+        }
     }
 
     /// What is being done.
-    pub fn progress(&self, text: impl Display) {
+    pub(super) fn progress(&self, text: impl Display) {
+        self.end_bar();
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{}", message(text));
         }
     }
 
-    /// Shows on a terminal how far the work is.
-    pub fn watching<T>(&self, watch: &Watch, work: impl FnOnce() -> T) -> T {
-        let bar = ProgressBar::new_spinner();
-        if self.quiet || bar.is_hidden() {
-            return work();
+    fn searching(&self, evaluations: u64, best: Option<Best>) {
+        if self.quiet {
+            return;
         }
-        let done = AtomicBool::new(false);
-        let result = thread::scope(|scope| {
-            let show = || {
-                while !done.load(Ordering::Relaxed) {
-                    bar.set_message(state(watch));
-                    bar.tick();
-                    thread::sleep(Duration::from_millis(100));
-                }
-            };
-            // Without a thread to spare, nothing is shown.
-            let _ = thread::Builder::new().spawn_scoped(scope, show);
-            let result = work();
-            done.store(true, Ordering::Relaxed);
-            result
-        });
-        bar.finish_and_clear();
-        result
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = bar.get_or_insert_with(ProgressBar::new_spinner);
+        if !bar.is_hidden() {
+            bar.set_message(state(evaluations, best));
+            bar.tick();
+        }
+    }
+
+    fn end_bar(&self) {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = bar.take() {
+            bar.finish_and_clear();
+        }
     }
 
     /// The result, where standard output has something else.
-    pub fn result(&self, text: &str) -> io::Result<()> {
+    pub(super) fn result(&self, text: &str) -> io::Result<()> {
+        self.end_bar();
         io::stderr().write_all(text.as_bytes())
     }
 
     /// What the user should look at.
-    pub fn warning(&self, text: impl Display) {
+    pub(super) fn warning(&self, text: impl Display) {
+        self.end_bar();
         let _ = writeln!(io::stderr(), "warning: {}", message(text));
     }
 
     /// Why nothing came of it.
-    pub fn error(&self, text: impl Display) {
+    pub(super) fn error(&self, text: impl Display) {
+        self.end_bar();
         let _ = writeln!(io::stderr(), "error: {}", message(text));
     }
 }
@@ -77,9 +112,8 @@ fn message(text: impl Display) -> String {
 }
 
 /// The overhead, the bound and the gap between them, in percent of a step.
-fn state(watch: &Watch) -> String {
-    let evaluations = watch.evaluations();
-    let Some(Best { added, least, step }) = watch.best() else {
+fn state(evaluations: u64, best: Option<Best>) -> String {
+    let Some(Best { added, least, step }) = best else {
         return format!("{evaluations} evaluations");
     };
     let percent = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
@@ -97,6 +131,6 @@ mod tests {
 
     #[test]
     fn before_there_is_a_plan_only_the_work_is_shown() {
-        assert_eq!(state(&Watch::default()), "0 evaluations");
+        assert_eq!(state(0, None), "0 evaluations");
     }
 }

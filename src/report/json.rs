@@ -111,8 +111,8 @@ pub(super) fn json(outcome: &Outcome<'_>) -> String {
 }
 
 pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
-    let graph = &outcome.optimized.graph;
-    let originals = outcome.original.node_count();
+    let graph = outcome.rewritten.graph();
+    let originals = outcome.rewritten.original().node_count();
     let is_mirror = |&id: &NodeId| id.index() >= originals && is_mirror(graph.node(id));
     let order = graph.order().iter().copied();
     line(&Report {
@@ -121,16 +121,16 @@ pub(super) fn full_json(outcome: &Outcome<'_>) -> String {
             .filter(is_mirror)
             .map(|id| graph.node(id).name.as_str())
             .collect(),
-        notes: &outcome.optimized.summary.notes,
+        notes: &outcome.rewritten.summary().notes,
         replaced: replaced(outcome),
         convolutions: convolutions(outcome),
-        before: peak(&outcome.optimized.summary.before),
-        after: peak(&outcome.optimized.summary.after),
+        before: peak(&outcome.rewritten.summary().before),
+        after: peak(&outcome.rewritten.summary().after),
     })
 }
 
 fn replaced<'a>(outcome: &Outcome<'a>) -> Vec<Replaced<'a>> {
-    let variants = outcome.optimized.summary.variants.iter();
+    let variants = outcome.rewritten.summary().variants.iter();
     variants
         .map(|(node, variant)| Replaced {
             node,
@@ -141,7 +141,7 @@ fn replaced<'a>(outcome: &Outcome<'a>) -> Vec<Replaced<'a>> {
 }
 
 fn convolutions<'a>(outcome: &Outcome<'a>) -> Vec<ConvolutionReport<'a>> {
-    let chosen = outcome.optimized.summary.algorithms.iter();
+    let chosen = outcome.rewritten.summary().algorithms.iter();
     let each = chosen.map(|chosen| ConvolutionReport {
         node: &chosen.node,
         product: chosen.direction.name(),
@@ -154,7 +154,7 @@ fn convolutions<'a>(outcome: &Outcome<'a>) -> Vec<ConvolutionReport<'a>> {
 }
 
 fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
-    let summary = &outcome.optimized.summary;
+    let summary = outcome.rewritten.summary();
     Figures {
         budget_bytes: summary.budget.0,
         fixed_bytes: summary.fixed.0,
@@ -180,12 +180,12 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         variants: summary.variants.len(),
         nodes_before: summary.nodes_before,
         nodes_after: summary.nodes_after,
-        strategy: outcome.arguments.strategy.name(),
+        strategy: outcome.rewritten.options().strategy.name(),
         stop_reason: stop_reason(summary.stop_reason),
-        search_seconds: outcome.search_time.as_secs_f64(),
+        search_seconds: outcome.rewritten.search_time().as_secs_f64(),
         total_seconds: outcome.total_time.as_secs_f64(),
-        runtime_settings: outcome.arguments.setting.runtime_settings.name(),
-        device: outcome.device,
+        runtime_settings: outcome.rewritten.options().runtime_settings.name(),
+        device: &outcome.rewritten.options().device.name,
         provider_options: provider_options(summary),
     }
 }

@@ -1,9 +1,8 @@
 //! What was done, for people and for programs.
 
 mod course;
-mod fault;
-mod file;
 mod json;
+mod largest;
 pub mod plot;
 pub mod rows;
 mod session;
@@ -16,75 +15,68 @@ use std::path::Path;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{Measured, OptimizeError, Optimized, Peak, StopReason, Summary};
+use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason, Summary};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
-pub use fault::given_up;
-pub(crate) use file::{ReportFile, replaces_none};
 pub(crate) use json::line;
 /// What keys of the metadata begin with that is our own.
 pub(crate) use session::PREFIX as METADATA;
 pub use session::Session;
 
-use crate::cli::Rewrite;
-use crate::run::Failure;
+use crate::error::Error;
+use crate::inspect::Inspection;
+use crate::rewrite::Rewritten;
+use crate::verify::Verification;
 
 /// A graph that was rewritten, and what is known about it.
-pub struct Outcome<'a> {
-    /// What was asked for.
-    pub arguments: &'a Rewrite,
+pub(crate) struct Outcome<'a> {
+    /// What was found.
+    pub(crate) rewritten: &'a Rewritten,
     /// What was written; nothing in a dry run.
-    pub output: Option<&'a Path>,
-    /// The device's name.
-    pub device: &'a str,
-    /// The graph that was read.
-    pub original: &'a Graph,
-    /// The graph that was made of it, and its figures.
-    pub optimized: &'a Optimized,
-    /// What planning and rewriting took.
-    pub search_time: Duration,
+    pub(crate) output: Option<&'a Path>,
+    /// The file that says what nodes cost.
+    pub(crate) costs: Option<&'a Path>,
     /// What everything took.
-    pub total_time: Duration,
+    pub(crate) total_time: Duration,
 }
 
 impl Outcome<'_> {
     /// The result for people: before and after, and what holds the peaks.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         table::table(self)
     }
 
     /// The result as one JSON object on one line.
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         json::json(self)
     }
 
     /// Memory over one step, before and after, as an SVG image.
-    pub fn plot(&self) -> String {
-        course::svg(&self.optimized.summary)
+    pub(crate) fn plot(&self) -> String {
+        course::svg(self.rewritten.summary())
     }
 
     /// The same object, with the recomputed nodes and what holds the peaks.
-    pub fn full_json(&self) -> String {
+    pub(crate) fn full_json(&self) -> String {
         json::full_json(self)
     }
 }
 
 /// The result of `inspect`.
-pub fn inspection(graph: &Graph, measured: &Measured) -> String {
+pub(crate) fn inspection(inspection: &Inspection) -> String {
     let mut text = format!(
         "{} nodes; the caller owns {}\n",
-        graph.order().len(),
-        measured.fixed
+        inspection.nodes, inspection.measured.fixed
     );
-    for (order, peak) in peaks(measured) {
+    for (order, peak) in peaks(&inspection.measured) {
         let _ = write!(text, "\n{order} order: {}", peak_and_holders(peak));
     }
     text
 }
 
 /// The result of `verify`.
-pub fn verification(before: &Measured, after: &Measured) -> String {
+pub(crate) fn verification(verification: &Verification) -> String {
+    let Verification { before, after, .. } = verification;
     let mut text = "equivalent: every tensor of the first graph is computed by the same operators \
                     from the same inputs, or by a variant that is known to compute the same, or was allowed\n\n"
         .to_owned();
@@ -109,9 +101,9 @@ fn peaks(measured: &Measured) -> impl Iterator<Item = (&'static str, &Peak)> {
 }
 
 /// Why nothing was done, for people: what happened, and what to do about it.
-pub fn failure(failure: &Failure) -> String {
-    let mut text = failure.to_string();
-    let Failure::Optimize { error, .. } = failure else {
+pub(crate) fn error(error: &Error) -> String {
+    let mut text = error.to_string();
+    let Error::Optimize { error, .. } = error else {
         return text;
     };
     match &**error {
@@ -135,7 +127,7 @@ pub fn failure(failure: &Failure) -> String {
 }
 
 /// The first few of `names`, and how many more there are.
-pub fn some_of<S: AsRef<str>>(names: &[S]) -> String {
+pub(crate) fn some_of<S: AsRef<str>>(names: &[S]) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<String> = names
         .iter()

@@ -6,8 +6,10 @@ use ckpt_passes::bytes::Bytes;
 use serde::Serialize;
 
 use super::plot::{self, Curve};
+use crate::control::Warning;
 
 /// What some strategies make of some budgets.
+#[derive(Clone, Debug)]
 pub struct Comparison {
     /// What the caller owns.
     pub fixed: Bytes,
@@ -17,9 +19,12 @@ pub struct Comparison {
     pub budgets: Vec<String>,
     /// Strategy by strategy.
     pub tried: Vec<Tried>,
+    /// What the user should look at.
+    pub warnings: Vec<Warning>,
 }
 
 /// What one strategy makes of them.
+#[derive(Clone, Debug)]
 pub struct Tried {
     /// Its name.
     pub strategy: &'static str,
@@ -287,6 +292,7 @@ mod tests {
                 tried("chen-sqrt", vec![cell(91, 0.25), too_large]),
                 refusing,
             ],
+            warnings: Vec::new(),
         }
     }
 

@@ -17,7 +17,7 @@ use super::{Outcome, peak_and_holders};
 type Row = (&'static str, String, String, String);
 
 pub(super) fn table(outcome: &Outcome<'_>) -> String {
-    let summary = &outcome.optimized.summary;
+    let summary = outcome.rewritten.summary();
     let mut text = match outcome.output {
         Some(path) if path == Path::new("-") => "wrote the graph to standard output\n\n".to_owned(),
         Some(path) => format!("wrote {}\n\n", path.display()),
@@ -31,7 +31,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     let mut facts = vec![
         (
             "budget",
-            format!("{} ({})", summary.budget, outcome.arguments.budget.text),
+            format!("{} ({})", summary.budget, outcome.rewritten.budget()),
         ),
         ("smallest peak found", summary.smallest_peak.to_string()),
     ];
@@ -58,7 +58,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     }
     facts.push((
         "session options",
-        match outcome.arguments.setting.runtime_settings.settings() {
+        match outcome.rewritten.options().runtime_settings {
             RuntimeSettings::LEAN => "enable_mem_reuse and enable_mem_pattern off, no arena",
             _ => "defaults; the arena may reserve more than is in use",
         }
@@ -71,7 +71,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     }
     facts.push((
         "planned in",
-        format!("{:.2} s", outcome.search_time.as_secs_f64()),
+        format!("{:.2} s", outcome.rewritten.search_time().as_secs_f64()),
     ));
     for (label, value) in facts {
         let _ = writeln!(text, "{label:<24}{value}");
@@ -127,7 +127,7 @@ fn approximations(summary: &Summary) -> BTreeMap<&'static str, usize> {
 }
 
 fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
-    let summary = &outcome.optimized.summary;
+    let summary = outcome.rewritten.summary();
     let (before, after, fixed) = (summary.before.bytes, summary.after.bytes, summary.fixed);
     let memory = |label, before: Bytes, after: Bytes| -> Row {
         let remark = match before {
@@ -137,9 +137,13 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
         (label, before.to_string(), after.to_string(), remark)
     };
     let time_after = summary.time_before.saturating_add(summary.time_added);
-    let estimate = match &outcome.arguments.setting.costs {
-        None => format!("estimated for {}", outcome.device),
-        Some(costs) => format!("by {}, the rest for {}", costs.display(), outcome.device),
+    let estimate = match outcome.costs {
+        None => format!("estimated for {}", outcome.rewritten.options().device.name),
+        Some(costs) => format!(
+            "by {}, the rest for {}",
+            costs.display(),
+            outcome.rewritten.options().device.name
+        ),
     };
     let count = |label, count: usize| (label, String::new(), count.to_string(), String::new());
     let mut rows = vec![

@@ -39,10 +39,18 @@ const PRESETS: [Preset; 5] = [
 ];
 
 impl Device {
+    /// What is meant where none is named.
+    pub fn cpu() -> Device {
+        Device::of(&PRESETS[0])
+    }
+
     /// The device that is called `name`.
     pub fn preset(name: &str) -> Option<Device> {
-        let row = PRESETS.iter().find(|row| row.0 == name)?;
-        Some(Device {
+        PRESETS.iter().find(|row| row.0 == name).map(Device::of)
+    }
+
+    fn of(row: &Preset) -> Device {
+        Device {
             name: row.0.to_owned(),
             provider: row.1,
             operations_per_second: row.2 * 1e12,
@@ -50,7 +58,7 @@ impl Device {
             bytes_per_second: row.4 * 1e9,
             launch: Nanos(row.5),
             convolutions: Convolutions::default(),
-        })
+        }
     }
 
     /// The names of all presets.

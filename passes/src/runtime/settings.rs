@@ -23,4 +23,12 @@ impl RuntimeSettings {
         reuse: false,
         pattern: false,
     };
+
+    /// As `--runtime-settings` calls them.
+    pub fn name(self) -> &'static str {
+        match self {
+            RuntimeSettings::LEAN => "lean",
+            _ => "default",
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use ckpt_opt::cli::{parse_conv_table, parse_costs, parse_device, parse_profile};
+use ckpt_opt::inputs::{parse_conv_table, parse_costs, parse_device, parse_profile};
 use ckpt_passes::graph::Graph;
 use ckpt_passes::runtime::device::Device;
 use ckpt_passes::testing::{Draw, random_training_graph};

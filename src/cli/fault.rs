@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 
 /// A warning that a plan was given up.
-pub fn given_up(fault: impl Display) -> String {
+pub(crate) fn given_up(fault: impl Display) -> String {
     let command: Vec<String> = env::args_os().map(|argument| quoted(&argument)).collect();
     format!(
         "a plan could not be proved to be right, and was given up for another: {fault}; what is written is proved. Please \

@@ -61,7 +61,7 @@ pub fn read(path: &Path) -> Result<Overrides, CostsError> {
 }
 
 /// The names in the table that no node of `graph` has.
-pub fn unknown_nodes<'t>(table: &'t Overrides, graph: &Graph) -> Vec<&'t str> {
+pub(crate) fn unknown_nodes<'t>(table: &'t Overrides, graph: &Graph) -> Vec<&'t str> {
     let mut names: Vec<&str> = graph
         .order()
         .iter()

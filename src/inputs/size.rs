@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Why a text is no size or no budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum SizeProblem {
+pub enum SizeProblem {
     /// Not in any form that is understood.
     #[error("expected {0}")]
     Form(&'static str),
@@ -37,7 +37,7 @@ const UNITS: [(&str, u64); 9] = [
 ];
 
 /// A budget: `8GiB`, `60%`, `fixed+50%`, `min`.
-pub(super) fn budget(text: &str) -> Result<BudgetRequest, SizeProblem> {
+pub(crate) fn budget(text: &str) -> Result<BudgetRequest, SizeProblem> {
     let text = text.trim();
     let fixed = text.strip_prefix("fixed+");
     match (fixed, fixed.unwrap_or(text).strip_suffix('%')) {
@@ -53,7 +53,7 @@ pub(super) fn budget(text: &str) -> Result<BudgetRequest, SizeProblem> {
 }
 
 /// An amount that may be zero: `2GiB`, `0`.
-pub(super) fn size(text: &str) -> Result<Bytes, SizeProblem> {
+pub(crate) fn size(text: &str) -> Result<Bytes, SizeProblem> {
     bytes(text.trim(), SIZES)
 }
 

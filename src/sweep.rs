@@ -1,108 +1,74 @@
-//! The commands that plan one graph many times: `sweep` and `compare`.
+//! One graph planned many times: for a row of budgets, with several strategies.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{
-    BudgetRequest, Measured, OptimizeError, Options, Summary, measure, optimize_each,
-};
-use ckpt_passes::search::Effort;
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, Summary, optimize_each};
 use ckpt_passes::strategy::Strategy;
 
-use crate::cli::{Compare, Messages, Requested, Row, Sweep};
+use crate::control::Event;
+use crate::error::Error;
+use crate::inputs::Budget;
+use crate::job::{Job, measured};
 use crate::onnx::Model;
-use crate::report::ReportFile;
+use crate::options::Options;
 use crate::report::rows::{Cell, Comparison, Fitting, Tried};
-use crate::run::{self, Failure};
 
-/// Shows what a row of budgets costs.
-pub fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
-    let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
-    Ok(match arguments.row.json {
-        true => comparison.json(),
-        false => comparison.sweep(),
-    })
-}
-
-/// Shows what every strategy makes of the same graph.
-pub fn compare(arguments: &Compare, messages: &Messages) -> Result<String, Failure> {
-    let strategies = match arguments.strategies.is_empty() {
-        true => Strategy::ALL.to_vec(),
-        false => arguments.strategies.clone(),
-    };
-    let comparison = compared(&arguments.row, &strategies, messages)?;
-    Ok(match arguments.row.json {
-        true => comparison.json(),
-        false => comparison.table(),
-    })
-}
-
-fn compared(
-    row: &Row,
+/// What each of `strategies` makes of each of `budgets`, and the smallest peak that it reaches; what all budgets need
+/// is worked out once. [`Options::strategy`] is not looked at, and [`Options::time_limit`] is for each strategy.
+///
+/// A budget that nothing fits is a cell without a plan, and a strategy that does not deal with the graph says why in
+/// its row; neither is an error.
+pub fn sweep(
+    model: &Model,
+    budgets: &[Budget],
     strategies: &[Strategy],
-    messages: &Messages,
-) -> Result<Comparison, Failure> {
-    let profile = run::profile(&row.setting)?;
-    let options = Options {
-        effort: Effort {
-            seed: row.seed,
-            evaluations: run::EVALUATIONS,
-        },
-        variants: row
-            .variants
-            .iter()
-            .flat_map(|chosen| chosen.groups())
-            .collect(),
-        ..run::options(&row.setting, profile.as_ref())?
-    };
-    let model = Model::open(&row.input)?;
-    let graph = run::graph(&model, profile.as_ref(), &options)?;
-    run::warn(&model, &graph, &options, profile.as_ref(), messages);
-    let failed = |error: OptimizeError| Failure::Optimize {
-        file: row.input.clone(),
-        error: error.into(),
-    };
-    // Before the search, which may take long.
-    let sources = run::sources(&model, &row.input, &row.setting);
-    let plot = row.plot.as_deref();
-    let plot = plot
-        .map(|path| ReportFile::at("--plot", path, &sources))
-        .transpose()?;
-    let measured = measure(&graph, &options).map_err(failed)?;
-    let budgets = row.budgets();
+    options: &Options,
+) -> Result<Comparison, Error> {
+    let job = Job::new(model, options)?;
+    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let before = measured(model, &job.graph, &passes)?;
     let mut tried = Vec::new();
     for &strategy in strategies {
-        messages.progress(format_args!("planning with {strategy}"));
-        let options = Options {
+        options.control.tell(&Event::Planning {
+            nodes: job.graph.order().len(),
             strategy,
-            watch: row.time_limit.map_or_else(Arc::default, run::watch_for),
-            solving: run::solver(row.time_limit),
-            ..options.clone()
+            budget: None,
+        });
+        let passes = optimize::Options {
+            strategy,
+            ..options.for_passes(BudgetRequest::Smallest)?
         };
-        tried.push(planned(&graph, &options, &budgets, &measured).map_err(failed)?);
+        let row = options.control.watching(&passes.watch, || {
+            planned(&job.graph, &passes, budgets, &before)
+        });
+        job.go_on()?;
+        tried.push(row.map_err(|error| job.failed(error))?);
     }
-    let comparison = Comparison {
-        fixed: measured.fixed,
-        before: measured.default.bytes,
-        budgets: budgets.into_iter().map(|budget| budget.text).collect(),
+    Ok(Comparison {
+        fixed: before.fixed,
+        before: before.default.bytes,
+        budgets: budgets.iter().map(ToString::to_string).collect(),
         tried,
-    };
-    if let Some(plot) = plot {
-        plot.write(&comparison.plot())?;
-    }
-    Ok(comparison)
+        warnings: job.warnings,
+    })
+}
+
+/// The row of budgets that is tried where none is given: fixed+90%, fixed+80% and so on down to fixed+20%.
+pub fn usual_budgets() -> Vec<Budget> {
+    let usual = (2..10u32).rev().map(|tenth| format!("fixed+{tenth}0%"));
+    usual.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// What one strategy makes of all budgets, and the smallest peak that it reaches.
 fn planned(
     graph: &Graph,
-    options: &Options,
-    budgets: &[Requested],
+    options: &optimize::Options,
+    budgets: &[Budget],
     measured: &Measured,
 ) -> Result<Tried, OptimizeError> {
-    let requests = budgets.iter().map(|budget| budget.budget);
+    let requests = budgets.iter().map(|budget| budget.request);
     // Nothing fits into no memory, and the refusal says what the smallest peak is.
     let nothing = BudgetRequest::Bytes(Bytes::ZERO);
     let requests: Vec<BudgetRequest> = requests.chain([nothing]).collect();

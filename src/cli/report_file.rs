@@ -4,8 +4,10 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::commands::Source;
+use super::failure::Failure;
+use crate::error::Error;
 use crate::onnx::{Destination, FileIdentity, Pending, Sink, kind};
-use crate::run::{Failure, Source};
 
 /// Where a report shall be written.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl ReportFile {
         let place = match () {
             () if path == Path::new("-") => Place::Output,
             () if is_open() => Place::Open,
-            () => Place::File(Destination::of(path)?),
+            () => Place::File(Destination::of(path).map_err(Error::from)?),
         };
         if let Place::File(destination) = &place {
             replaces_none(option, destination, sources)?;
@@ -77,7 +79,8 @@ impl ReportFile {
         let written = match self.place {
             Place::File(destination) => {
                 let sink = Sink::File(destination);
-                Pending::write(sink, |file| file.write_all(text.as_bytes()))?.commit()?;
+                let file = Pending::write(sink, |file| file.write_all(text.as_bytes()));
+                file.and_then(Pending::commit).map_err(Error::from)?;
                 Ok(())
             }
             Place::Open => fs::write(&self.path, text),

@@ -1,0 +1,493 @@
+//! The arguments of all commands, as clap parses them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
+use ckpt_passes::runtime::settings;
+use ckpt_passes::strategy::Strategy;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::failure::Failure;
+use crate::inputs::{Budget, SizeProblem, size};
+
+/// What stands behind the options in the help.
+const AFTER_HELP: &str = "\
+The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, with the \
+session's settings as --runtime-settings says, one training step of the written graph stays within \
+the budget and computes the same results, bit for bit. What the arena reserves without using it \
+comes on top.
+
+Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget. OUT is whole or not there: where it was \
+written and only the result could not be printed, that is a warning.";
+
+/// Rewrites an ONNX Runtime training graph so that one training step fits a memory budget:
+/// nodes are reordered, some run a second time instead of keeping their results, some are replaced by
+/// others that compute the same bits, and nothing else changes.
+#[derive(Debug, Parser)]
+#[command(name = "ckpt-opt", version, after_help = AFTER_HELP)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(super) rewrite: Option<Rewrite>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Shows what one training step of a graph needs, and which tensors hold its peak.
+    Inspect(Inspect),
+    /// Checks that OUT computes what IN computes, and shows what both need.
+    Verify(Verify),
+    /// Shows what a row of budgets costs, in added time; writes no graph.
+    Sweep(Sweep),
+    /// Finds the largest size of a dimension, such as the batch, with which a step fits a budget; writes no graph.
+    Largest(Largest),
+    /// Plans with all strategies, and shows the exact figures of each; writes no graph.
+    Compare(Compare),
+    /// Prints time and workspace of each convolution with each of cuDNN's algorithms as JSON, by a
+    /// model that was not compared with a GPU, or as --conv-table has them.
+    ConvTable(ConvTable),
+    /// Prints the same, measured with cuDNN on this machine's first GPU, for --conv-table. The libraries are
+    /// loaded when it runs; without a GPU it says so.
+    ProfileConv(ProfileConv),
+}
+
+/// `ckpt-opt IN OUT --budget SIZE`.
+#[derive(Clone, Debug, Args)]
+// By its presence clap knows that this, and no subcommand, is meant: nested groups hide the rest.
+#[group(arg = "input")]
+pub(super) struct Rewrite {
+    /// The training graph, forward and backward in one ONNX file.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// The file to write, or - for standard output (what would be printed there then goes to standard error). A
+    /// link is written through. With --dry-run it may be left out.
+    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    pub(super) output: Option<PathBuf>,
+    /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
+    /// 123456789 (bytes); 60% (of the peak of the unmodified graph); fixed+50% (what the caller
+    /// owns and half of the rest); or min (the smallest peak that is found).
+    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    pub(super) budget: Budget,
+    /// How to plan: auto is this program's own search, the others are published algorithms.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Auto, value_parser = strategies())]
+    pub(super) strategy: Strategy,
+    /// The seed of the search. The same input, options and seed give the same file.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// End the search after so many seconds, with what is found by then. Without it, the search
+    /// ends by the work it has done, and the result does not depend on the machine's speed.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(super) time_limit: Option<Duration>,
+    /// Prove a higher lower bound with a solver, which takes longer. Needs a build with
+    /// --features highs.
+    #[arg(long)]
+    pub(super) certify: bool,
+    /// Which operators may be replaced by others that compute the same bits, if that helps:
+    /// none, all, or some of sums (gradients are added up one after another), convolution (other
+    /// forms of convolutions' gradients), output-activated (gradients from an activation's output
+    /// instead of its input, or back), masks (smaller masks) and copies (batch normalizations again
+    /// from their statistics), with commas between.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub(super) variants: Vec<Variants>,
+    /// Allow variants whose results differ in the last bits or more, by name: batch-slices
+    /// (gradients of convolutions in parts of the batch), invertible-layer-norm (gradients of layer
+    /// normalizations from the output), reassociated-sums (gradients added up as they appear),
+    /// half-precision (inputs of convolutions kept in 16 bits), convolution-algorithms (other ones for copies, in
+    /// runtimes that obey). The report says how far off a node can be. Only auto replaces nodes.
+    #[arg(long, value_name = "NAME", value_parser = approximations())]
+    pub(super) allow: Vec<String>,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+    /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks.
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
+    /// Write the session options that the budget holds for (on a GPU, the provider's options for convolutions
+    /// too), and the predicted peaks, as JSON. OUT has the same in its metadata.
+    #[arg(long, value_name = "FILE")]
+    pub(super) session_options: Option<PathBuf>,
+    /// Draw what each moment of a step needs, before and after, as an SVG file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) plot: Option<PathBuf>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Plan and verify, but do not write OUT.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// No progress on standard error; warnings and errors still appear.
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+/// What a graph runs with and on.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Setting {
+    /// A value for a symbolic dimension, such as batch=8; once for each. A dimension without a name is called by its
+    /// tensor and its place, from 0 up: x:0=8. A pattern gives what depends on data an upper bound: 'unk__*=4096', where *
+    /// is any text and ? one letter. Names go before patterns, patterns with more letters before others; what the
+    /// graph itself tells goes before patterns too.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    pub(super) dimensions: Vec<Dimension>,
+    /// Memory that the graph does not show: optimizer state, CUDA context.
+    #[arg(long, value_name = "SIZE", value_parser = size::size, default_value = "0")]
+    #[arg(allow_hyphen_values = true)]
+    pub(super) reserve: Bytes,
+    /// What the graph runs on: a preset, or a JSON file that describes a device.
+    #[arg(long, value_name = "NAME|FILE", default_value = "cpu")]
+    pub(super) device: String,
+    /// Measured costs by node, as JSON: {"nodes": {"NAME": {"time_us": 12.5,
+    /// "workspace_bytes": 0, "recomputable": true}}}. With "mirrors": 2 the strategies chen-sqrt,
+    /// chen-budget, chen-recursive and cheap-ops compute a node's results again twice; with 0 they
+    /// keep them.
+    #[arg(long, value_name = "FILE")]
+    pub(super) costs: Option<PathBuf>,
+    /// Time and workspace of convolutions with cuDNN's algorithms, as JSON of the form that ckpt-opt conv-table
+    /// prints; for a device with cuDNN. What is not in it is worked out.
+    #[arg(long, value_name = "FILE")]
+    pub(super) conv_table: Option<PathBuf>,
+    /// Node times from a profile that ONNX Runtime wrote of the unmodified graph, optimizations
+    /// off, and shapes where nothing else tells them. --costs goes before it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) profile: Option<PathBuf>,
+    /// The runtime settings that the peak is for.
+    #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
+    pub(super) runtime_settings: RuntimeSettings,
+}
+
+/// `ckpt-opt inspect IN`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Inspect {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+}
+
+/// `ckpt-opt conv-table IN`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ConvTable {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// What the step is run with; --device has to name a GPU.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+}
+
+/// `ckpt-opt profile-conv IN`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ProfileConv {
+    /// What to measure, and for which device.
+    #[command(flatten)]
+    pub(super) table: ConvTable,
+    /// The CUDA runtime, where the system does not find libcudart.so.
+    #[arg(long, value_name = "FILE")]
+    pub(super) cudart: Option<PathBuf>,
+    /// cuDNN, version 8 or 9, where the system does not find libcudnn.so.
+    #[arg(long, value_name = "FILE")]
+    pub(super) cudnn: Option<PathBuf>,
+}
+
+/// `ckpt-opt verify IN OUT`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Verify {
+    /// The unmodified training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// What ckpt-opt made of it.
+    #[arg(value_name = "OUT")]
+    pub(super) output: PathBuf,
+    /// What OUT was allowed to do that is not bitwise.
+    #[arg(long, value_name = "NAME", value_parser = approximations())]
+    pub(super) allow: Vec<String>,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+}
+
+/// Which operators may be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub(super) enum Variants {
+    None,
+    All,
+    Sums,
+    Convolution,
+    OutputActivated,
+    Masks,
+    Copies,
+}
+
+impl Variants {
+    /// What the name stands for.
+    pub(super) fn groups(self) -> Vec<Group> {
+        match self {
+            Variants::None => Vec::new(),
+            Variants::All => Group::ALL.to_vec(),
+            Variants::Sums => vec![Group::Sums],
+            Variants::Convolution => vec![Group::Convolution],
+            Variants::OutputActivated => vec![Group::OutputActivated],
+            Variants::Masks => vec![Group::Masks],
+            Variants::Copies => vec![Group::Copies],
+        }
+    }
+}
+
+/// The settings of ONNX Runtime that a peak is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RuntimeSettings {
+    /// As sessions run unless told otherwise: enable_mem_reuse and enable_mem_pattern on.
+    Default,
+    /// enable_mem_reuse and enable_mem_pattern off.
+    Lean,
+}
+
+impl RuntimeSettings {
+    /// What they are.
+    pub(super) fn settings(self) -> settings::RuntimeSettings {
+        match self {
+            RuntimeSettings::Default => settings::RuntimeSettings::DEFAULT,
+            RuntimeSettings::Lean => settings::RuntimeSettings::LEAN,
+        }
+    }
+}
+
+/// `ckpt-opt sweep IN`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Sweep {
+    /// How to plan.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Auto, value_parser = strategies())]
+    pub(super) strategy: Strategy,
+    /// What both commands take.
+    #[command(flatten)]
+    pub(super) row: Row,
+}
+
+/// `ckpt-opt compare IN`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Compare {
+    /// Only these strategies, separated by commas; all of them without it.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = strategies())]
+    pub(super) strategies: Vec<Strategy>,
+    /// What both commands take.
+    #[command(flatten)]
+    pub(super) row: Row,
+}
+
+/// A graph and a row of budgets.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Row {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// A budget as for rewriting; may be repeated. Without it: fixed+90%, fixed+80% and so on down
+    /// to fixed+20%.
+    #[arg(long = "budget", value_name = "SIZE", value_parser = parse_budget)]
+    #[arg(allow_hyphen_values = true)]
+    pub(super) budgets: Vec<Budget>,
+    /// The seed of the search.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// End the search of each strategy after so many seconds, with what is found by then.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(super) time_limit: Option<Duration>,
+    /// Which operators may be replaced, as for rewriting. Auto uses them, and monet-ilp all but
+    /// sums unless they are none.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub(super) variants: Vec<Variants>,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+    /// Draw the added time over the budget, as an SVG file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) plot: Option<PathBuf>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// No progress on standard error; warnings and errors still appear.
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+/// `ckpt-opt largest IN --budget SIZE --dim NAME`; the dimension without a size is the one whose largest size is wanted.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Largest {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB, 123456789 (bytes).
+    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    pub(super) budget: Budget,
+    /// The most that the plan may add to a step: 10%.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(super) at_most: Option<f64>,
+    /// The seed of the search.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// End the search of each size after so many seconds, with what is found by then.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(super) time_limit: Option<Duration>,
+    /// What the step is run with.
+    #[command(flatten)]
+    pub(super) setting: Setting,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// No progress on standard error; warnings and errors still appear.
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+/// A dimension, and its size where that is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Dimension {
+    name: String,
+    size: Option<u64>,
+}
+
+const DIMENSION: &str = "expected NAME=N with a whole number N of at least 1, for example batch=8";
+
+impl Setting {
+    /// The dimensions by name; an error if one has two sizes, or none.
+    pub(super) fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        match self.wanted().first() {
+            Some(name) => Err(Failure::Usage(format!("--dim {name}: {DIMENSION}"))),
+            None => self.given(),
+        }
+    }
+
+    /// The dimension whose size is wanted, and the sizes of the others; an error if it is not one.
+    pub(super) fn wanted_and_bindings(&self) -> Result<(String, BTreeMap<String, u64>), Failure> {
+        let given = self.given()?;
+        match self.wanted()[..] {
+            [name] if !given.contains_key(name) => Ok((name.to_owned(), given)),
+            [name] => Err(Failure::Usage(format!("--dim gives {name:?} a size, which is to be found"))),
+            [] => Err(Failure::Usage(
+                "expected --dim NAME, the dimension whose largest size is wanted, for example --dim batch".to_owned(),
+            )),
+            [one, other, ..] => Err(Failure::Usage(format!(
+                "--dim {one}, --dim {other}: only the dimension whose largest size is wanted has none; expected NAME=N \
+                 for the other"
+            ))),
+        }
+    }
+
+    /// The names without sizes.
+    fn wanted(&self) -> Vec<&str> {
+        let wanted = self.dimensions.iter().filter(|one| one.size.is_none());
+        wanted.map(|one| one.name.as_str()).collect()
+    }
+
+    fn given(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        let mut bindings = BTreeMap::new();
+        for Dimension { name, size } in &self.dimensions {
+            let Some(size) = *size else { continue };
+            let before = bindings.insert(name.clone(), size);
+            if let Some(before) = before.filter(|&before| before != size) {
+                return Err(Failure::Usage(format!(
+                    "--dim gives {name:?} two values, {before} and {size}"
+                )));
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+fn parse_budget(text: &str) -> Result<Budget, SizeProblem> {
+    text.parse()
+}
+
+fn parse_percent(text: &str) -> Result<f64, &'static str> {
+    let percent = text.trim().trim_end_matches('%').trim_end();
+    let part = percent.parse::<f64>().ok().map(|percent| percent / 100.0);
+    part.filter(|part| part.is_finite() && *part >= 0.0)
+        .ok_or("expected a part of a step from 0 up, such as 10%")
+}
+
+fn strategies() -> impl TypedValueParser<Value = Strategy> {
+    PossibleValuesParser::new(Strategy::ALL.map(Strategy::name)).try_map(|name| name.parse())
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|&s: &f64| s > 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
+}
+
+fn approximations() -> PossibleValuesParser {
+    PossibleValuesParser::new(APPROXIMATIONS.iter().map(|one| one.name))
+}
+
+fn parse_dimension(text: &str) -> Result<Dimension, &'static str> {
+    let Some((name, size)) = text.rsplit_once('=') else {
+        let name = text.trim();
+        let dimension = Dimension {
+            name: name.to_owned(),
+            size: None,
+        };
+        return (!name.is_empty()).then_some(dimension).ok_or(DIMENSION);
+    };
+    match size.trim().parse() {
+        Ok(size) if size > 0 && !name.trim().is_empty() => Ok(Dimension {
+            name: name.trim().to_owned(),
+            size: Some(size),
+        }),
+        _ => Err(DIMENSION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn options_are_declared_without_conflict() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn dimensions_are_names_with_numbers() {
+        let dimension = |name: &str, size| Dimension {
+            name: name.to_owned(),
+            size,
+        };
+        assert_eq!(parse_dimension("batch=8"), Ok(dimension("batch", Some(8))));
+        assert_eq!(parse_dimension("a=b=8"), Ok(dimension("a=b", Some(8))));
+        assert_eq!(parse_dimension("batch"), Ok(dimension("batch", None)));
+        for text in [
+            "",
+            "batch=",
+            "=8",
+            "batch=0",
+            "batch=-1",
+            "batch=8.5",
+            "batch=x",
+        ] {
+            assert!(parse_dimension(text).is_err(), "{text}");
+        }
+    }
+}

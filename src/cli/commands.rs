@@ -1,0 +1,314 @@
+//! What each command does with its arguments: the library's call, and the text of the result.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::runtime::device::Device;
+use ckpt_passes::strategy::Strategy;
+
+use super::arguments::{
+    Compare, ConvTable, Inspect, Largest, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
+};
+use super::failure::Failure;
+use super::messages::Messages;
+use super::report_file::{ReportFile, replaces_none};
+use crate::conv_table;
+use crate::error::Error;
+use crate::inputs;
+use crate::onnx::{Model, Sink};
+use crate::options::Options;
+use crate::report::{self, Outcome, rows::Comparison};
+use crate::rewrite::{Target, optimize};
+
+/// A file that is read, and what names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) option: String,
+    pub(crate) path: PathBuf,
+}
+
+/// The text that a command prints, and what it is beside.
+#[derive(Debug)]
+pub(super) enum Printed {
+    /// All that the command was asked for.
+    Result(String),
+    /// What is said of a file that is in its place already.
+    After(String, PathBuf),
+    /// The same, where standard output has the file.
+    Aside(String),
+}
+
+/// Rewrites IN to OUT, and gives the text of the result.
+pub(super) fn rewrite(
+    arguments: &Rewrite,
+    started: Instant,
+    messages: &Messages,
+) -> Result<Printed, Failure> {
+    let options = Options {
+        strategy: arguments.strategy,
+        variants: arguments
+            .variants
+            .iter()
+            .flat_map(|chosen| chosen.groups())
+            .collect(),
+        allow: arguments.allow.iter().cloned().collect(),
+        seed: arguments.seed,
+        time_limit: arguments.time_limit,
+        certify: arguments.certify,
+        ..options(&arguments.setting, arguments.setting.bindings()?, messages)?
+    };
+    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    messages.progress(format_args!("reading {}", arguments.input.display()));
+    let model = open(&arguments.input)?;
+    // Before the search, which may take long.
+    let target = output.map(|output| Target::new(&model, output));
+    let target = target.transpose()?;
+    let sources = sources(&model, &arguments.input, &arguments.setting);
+    let sink = target.as_ref().map(|target| &target.sink);
+    match sink {
+        Some(Sink::File(destination)) => replaces_none("OUT", destination, &sources)?,
+        Some(Sink::Output) if io::stdout().is_terminal() => return Err(Failure::Terminal),
+        _ => {}
+    }
+    let file = |option, path: &Option<PathBuf>| {
+        let Some(path) = path else { return Ok(None) };
+        let file = ReportFile::at(option, path, &sources)?;
+        match sink {
+            Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
+                path: path.clone(),
+                one: option,
+                other: "OUT".to_owned(),
+            }),
+            _ => Ok(Some(file)),
+        }
+    };
+    let report_file = file("--report", &arguments.report)?;
+    let session_file = file("--session-options", &arguments.session_options)?;
+    let plot_file = file("--plot", &arguments.plot)?;
+    let files = [&report_file, &session_file, &plot_file];
+    for (i, one) in files.iter().enumerate() {
+        for other in &files[i + 1..] {
+            if let (Some(one), Some(other)) = (one, other) {
+                one.differs_from(other)?;
+            }
+        }
+    }
+    let mut rewritten = Some(optimize(&model, &arguments.budget, &options)?);
+    let prepared = match (&target, rewritten.take_if(|_| target.is_some())) {
+        (Some(target), Some(rewritten)) => Some(rewritten.prepare(target)?),
+        _ => None,
+    };
+    let rewritten = match (&prepared, &rewritten) {
+        (Some(prepared), _) => prepared.rewritten(),
+        (None, Some(rewritten)) => rewritten,
+        (None, None) => unreachable!("it is prepared where it was taken"),
+    };
+    let outcome = Outcome {
+        rewritten,
+        output,
+        costs: arguments.setting.costs.as_deref(),
+        total_time: started.elapsed(),
+    };
+    if let Some(file) = session_file {
+        file.write(&rewritten.session().json())?;
+    }
+    if let Some(file) = report_file {
+        file.write(&outcome.full_json())?;
+    }
+    if let Some(file) = plot_file {
+        file.write(&outcome.plot())?;
+    }
+    let text = match arguments.json {
+        true => outcome.json(),
+        false => outcome.table(),
+    };
+    // At last, so that where anything fails there is no file.
+    if let Some(prepared) = prepared {
+        prepared.commit()?;
+    }
+    Ok(match target.map(|target| target.sink) {
+        Some(Sink::Output) => Printed::Aside(text),
+        Some(Sink::File(destination)) => Printed::After(text, destination.name),
+        None => Printed::Result(text),
+    })
+}
+
+/// Shows what a step of IN needs.
+pub(super) fn inspect(arguments: &Inspect, messages: &Messages) -> Result<String, Failure> {
+    let options = options(&arguments.setting, arguments.setting.bindings()?, messages)?;
+    let inspection = crate::inspect(&open(&arguments.input)?, &options)?;
+    Ok(report::inspection(&inspection))
+}
+
+/// Proves that OUT computes what IN computes, and shows what both need.
+pub(super) fn verify(arguments: &Verify, messages: &Messages) -> Result<String, Failure> {
+    let options = Options {
+        allow: arguments.allow.iter().cloned().collect(),
+        ..options(&arguments.setting, arguments.setting.bindings()?, messages)?
+    };
+    let original = open(&arguments.input)?;
+    let written = open(&arguments.output)?;
+    let verification = crate::verify(&original, &written, &options)?;
+    Ok(report::verification(&verification))
+}
+
+/// Shows what a row of budgets costs.
+pub(super) fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
+    let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
+    Ok(match arguments.row.json {
+        true => comparison.json(),
+        false => comparison.sweep(),
+    })
+}
+
+/// Shows what every strategy makes of the same graph.
+pub(super) fn compare(arguments: &Compare, messages: &Messages) -> Result<String, Failure> {
+    let strategies = match arguments.strategies.is_empty() {
+        true => Strategy::ALL.to_vec(),
+        false => arguments.strategies.clone(),
+    };
+    let comparison = compared(&arguments.row, &strategies, messages)?;
+    Ok(match arguments.row.json {
+        true => comparison.json(),
+        false => comparison.table(),
+    })
+}
+
+fn compared(
+    row: &Row,
+    strategies: &[Strategy],
+    messages: &Messages,
+) -> Result<Comparison, Failure> {
+    let options = Options {
+        seed: row.seed,
+        variants: row
+            .variants
+            .iter()
+            .flat_map(|chosen| chosen.groups())
+            .collect(),
+        time_limit: row.time_limit,
+        ..options(&row.setting, row.setting.bindings()?, messages)?
+    };
+    let model = open(&row.input)?;
+    // Before the search, which may take long.
+    let sources = sources(&model, &row.input, &row.setting);
+    let plot = row.plot.as_deref();
+    let plot = plot
+        .map(|path| ReportFile::at("--plot", path, &sources))
+        .transpose()?;
+    let budgets = match row.budgets.is_empty() {
+        true => crate::usual_budgets(),
+        false => row.budgets.clone(),
+    };
+    let comparison = crate::sweep(&model, &budgets, strategies, &options)?;
+    if let Some(plot) = plot {
+        plot.write(&comparison.plot())?;
+    }
+    Ok(comparison)
+}
+
+/// Finds the largest size of a dimension that fits.
+pub(super) fn largest(arguments: &Largest, messages: &Messages) -> Result<String, Failure> {
+    let (dim, dims) = arguments.setting.wanted_and_bindings()?;
+    let options = Options {
+        seed: arguments.seed,
+        time_limit: arguments.time_limit,
+        ..options(&arguments.setting, dims, messages)?
+    };
+    let (budget, at_most) = (&arguments.budget, arguments.at_most);
+    let found = crate::largest(&open(&arguments.input)?, &dim, budget, at_most, &options)?;
+    Ok(match arguments.json {
+        true => found.json(&dim),
+        false => found.text(&dim, budget, at_most),
+    })
+}
+
+/// What each convolution takes with each of cuDNN's algorithms, as JSON.
+pub(super) fn conv_table(arguments: &ConvTable, messages: &Messages) -> Result<String, Failure> {
+    let options = options(&arguments.setting, arguments.setting.bindings()?, messages)?;
+    conv_table::has_cudnn("conv-table", &options.device)?;
+    Ok(conv_table::modelled(&open(&arguments.input)?, &options)?)
+}
+
+/// The same, measured on this machine's GPU.
+pub(super) fn profile_conv(
+    arguments: &ProfileConv,
+    messages: &Messages,
+) -> Result<String, Failure> {
+    // Whoever has none need not wait.
+    let gpu = conv_table::open_gpu(arguments.cudart.as_deref(), arguments.cudnn.as_deref())?;
+    let table = &arguments.table;
+    let options = options(&table.setting, table.setting.bindings()?, messages)?;
+    conv_table::has_cudnn("profile-conv", &options.device)?;
+    Ok(conv_table::measured(&gpu, &open(&table.input)?, &options)?)
+}
+
+fn open(path: &Path) -> Result<Model, Error> {
+    Ok(Model::open(path)?)
+}
+
+/// What the arguments and the files that they name say.
+fn options(
+    setting: &Setting,
+    dims: BTreeMap<String, u64>,
+    messages: &Messages,
+) -> Result<Options, Failure> {
+    let profile = setting.profile.as_deref().map(inputs::read_profile);
+    let profile = profile.transpose().map_err(Error::from)?;
+    Ok(Options {
+        dims,
+        reserve: setting.reserve,
+        device: device(setting)?,
+        costs: costs(setting)?,
+        profile: profile.map(Arc::new),
+        runtime_settings: setting.runtime_settings.settings(),
+        control: messages.control(),
+        ..Options::default()
+    })
+}
+
+fn costs(setting: &Setting) -> Result<Overrides, Error> {
+    let costs = setting.costs.as_deref().map(inputs::read_costs);
+    Ok(costs.transpose()?.unwrap_or_default())
+}
+
+/// The device, with what the table says of its convolutions.
+fn device(setting: &Setting) -> Result<Device, Error> {
+    let mut device = inputs::find_device(&setting.device)?;
+    if let Some(path) = &setting.conv_table {
+        conv_table::has_cudnn("--conv-table", &device)?;
+        let table = inputs::read_conv_table(path, &device.name)?;
+        device.convolutions.table = Arc::new(table);
+    }
+    Ok(device)
+}
+
+/// The files that are read, which nothing may replace: the model and its data, and what the options
+/// name.
+fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
+    let source = |option: &str, path: PathBuf| Source {
+        option: option.to_owned(),
+        path,
+    };
+    let data = model.external_data().into_iter();
+    let data = data.filter_map(|file| {
+        let what = format!("the external data {:?}", file.location);
+        Some(source(&what, file.path?))
+    });
+    let named = [
+        ("--costs", &setting.costs),
+        ("--profile", &setting.profile),
+        ("--conv-table", &setting.conv_table),
+    ];
+    let named = named.map(|(option, path)| path.clone().map(|path| source(option, path)));
+    let device = Some(PathBuf::from(&setting.device)).filter(|path| path.is_file());
+    std::iter::once(source("IN", input.to_owned()))
+        .chain(data)
+        .chain(named.into_iter().flatten())
+        .chain(device.map(|path| source("--device", path)))
+        .collect()
+}

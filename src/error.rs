@@ -1,0 +1,118 @@
+//! Why a call did not do what it was asked to do.
+
+use std::path::PathBuf;
+
+use ckpt_passes::optimize::{OptimizeError, Peak};
+use thiserror::Error;
+
+use crate::cudnn::GpuError;
+use crate::inputs::{ConvTableError, CostsError, DeviceError, ProfileError, SizeProblem};
+use crate::onnx::{Difference, ExportError, ImportError};
+
+/// Why a call did not do what it was asked to do. Nothing was written.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Size(#[from] SizeProblem),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Costs(#[from] CostsError),
+    #[error(transparent)]
+    ConvTable(#[from] ConvTableError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(
+        "--device {device} has no cuDNN; {asked} is for v100, a100, h100, h200 or a file with the provider cuda"
+    )]
+    NoCudnn { asked: &'static str, device: String },
+    #[error(
+        "--certify needs a solver, which this build does not have: cargo xtask highs builds it with one"
+    )]
+    NoSolver,
+    #[error(
+        "expected a budget in bytes, such as 8GiB: {budget} is of a peak that grows with the dimension"
+    )]
+    RelativeBudget { budget: String },
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error("{file}: {error}")]
+    Optimize {
+        file: String,
+        #[source]
+        error: Box<OptimizeError>,
+    },
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error(
+        "the written file cannot be read back, so it was not kept: {0}. Please report it with the file that was read"
+    )]
+    Unreadable(#[source] ImportError),
+    #[error("the written file failed verification, so it was not kept: {}. Please report it with the file that was read; --variants none or another budget may work", cause(.0))]
+    Written(#[source] Box<OptimizeError>),
+    #[error(
+        "the written file failed verification, so it was not kept: {0}. Please report it with the file that was read; --variants none or another budget may work"
+    )]
+    WrittenDiffers(#[source] Difference),
+    #[error("{file}: ONNX Runtime does not load it: {difference}")]
+    Unsound {
+        file: String,
+        #[source]
+        difference: Difference,
+    },
+    #[error("{output} does not stand for {input}: {difference}")]
+    DifferentFile {
+        input: String,
+        output: String,
+        #[source]
+        difference: Difference,
+    },
+    #[error("{output} does not stand for {input}: {}", cause(error))]
+    Different {
+        input: String,
+        output: String,
+        #[source]
+        error: Box<OptimizeError>,
+    },
+    #[error("{}: it was changed while this program worked on it; nothing was written", path.display())]
+    Changed { path: PathBuf },
+    #[error("cancelled; nothing was written")]
+    Cancelled,
+}
+
+impl Error {
+    /// Where nothing fits the budget: the smallest peak that was found, and what holds it.
+    pub fn smallest(&self) -> Option<&Peak> {
+        match self {
+            Error::Optimize { error, .. } => match &**error {
+                OptimizeError::Infeasible { smallest, .. } => Some(smallest),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Is it of the options, whatever the file is?
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::Size(_)
+                | Error::Device(DeviceError::Unknown { .. })
+                | Error::NoCudnn { .. }
+                | Error::NoSolver
+                | Error::RelativeBudget { .. }
+        )
+    }
+}
+
+/// What verification found, without whose fault it is.
+fn cause(error: &OptimizeError) -> String {
+    match error {
+        OptimizeError::Verification(violation) => violation.to_string(),
+        other => other.to_string(),
+    }
+}

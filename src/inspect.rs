@@ -1,0 +1,31 @@
+//! What a step of a graph needs.
+
+use ckpt_passes::optimize::{BudgetRequest, Measured};
+
+use crate::control::Warning;
+use crate::error::Error;
+use crate::job::{Job, measured};
+use crate::onnx::Model;
+use crate::options::Options;
+
+/// What one training step of a graph takes.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// How many nodes the graph has.
+    pub nodes: usize,
+    /// What the caller owns, and the peak in each execution order with what holds it.
+    pub measured: Measured,
+    /// What the user should look at.
+    pub warnings: Vec<Warning>,
+}
+
+/// Measures what one training step of `model` takes as it is.
+pub fn inspect(model: &Model, options: &Options) -> Result<Inspection, Error> {
+    let job = Job::new(model, options)?;
+    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    Ok(Inspection {
+        nodes: job.graph.order().len(),
+        measured: measured(model, &job.graph, &passes)?,
+        warnings: job.warnings,
+    })
+}

@@ -1,0 +1,124 @@
+//! A model and options, brought together: the graph that all calls begin with.
+
+use std::path::PathBuf;
+
+use ckpt_passes::graph::Graph;
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, measure};
+use ckpt_passes::verify::{Correspondence, Role};
+
+use crate::control::{Event, Warning};
+use crate::error::Error;
+use crate::inputs::Profile;
+use crate::onnx::{Counterpart, ImportError, Model};
+use crate::options::Options;
+use crate::warnings;
+
+/// A graph, and what is to be done with it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) model: Model,
+    /// As the user gave them.
+    pub(crate) options: Options,
+    /// With what the profile tells of its shapes.
+    pub(crate) graph: Graph,
+    /// What was said so far that the user should look at.
+    pub(crate) warnings: Vec<Warning>,
+}
+
+impl Job {
+    /// Reads the graph, and warns of what does not go together.
+    pub(crate) fn new(model: &Model, options: &Options) -> Result<Job, Error> {
+        let passes = options.for_passes(BudgetRequest::Smallest)?;
+        let graph = graph(model, &passes, options.profile.as_deref())?;
+        let mut job = Job {
+            model: model.clone(),
+            options: options.clone(),
+            graph,
+            warnings: Vec::new(),
+        };
+        for warning in warnings::doubts(model, &job.graph, &passes, options.profile.as_deref()) {
+            job.warn(Warning::Doubt(warning));
+        }
+        job.go_on()?;
+        Ok(job)
+    }
+
+    /// Tells of it, and keeps it for the result.
+    pub(crate) fn warn(&mut self, warning: Warning) {
+        self.options.control.tell(&Event::Warning(&warning));
+        self.warnings.push(warning);
+    }
+
+    /// An error if somebody said that it is enough.
+    pub(crate) fn go_on(&self) -> Result<(), Error> {
+        match self.options.control.cancel.is_cancelled() {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// The error of a pass, with the file's name.
+    pub(crate) fn failed(&self, error: OptimizeError) -> Error {
+        failed(&self.model, error)
+    }
+
+    /// The file was written to while it was worked on.
+    pub(crate) fn unchanged(&self) -> Result<(), Error> {
+        match self.model.has_changed() {
+            true => Err(Error::Changed {
+                path: PathBuf::from(self.model.file_name()),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a step of the model takes.
+pub(crate) fn measured(
+    model: &Model,
+    graph: &Graph,
+    options: &optimize::Options,
+) -> Result<Measured, Error> {
+    measure(graph, options).map_err(|error| failed(model, error))
+}
+
+fn failed(model: &Model, error: OptimizeError) -> Error {
+    Error::Optimize {
+        file: model.file_name(),
+        error: error.into(),
+    }
+}
+
+/// The model's graph, with what the profile tells of its shapes.
+pub(crate) fn graph(
+    model: &Model,
+    options: &optimize::Options,
+    profile: Option<&Profile>,
+) -> Result<Graph, ImportError> {
+    let mut graph = model.sorted_graph()?;
+    if let Some(profile) = profile {
+        profile.tell(&mut graph, &options.bindings);
+    }
+    Ok(graph)
+}
+
+/// What the nodes of the written file come from, by their places in the files.
+pub(crate) fn counterparts(
+    original: &Graph,
+    written: &Graph,
+    found: &Correspondence,
+) -> Vec<Counterpart> {
+    let mut nodes = vec![Counterpart::New; written.node_count()];
+    let place = |graph: &Graph, id| graph.node(id).template.map(|place| place as usize);
+    for id in written.node_ids() {
+        let counterpart = match found.role(id) {
+            Role::Original(of) => place(original, of).map(Counterpart::Same),
+            Role::Copy(of) | Role::Variant(of) => place(original, of).map(Counterpart::InsteadOf),
+            Role::Barrier | Role::Release => None,
+        };
+        if let (Some(counterpart), Some(place)) = (counterpart, place(written, id)) {
+            nodes[place] = counterpart;
+        }
+    }
+    nodes
+}

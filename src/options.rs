@@ -1,0 +1,132 @@
+//! What may be said beside the model and the budget.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::operators::variants::Group;
+use ckpt_passes::optimize::{self, BudgetRequest};
+use ckpt_passes::program::{Solver, Solving};
+use ckpt_passes::runtime::device::Device;
+use ckpt_passes::runtime::settings::RuntimeSettings;
+use ckpt_passes::search::Effort;
+use ckpt_passes::strategy::Strategy;
+
+use crate::control::Control;
+use crate::error::Error;
+use crate::inputs::Profile;
+
+/// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
+const EVALUATIONS: u64 = 1_000_000;
+
+/// What a graph runs with and on, and how it is planned. Each field is the option of the command line with its name.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes of symbolic dimensions by name; patterns with `*` and `?` bound what depends on data.
+    pub dims: BTreeMap<String, u64>,
+    /// Memory that the graph does not show: optimizer state, CUDA context.
+    pub reserve: Bytes,
+    /// What the graph runs on; with a table of convolutions in [`Device::convolutions`], if there is one.
+    pub device: Device,
+    /// What is said of single nodes; it goes before the profile.
+    pub costs: Overrides,
+    /// Node times, and shapes where nothing else tells them.
+    pub profile: Option<Arc<Profile>>,
+    /// The settings of the session that the peak is for.
+    pub runtime_settings: RuntimeSettings,
+    /// How to plan.
+    pub strategy: Strategy,
+    /// Which operators may be replaced by others that compute the same bits.
+    pub variants: BTreeSet<Group>,
+    /// Variants whose results differ in the last bits or more, by name.
+    pub allow: BTreeSet<String>,
+    /// The same input, options and seed give the same file.
+    pub seed: u64,
+    /// Ends the search early, with what is found by then.
+    pub time_limit: Option<Duration>,
+    /// Proves a higher lower bound with a solver, if this build has one.
+    pub certify: bool,
+    /// Who is told of what is done, and who may end it.
+    pub control: Control,
+}
+
+impl Default for Options {
+    /// A CPU and a session as it is unless told otherwise; all variants that compute the same bits.
+    fn default() -> Options {
+        Options {
+            dims: BTreeMap::new(),
+            reserve: Bytes::ZERO,
+            device: Device::cpu(),
+            costs: Overrides::new(),
+            profile: None,
+            runtime_settings: RuntimeSettings::DEFAULT,
+            strategy: Strategy::Auto,
+            variants: Group::ALL.into_iter().collect(),
+            allow: BTreeSet::new(),
+            seed: 0,
+            time_limit: None,
+            certify: false,
+            control: Control::default(),
+        }
+    }
+}
+
+impl Options {
+    /// As the passes take them, for one search that begins now.
+    pub(crate) fn for_passes(&self, budget: BudgetRequest) -> Result<optimize::Options, Error> {
+        Ok(optimize::Options {
+            bindings: self.dims.clone(),
+            budget,
+            reserve: self.reserve,
+            device: self.device.clone(),
+            overrides: self.overrides(),
+            strategy: self.strategy,
+            variants: self.variants.clone(),
+            allowed: self.allow.clone(),
+            effort: Effort {
+                seed: self.seed,
+                evaluations: EVALUATIONS,
+            },
+            settings: self.runtime_settings,
+            watch: self.control.watch(self.time_limit),
+            solving: self.solving()?,
+        })
+    }
+
+    /// What the profile and the costs say; the latter go first, entry by entry.
+    fn overrides(&self) -> Overrides {
+        let times = self.profile.as_ref().map(|profile| profile.times.clone());
+        let mut overrides = times.unwrap_or_default();
+        for (node, said) in &self.costs {
+            let entry = overrides.entry(node.clone()).or_default();
+            entry.time_us = said.time_us.or(entry.time_us);
+            entry.workspace_bytes = said.workspace_bytes.or(entry.workspace_bytes);
+            entry.recomputable = said.recomputable.or(entry.recomputable);
+            entry.mirrors = said.mirrors.or(entry.mirrors);
+        }
+        overrides
+    }
+
+    /// The solver of this build, for a search that is to end within the limit, and what it is to do.
+    fn solving(&self) -> Result<Solving, Error> {
+        #[cfg(feature = "highs")]
+        let solver: Option<Arc<dyn Solver>> = Some(Arc::new(crate::solver::Highs {
+            until: self
+                .time_limit
+                .and_then(|limit| std::time::Instant::now().checked_add(limit)),
+        }));
+        #[cfg(not(feature = "highs"))]
+        let solver: Option<Arc<dyn Solver>> = None;
+        if self.certify && solver.is_none() {
+            return Err(Error::NoSolver);
+        }
+        Ok(Solving {
+            solver,
+            certify: self.certify,
+            seconds: self.time_limit.map(|limit| limit.as_secs_f64()),
+            ..Solving::default()
+        })
+    }
+}

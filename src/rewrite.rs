@@ -1,0 +1,267 @@
+//! From a model and a budget to a file that is proved.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ckpt_passes::graph::Graph;
+use ckpt_passes::optimize::{self, Optimized, Summary, verify_written};
+
+use crate::control::{Event, Warning};
+use crate::error::Error;
+use crate::inputs::Budget;
+use crate::job::{self, Job, counterparts};
+use crate::onnx::{self, Model, Pending, Sink, check_destination, export_with};
+use crate::options::Options;
+use crate::report::{self, Session};
+
+/// Finds a graph that computes what `model` computes and fits the budget, with the least added time.
+///
+/// The same model, budget and options give the same graph, unless the search is ended early. If nothing fits, the error
+/// has the smallest peak and what holds it ([`Error::smallest`]).
+pub fn optimize(model: &Model, budget: &Budget, options: &Options) -> Result<Rewritten, Error> {
+    Rewritten::planned(Job::new(model, options)?, budget, Duration::ZERO)
+}
+
+/// A graph that fits, and what is known of it; not written yet.
+#[derive(Debug)]
+pub struct Rewritten {
+    job: Job,
+    budget: Budget,
+    /// For what the graph holds: with the choice of algorithms that was planned.
+    passes: optimize::Options,
+    optimized: Optimized,
+    search_time: Duration,
+}
+
+impl Rewritten {
+    /// `spent` went into searches before.
+    fn planned(mut job: Job, budget: &Budget, spent: Duration) -> Result<Rewritten, Error> {
+        let mut passes = job.options.for_passes(budget.request)?;
+        let control = job.options.control.clone();
+        control.tell(&Event::Planning {
+            nodes: job.graph.order().len(),
+            strategy: job.options.strategy,
+            budget: Some(&budget.to_string()),
+        });
+        let begun = Instant::now();
+        let optimized = control.watching(&passes.watch, || optimize::optimize(&job.graph, &passes));
+        job.go_on()?;
+        if optimized.is_err() && passes.watch.is_stopped() {
+            job.warn(Warning::Doubt(
+                "--time-limit ended the search early; with more time there may be a plan"
+                    .to_owned(),
+            ));
+        }
+        let optimized = optimized.map_err(|error| job.failed(error))?;
+        for fault in &optimized.summary.faults {
+            job.warn(Warning::GivenUp(fault.to_string()));
+        }
+        for way in optimized.summary.over_budget() {
+            job.warn(Warning::Doubt(format!(
+                "the graph stays as it is, which fits the budget in DEFAULT order at ORT_DISABLE_ALL, and takes {} in {} \
+                 order at {}",
+                way.bytes,
+                way.order.name(),
+                way.level.name()
+            )));
+        }
+        if let Some(choice) = optimized.summary.convolutions {
+            passes.device.convolutions.choice = choice;
+        }
+        Ok(Rewritten {
+            job,
+            budget: budget.clone(),
+            passes,
+            optimized,
+            search_time: spent + begun.elapsed(),
+        })
+    }
+
+    /// What was done, and what the graph needs.
+    pub fn summary(&self) -> &Summary {
+        &self.optimized.summary
+    }
+
+    /// The graph that was read.
+    pub fn original(&self) -> &Graph {
+        &self.job.graph
+    }
+
+    /// The graph that was made of it.
+    pub fn graph(&self) -> &Graph {
+        &self.optimized.graph
+    }
+
+    /// What the user should look at.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.job.warnings
+    }
+
+    /// For what it was asked.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// With what it was planned.
+    pub fn options(&self) -> &Options {
+        &self.job.options
+    }
+
+    /// How long the searches took.
+    pub fn search_time(&self) -> Duration {
+        self.search_time
+    }
+
+    /// What a session has to be made with, so that the budget holds.
+    pub fn session(&self) -> Session {
+        Session::of(&self.passes, &self.optimized.summary)
+    }
+
+    /// Writes the graph to `out`, whole and proved, or not at all.
+    pub fn write(self, out: &Path) -> Result<Rewritten, Error> {
+        let target = Target::new(&self.job.model, out)?;
+        self.prepare(&target)?.commit()
+    }
+
+    /// Writes the graph beside its place, and proves that what lies on the disk is what was promised. A file that
+    /// fails that gives way to another one without variants, with a warning.
+    pub fn prepare(mut self, target: &Target) -> Result<Prepared, Error> {
+        loop {
+            let control = &self.job.options.control;
+            control.tell(&Event::Writing { path: &target.path });
+            self.job.unchanged()?;
+            let metadata = self.session().metadata();
+            let graph = &self.optimized.graph;
+            let file = export_with(&self.job.model, graph, &target.path, &metadata)?;
+            self.job.unchanged()?;
+            match self.proved(&file) {
+                Ok(()) => {
+                    self.job.go_on()?;
+                    return Ok(Prepared {
+                        rewritten: self,
+                        file,
+                    });
+                }
+                Err(error) if !self.optimized.summary.variants.is_empty() => {
+                    let Rewritten { mut job, .. } = self;
+                    job.warn(Warning::GivenUp(format!("with variants, {error}")));
+                    job.options.variants.clear();
+                    job.options.allow.clear();
+                    self = Rewritten::planned(job, &self.budget, self.search_time)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads the file back, as it lies on the disk, and proves that it is what was promised.
+    fn proved(&self, file: &Pending) -> Result<(), Error> {
+        let budget = self.optimized.summary.budget;
+        proved(&self.job, file, &self.passes, budget)
+    }
+}
+
+fn proved(
+    job: &Job,
+    file: &Pending,
+    passes: &optimize::Options,
+    budget: crate::Bytes,
+) -> Result<(), Error> {
+    let profile = job.options.profile.as_deref();
+    let file = Model::open(file.path()).map_err(Error::Unreadable)?;
+    let written = job::graph(&file, passes, profile).map_err(Error::Unreadable)?;
+    let found = verify_written(&job.graph, &written, passes, budget)
+        .map_err(|error| Error::Written(error.into()))?;
+    let nodes = counterparts(&job.graph, &written, &found);
+    onnx::compare(&job.model, &file, &nodes, report::METADATA).map_err(Error::WrittenDiffers)
+}
+
+/// Where a graph shall be written, found to be possible: a search that may take long lies before it.
+#[derive(Debug)]
+pub struct Target {
+    path: PathBuf,
+    pub(crate) sink: Sink,
+}
+
+impl Target {
+    /// `out`, for what is made of `model`; `-` is standard output. An error if it cannot be written, is the model or
+    /// its data, or if the runtime would not load what is made of the model.
+    pub fn new(model: &Model, out: &Path) -> Result<Target, Error> {
+        onnx::sound(model).map_err(|difference| Error::Unsound {
+            file: model.file_name(),
+            difference,
+        })?;
+        Ok(Target {
+            path: out.to_owned(),
+            sink: check_destination(model, out)?,
+        })
+    }
+}
+
+/// A file that is written and proved, and not yet in its place. Dropping it removes it.
+#[derive(Debug)]
+pub struct Prepared {
+    rewritten: Rewritten,
+    file: Pending,
+}
+
+impl Prepared {
+    /// What is in the file.
+    pub fn rewritten(&self) -> &Rewritten {
+        &self.rewritten
+    }
+
+    /// Moves the file to its place, in one step.
+    pub fn commit(self) -> Result<Rewritten, Error> {
+        self.file.commit()?;
+        Ok(self.rewritten)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ckpt_passes::bytes::Bytes;
+    use ckpt_passes::optimize::BudgetRequest;
+    use ckpt_passes::runtime::settings::RuntimeSettings;
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    /// What becomes of a file with `change` made to the graph, when it is verified within
+    /// `budget`.
+    fn refused(change: impl FnOnce(&mut Graph), budget: Bytes) -> String {
+        let file = "testdata/onnx/conv_bn_relu_train.onnx";
+        let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let options = Options {
+            runtime_settings: RuntimeSettings::LEAN,
+            ..Options::default()
+        };
+        let job = Job::new(&model, &options).unwrap();
+        let passes = options.for_passes(BudgetRequest::Smallest).unwrap();
+        let mut changed = model.graph().unwrap();
+        change(&mut changed);
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out.onnx");
+        let pending = export_with(&model, &changed, &out, &[]).unwrap();
+        let error = proved(&job, &pending, &passes, budget).unwrap_err();
+        drop(pending);
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "no file is left behind");
+        report::error(&error)
+    }
+
+    #[test]
+    fn a_file_that_computes_something_else_is_not_kept() {
+        let other_activation = |graph: &mut Graph| {
+            let relu = |&id: &_| graph.node(id).name == "relu1";
+            let id = *graph.order().iter().find(|id| relu(id)).unwrap();
+            graph.node_mut(id).op_type = "Sigmoid".to_owned();
+        };
+        assert_snapshot!(refused(other_activation, Bytes(u64::MAX)), @r#"the written file failed verification, so it was not kept: Sigmoid "relu1" must keep its operator: expected Relu, found Sigmoid. Please report it with the file that was read; --variants none or another budget may work"#);
+    }
+
+    #[test]
+    fn a_file_that_needs_more_than_the_budget_is_not_kept() {
+        assert_snapshot!(refused(|_| (), Bytes(100_000)), @"the written file failed verification, so it was not kept: the peak in DEFAULT order is 189 KiB, above the budget of 97.7 KiB. Please report it with the file that was read; --variants none or another budget may work");
+    }
+}

@@ -1,0 +1,54 @@
+//! A proof that one file stands for another.
+
+use ckpt_passes::bytes::Bytes;
+use ckpt_passes::optimize::{BudgetRequest, Measured, verify_written};
+
+use crate::control::Warning;
+use crate::error::Error;
+use crate::job::{self, Job, counterparts, measured};
+use crate::onnx::{self, Model};
+use crate::options::Options;
+use crate::report;
+
+/// What two files that compute the same need.
+#[derive(Clone, Debug)]
+pub struct Verification {
+    /// The first.
+    pub before: Measured,
+    /// The one that stands for it.
+    pub after: Measured,
+    /// What the user should look at.
+    pub warnings: Vec<Warning>,
+}
+
+/// Proves that `written` computes what `original` computes, but for what [`Options::allow`] names; an error says what
+/// differs. Planning has no part in the proof.
+pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
+    let job = Job::new(original, options)?;
+    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let other = job::graph(written, &passes, options.profile.as_deref())?;
+    let before = measured(original, &job.graph, &passes)?;
+    let after = measured(written, &other, &passes)?;
+    let unlimited = Bytes(u64::MAX);
+    let (input, output) = (original.file_name(), written.file_name());
+    let found = verify_written(&job.graph, &other, &passes, unlimited).map_err(|error| {
+        Error::Different {
+            input: input.clone(),
+            output: output.clone(),
+            error: error.into(),
+        }
+    })?;
+    let nodes = counterparts(&job.graph, &other, &found);
+    onnx::compare(original, written, &nodes, report::METADATA).map_err(|difference| {
+        Error::DifferentFile {
+            input,
+            output,
+            difference,
+        }
+    })?;
+    Ok(Verification {
+        before,
+        after,
+        warnings: job.warnings,
+    })
+}

@@ -1,0 +1,146 @@
+//! What the user should look at before planning: what in the model, the options and their files does not go together.
+
+use ckpt_passes::graph::Graph;
+use ckpt_passes::operators::Provider;
+use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
+use ckpt_passes::optimize::{Options, stale};
+use ckpt_passes::runtime::settings::RuntimeSettings;
+use ckpt_passes::strategy::Strategy;
+
+use crate::conv_table;
+use crate::inputs::{Profile, unknown_nodes};
+use crate::onnx::{Fault, Model};
+use crate::report;
+
+/// What in the model and the options does not go together, a sentence each.
+pub(crate) fn doubts(
+    model: &Model,
+    graph: &Graph,
+    options: &Options,
+    profile: Option<&Profile>,
+) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for file in model.external_data() {
+        let (tensor, location) = (&file.tensor, &file.location);
+        match file.fault() {
+            None => {}
+            Some(Fault::Missing) => doubts.push(format!(
+                "the model keeps {tensor:?} in {location:?}, which is missing: it cannot run without"
+            )),
+            Some(Fault::NotAFile) => doubts.push(format!(
+                "the model keeps {tensor:?} in {location:?}, which is not a file: it cannot run so"
+            )),
+            Some(Fault::Ends(end)) => doubts.push(format!(
+                "the model keeps {:?} in {location:?} up to byte {}, but that ends at byte {end}: it cannot run so",
+                file.last, file.bytes
+            )),
+        }
+    }
+    let stale = stale(graph, options);
+    if let Some(first) = stale.first() {
+        let more = match stale.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and so are {more} more)"),
+        };
+        doubts.push(format!(
+            "{:?} is declared as {}, but {} makes it {}{more}: sizes are taken as the nodes make them",
+            first.tensor, first.declared, first.node, first.inferred
+        ));
+    }
+    if has_yield(graph) {
+        let settings = match options.settings {
+            RuntimeSettings::LEAN => "",
+            _ => {
+                "; ORTModule turns enable_mem_reuse and enable_mem_pattern off: --runtime-settings lean reaches less"
+            }
+        };
+        doubts.push(format!(
+            "the graph has a YieldOp, as ORTModule's graphs do: what PyTorch keeps between its two halves is not \
+             counted{settings}"
+        ));
+    }
+    let replaces =
+        |one: &&Approximation| options.allowed.contains(one.name) && !one.variants.is_empty();
+    if options.strategy != Strategy::Auto {
+        for one in APPROXIMATIONS.iter().filter(replaces) {
+            doubts.push(format!(
+                "--allow {} changes nothing with --strategy {}: only auto replaces such nodes",
+                one.name, options.strategy
+            ));
+        }
+    }
+    for doubt in profile
+        .into_iter()
+        .flat_map(|profile| profile.doubts(graph, &options.bindings))
+    {
+        doubts.push(doubt);
+    }
+    let (missing, all) = conv_table::missing(graph, options);
+    if missing > 0 {
+        doubts.push(format!(
+            "the convolution table has nothing for {missing} of {all} products of convolutions, which are worked out"
+        ));
+    }
+    let overrunning = overrunning(graph);
+    if options.device.provider == Provider::Cpu && !overrunning.is_empty() {
+        doubts.push(format!(
+            "ONNX Runtime 1.19.2 clears memory behind the result of gradients of convolutions with groups and \
+             one or three axes on the CPU, so gradients can be wrong, in either graph: {}",
+            report::some_of(&overrunning)
+        ));
+    }
+    let unknown = unknown_nodes(&options.overrides, graph);
+    if !unknown.is_empty() {
+        doubts.push(format!(
+            "the cost table has {} of {} entries for nodes that the graph does not have: {}",
+            unknown.len(),
+            options.overrides.len(),
+            report::some_of(&unknown)
+        ));
+    }
+    doubts
+}
+
+/// The names of the nodes whose CPU kernel writes behind dX (`tools/test_variants.py`).
+fn overrunning(graph: &Graph) -> Vec<&str> {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let found = nodes.filter(|node| {
+        let weights = node
+            .input(2)
+            .and_then(|w| graph.tensor(w).declared.as_ref());
+        node.is("com.microsoft", "ConvGrad")
+            && node.output(0).is_some()
+            && node.int("group").unwrap_or(1) > 1
+            && weights.is_some_and(|dims| dims.len() != 4)
+    });
+    found.map(|node| node.name.as_str()).collect()
+}
+
+/// Does the graph hand over to PyTorch in the middle?
+fn has_yield(graph: &Graph) -> bool {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    nodes
+        .into_iter()
+        .any(|node| node.is("com.microsoft", "YieldOp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_that_the_runtime_gets_wrong_are_named() {
+        let found = |axes: &str, attributes: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"com.microsoft\" : 1]>
+                g (float[2,4,{axes}] dy, float[2,4,{axes}] x, float[4,2,{axes}] w) => (float[2,4,{axes}] dx)
+                {{ [grad] dx = com.microsoft.ConvGrad {attributes} (dy, x, w) }}"
+            );
+            overrunning(&Graph::parse(&text).unwrap()).len()
+        };
+        assert_eq!(found("1", "<group = 2>"), 1);
+        assert_eq!(found("1,1,1", "<group = 2>"), 1);
+        assert_eq!(found("1,1", "<group = 2>"), 0);
+        assert_eq!(found("1", ""), 0);
+    }
+}
