@@ -57,7 +57,7 @@ fn a_graph_is_planned_and_written_and_stands_for_the_original() {
     let (_folder, out) = nowhere();
     let (options, events) = told();
     let before = inspect(&model(), &options).unwrap();
-    let rewritten = optimize(&model(), &budget("fixed+60%"), &options).unwrap();
+    let rewritten = optimize(&model(), &budget("176KiB"), &options).unwrap();
     assert_eq!(
         rewritten.summary().before.bytes,
         before.measured.default.bytes
@@ -75,7 +75,7 @@ fn a_graph_is_planned_and_written_and_stands_for_the_original() {
 fn a_prepared_file_is_not_in_its_place_before_it_is_committed() {
     let (folder, out) = nowhere();
     let target = Target::new(&model(), &out).unwrap();
-    let plan = || optimize(&model(), &budget("fixed+60%"), &lean()).unwrap();
+    let plan = || optimize(&model(), &budget("176KiB"), &lean()).unwrap();
     let prepared = plan().prepare(&target).unwrap();
     assert!(!out.exists());
     drop(prepared);
@@ -102,10 +102,10 @@ fn work_that_is_cancelled_ends_and_writes_nothing() {
             cancel.cancel();
         }
     }));
-    let error = optimize(&model(), &budget("fixed+60%"), &options).unwrap_err();
+    let error = optimize(&model(), &budget("176KiB"), &options).unwrap_err();
     assert!(matches!(error, Error::Cancelled), "{error}");
     let options = lean();
-    let rewritten = optimize(&model(), &budget("fixed+60%"), &options).unwrap();
+    let rewritten = optimize(&model(), &budget("176KiB"), &options).unwrap();
     // When all is written but nothing is in its place.
     options.control.cancel.cancel();
     let error = rewritten.write(&out).unwrap_err();
@@ -115,7 +115,7 @@ fn work_that_is_cancelled_ends_and_writes_nothing() {
 
 #[test]
 fn a_sweep_has_a_row_for_each_strategy_and_a_cell_for_each_budget() {
-    let budgets = [budget("fixed+80%"), budget("1KiB")];
+    let budgets = [budget("176KiB"), budget("1KiB")];
     let strategies = [Strategy::Auto, Strategy::ChenSqrt];
     let row = sweep(&model(), &budgets, &strategies, &lean()).unwrap();
     let names: Vec<&str> = row.tried.iter().map(|tried| tried.strategy).collect();
