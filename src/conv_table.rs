@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::onnx::Model;
 use crate::options::Options;
+use crate::products::{Products, products};
 
 #[derive(Serialize)]
 struct Table<'a> {
@@ -152,7 +153,7 @@ fn open(
 }
 
 fn json(options: &optimize::Options, source: &str, products: &Products<'_>) -> String {
-    crate::report::line(&Table {
+    crate::json::line(&Table {
         device: &options.device.name,
         source,
         convolutions: products
@@ -171,39 +172,6 @@ pub(crate) fn has_cudnn(asked: &'static str, device: &Device) -> Result<(), Erro
             device: device.name.clone(),
         }),
     }
-}
-
-/// How many products of the graph the given table does not have, and how many there are; none where no table is
-/// given or shapes are missing.
-pub(crate) fn missing(graph: &Graph, options: &optimize::Options) -> (usize, usize) {
-    let table = &options.device.convolutions.table;
-    let Some(graph) = (!table.is_empty())
-        .then(|| with_shapes(graph, options).ok())
-        .flatten()
-    else {
-        return (0, 0);
-    };
-    let all = products(&graph, options);
-    let missing = all.keys().filter(|product| !table.contains_key(product));
-    (missing.count(), all.len())
-}
-
-/// By product, the nodes that compute it, and its algorithms.
-type Products<'g> = BTreeMap<Product, (Vec<&'g str>, Vec<Timed>)>;
-
-fn products<'g>(graph: &'g Graph, options: &optimize::Options) -> Products<'g> {
-    let mut products = Products::new();
-    for &id in graph.order() {
-        let node = graph.node(id);
-        for (direction, algorithms) in timed(graph, node, &options.device) {
-            let product = Product::of(graph, node, direction);
-            let (nodes, _) = products
-                .entry(product)
-                .or_insert_with(|| (Vec::new(), algorithms));
-            nodes.push(&node.name);
-        }
-    }
-    products
 }
 
 fn convolution<'a>(

@@ -40,15 +40,19 @@ mod error;
 pub mod inputs;
 mod inspect;
 mod job;
+mod json;
 mod largest;
 pub mod onnx;
 mod options;
+mod products;
 pub mod report;
 mod rewrite;
+mod session;
 mod signals;
 #[cfg(feature = "highs")]
 pub mod solver;
 mod sweep;
+mod text;
 mod verify;
 mod warnings;
 
@@ -63,5 +67,6 @@ pub use onnx::Model;
 pub use options::Options;
 pub use report::rows::{Cell, Comparison, Fitting, Tried};
 pub use rewrite::{Prepared, Rewritten, Target, optimize};
+pub use session::Session;
 pub use sweep::{sweep, usual_budgets};
 pub use verify::{Verification, verify};

@@ -12,7 +12,7 @@ use crate::inputs::Budget;
 use crate::job::{self, Job, counterparts};
 use crate::onnx::{self, Model, Pending, Sink, check_destination, export_with};
 use crate::options::Options;
-use crate::report::{self, Session};
+use crate::session::{METADATA, Session};
 
 /// Finds a graph that computes what `model` computes and fits the budget, with the least added time.
 ///
@@ -173,7 +173,7 @@ fn proved(
     let found = verify_written(&job.graph, &written, passes, budget)
         .map_err(|error| Error::Written(error.into()))?;
     let nodes = counterparts(&job.graph, &written, &found);
-    onnx::compare(&job.model, &file, &nodes, report::METADATA).map_err(Error::WrittenDiffers)
+    onnx::compare(&job.model, &file, &nodes, METADATA).map_err(Error::WrittenDiffers)
 }
 
 /// Where a graph shall be written, found to be possible: a search that may take long lies before it.
@@ -247,7 +247,7 @@ mod tests {
         drop(pending);
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "no file is left behind");
-        report::error(&error)
+        crate::report::error(&error)
     }
 
     #[test]

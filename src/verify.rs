@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::job::{self, Job, counterparts, measured};
 use crate::onnx::{self, Model};
 use crate::options::Options;
-use crate::report;
+use crate::session::METADATA;
 
 /// What two files that compute the same need.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
         }
     })?;
     let nodes = counterparts(&job.graph, &other, &found);
-    onnx::compare(original, written, &nodes, report::METADATA).map_err(|difference| {
+    onnx::compare(original, written, &nodes, METADATA).map_err(|difference| {
         Error::DifferentFile {
             input,
             output,

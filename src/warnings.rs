@@ -7,10 +7,10 @@ use ckpt_passes::optimize::{Options, stale};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
-use crate::conv_table;
 use crate::inputs::{Profile, unknown_nodes};
 use crate::onnx::{Fault, Model};
-use crate::report;
+use crate::products;
+use crate::text::some_of;
 
 /// What in the model and the options does not go together, a sentence each.
 pub(crate) fn doubts(
@@ -75,7 +75,7 @@ pub(crate) fn doubts(
     {
         doubts.push(doubt);
     }
-    let (missing, all) = conv_table::missing(graph, options);
+    let (missing, all) = products::missing(graph, options);
     if missing > 0 {
         doubts.push(format!(
             "the convolution table has nothing for {missing} of {all} products of convolutions, which are worked out"
@@ -86,7 +86,7 @@ pub(crate) fn doubts(
         doubts.push(format!(
             "ONNX Runtime 1.19.2 clears memory behind the result of gradients of convolutions with groups and \
              one or three axes on the CPU, so gradients can be wrong, in either graph: {}",
-            report::some_of(&overrunning)
+            some_of(&overrunning)
         ));
     }
     let unknown = unknown_nodes(&options.overrides, graph);
@@ -95,7 +95,7 @@ pub(crate) fn doubts(
             "the cost table has {} of {} entries for nodes that the graph does not have: {}",
             unknown.len(),
             options.overrides.len(),
-            report::some_of(&unknown)
+            some_of(&unknown)
         ));
     }
     doubts

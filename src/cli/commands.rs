@@ -15,7 +15,7 @@ use super::arguments::{
 };
 use super::failure::Failure;
 use super::messages::Messages;
-use super::report_file::{ReportFile, replaces_none};
+use super::report_file::{ReportFile, Source, replaces_none};
 use crate::conv_table;
 use crate::error::Error;
 use crate::inputs;
@@ -23,13 +23,6 @@ use crate::onnx::{Model, Sink};
 use crate::options::Options;
 use crate::report::{self, Outcome, rows::Comparison};
 use crate::rewrite::{Target, optimize};
-
-/// A file that is read, and what names it.
-#[derive(Clone, Debug)]
-pub(crate) struct Source {
-    pub(crate) option: String,
-    pub(crate) path: PathBuf,
-}
 
 /// The text that a command prints, and what it is beside.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 
 use super::fault;
 use crate::control::{Control, Event, Warning};
-use crate::report::text;
+use crate::text;
 
 /// Where messages go. That nobody reads them is no reason to stop.
 #[derive(Clone, Debug)]

@@ -18,8 +18,8 @@ use commands::Printed;
 use failure::Failure;
 use messages::Messages;
 
-use crate::report::text::printable;
 use crate::signals;
+use crate::text::printable;
 
 /// Does what the command line says; the exit status says how it went.
 pub fn main() -> ExitCode {

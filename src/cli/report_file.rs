@@ -4,10 +4,16 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::commands::Source;
 use super::failure::Failure;
 use crate::error::Error;
 use crate::onnx::{Destination, FileIdentity, Pending, Sink, kind};
+
+/// A file that is read, and what names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) option: String,
+    pub(crate) path: PathBuf,
+}
 
 /// Where a report shall be written.
 #[derive(Debug)]

@@ -7,7 +7,9 @@ use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::{Execution, Peak};
 use serde::Serialize;
 
-use super::{Outcome, ProviderOptions, provider_options, stop_reason};
+use super::{Outcome, stop_reason};
+use crate::json::line;
+use crate::session::{ProviderOptions, provider_options};
 
 /// What `--json` prints. Other people's scripts rely on the names.
 #[derive(Serialize)]
@@ -209,11 +211,4 @@ fn peak(peak: &Peak) -> PeakReport<'_> {
         node: &peak.node,
         holders: holders.collect(),
     }
-}
-
-pub(crate) fn line(object: &impl Serialize) -> String {
-    // Fails for maps with keys that are not strings, of which there are none.
-    let mut text = serde_json::to_string(object).unwrap_or_default();
-    text.push('\n');
-    text
 }

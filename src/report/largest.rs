@@ -31,7 +31,7 @@ impl Largest {
     /// One JSON object on one line.
     pub fn json(&self, dim: &str) -> String {
         let summary = self.rewritten.as_ref().map(|one| one.summary());
-        super::line(&Found {
+        crate::json::line(&Found {
             dimension: dim,
             largest: self.size(),
             peak_after_bytes: summary.map(|summary| summary.after.bytes.0),

@@ -5,11 +5,8 @@ mod json;
 mod largest;
 pub mod plot;
 pub mod rows;
-mod session;
 mod table;
-pub(crate) mod text;
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -18,14 +15,10 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason, Summary};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
-pub(crate) use json::line;
-/// What keys of the metadata begin with that is our own.
-pub(crate) use session::PREFIX as METADATA;
-pub use session::Session;
-
 use crate::error::Error;
 use crate::inspect::Inspection;
 use crate::rewrite::Rewritten;
+use crate::text::{self, LONGEST_NAME};
 use crate::verify::Verification;
 
 /// A graph that was rewritten, and what is known about it.
@@ -126,20 +119,6 @@ pub(crate) fn error(error: &Error) -> String {
     text
 }
 
-/// The first few of `names`, and how many more there are.
-pub(crate) fn some_of<S: AsRef<str>>(names: &[S]) -> String {
-    const SHOWN: usize = 3;
-    let shown: Vec<String> = names
-        .iter()
-        .take(SHOWN)
-        .map(|name| format!("{:?}", text::shortened(name.as_ref(), LONGEST_NAME)))
-        .collect();
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
 fn peak_and_holders(peak: &Peak) -> String {
     format!("peak {}{}", peak.bytes, holders(peak))
 }
@@ -160,15 +139,6 @@ fn holders(peak: &Peak) -> String {
     text
 }
 
-/// Options by provider.
-type ProviderOptions = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
-
-/// What the plan needs the provider to be told, in ONNX Runtime's names; nothing where nothing matters.
-fn provider_options(summary: &Summary) -> Option<ProviderOptions> {
-    let options = summary.convolutions?.provider_options();
-    Some([("CUDAExecutionProvider", options.into())].into())
-}
-
 /// As scripts read it.
 fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
@@ -177,9 +147,6 @@ fn stop_reason(reason: StopReason) -> &'static str {
         StopReason::TimeLimit => "time_limit",
     }
 }
-
-/// Characters of a name that are shown; tools make names of a hundred or two.
-const LONGEST_NAME: usize = 300;
 
 /// A name from a file, on one line whatever is in it.
 struct Name<'a>(&'a str);

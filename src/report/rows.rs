@@ -208,7 +208,7 @@ impl Comparison {
 
     /// One JSON object on one line.
     pub fn json(&self) -> String {
-        super::json::line(&Object {
+        crate::json::line(&Object {
             fixed_bytes: self.fixed.0,
             peak_before_bytes: self.before.0,
             budgets: &self.budgets,

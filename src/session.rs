@@ -1,12 +1,14 @@
 //! What the budget holds for: the options that a session has to be made with, and what a step then takes.
 
+use std::collections::BTreeMap;
+
 use ckpt_passes::optimize::{Options, Summary};
 use serde::Serialize;
 
-use super::{ProviderOptions, provider_options};
+use crate::json::line;
 
-/// What keys of the model's metadata begin with.
-pub(crate) const PREFIX: &str = "ckpt-opt.";
+/// What keys of the model's metadata begin with that is our own.
+pub(crate) const METADATA: &str = "ckpt-opt.";
 
 /// What `--session-options` writes, and the metadata of OUT. Other people's scripts rely on the names.
 #[derive(Debug, Serialize)]
@@ -54,14 +56,14 @@ impl Session {
 
     /// One JSON object, with a line feed.
     pub fn json(&self) -> String {
-        super::json::line(self)
+        line(self)
     }
 
     /// The same as keys and values for the model's `metadata_props`; what is not a text is JSON.
     pub fn metadata(&self) -> Vec<(String, String)> {
-        let options = super::json::line(&self.session_options);
+        let options = line(&self.session_options);
         let providers = self.provider_options.as_ref().map(|options| {
-            let text = super::json::line(options).trim_end().to_owned();
+            let text = line(options).trim_end().to_owned();
             ("provider_options", text)
         });
         [
@@ -73,7 +75,16 @@ impl Session {
         ]
         .into_iter()
         .chain(providers)
-        .map(|(key, value)| (format!("{PREFIX}{key}"), value))
+        .map(|(key, value)| (format!("{METADATA}{key}"), value))
         .collect()
     }
+}
+
+/// Options by provider.
+pub(crate) type ProviderOptions = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
+
+/// What the plan needs the provider to be told, in ONNX Runtime's names; nothing where nothing matters.
+pub(crate) fn provider_options(summary: &Summary) -> Option<ProviderOptions> {
+    let options = summary.convolutions?.provider_options();
+    Some([("CUDAExecutionProvider", options.into())].into())
 }

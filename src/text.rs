@@ -8,6 +8,9 @@ const LONGEST_LINE: usize = 2_000;
 /// Lines of a message that are shown.
 const MOST_LINES: usize = 60;
 
+/// Characters of a name that are shown; tools make names of a hundred or two.
+pub(crate) const LONGEST_NAME: usize = 300;
+
 /// The text with everything escaped that a terminal would obey instead of showing it: control characters but line
 /// feeds, and marks that change the direction of writing.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
@@ -65,6 +68,20 @@ pub(crate) fn bounded(text: &str) -> String {
         more => all += &format!("\n[... {more} lines ...]"),
     }
     all
+}
+
+/// The first few of `names`, and how many more there are.
+pub(crate) fn some_of<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("{:?}", shortened(name.as_ref(), LONGEST_NAME)))
+        .collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 #[cfg(test)]
