@@ -71,12 +71,8 @@ static DIV_GRAD: Function = Function {
     inputs: &["dY", "A", "B"],
     outputs: &["dA", "dB"],
     body: &[
-        step("Neg", &["A"], &["minus_A"]),
-        step("Mul", &["B", "B"], &["B_squared"]),
-        step("Div", &["minus_A", "B_squared"], &["quotient"]),
-        step("Mul", &["dY", "quotient"], &["whole_dB"]),
-        step("Shape", &["B"], &["shape_B"]),
         step("Shape", &["A"], &["shape_A"]),
+        step("Shape", &["B"], &["shape_B"]),
         Step {
             domain: MICROSOFT,
             ..step(
@@ -85,10 +81,14 @@ static DIV_GRAD: Function = Function {
                 &["axes_A", "axes_B"],
             )
         },
-        reduce(&["whole_dB", "axes_B"], &["reduced_dB"]),
-        step("Reshape", &["reduced_dB", "shape_B"], &["dB"]),
         step("Div", &["dY", "B"], &["whole_dA"]),
         reduce(&["whole_dA", "axes_A"], &["reduced_dA"]),
         step("Reshape", &["reduced_dA", "shape_A"], &["dA"]),
+        step("Mul", &["B", "B"], &["B_squared"]),
+        step("Neg", &["A"], &["minus_A"]),
+        step("Div", &["minus_A", "B_squared"], &["quotient"]),
+        step("Mul", &["dY", "quotient"], &["whole_dB"]),
+        reduce(&["whole_dB", "axes_B"], &["reduced_dB"]),
+        step("Reshape", &["reduced_dB", "shape_B"], &["dB"]),
     ],
 };
