@@ -175,14 +175,15 @@ fn check(faults: Vec<String>, cases: usize) {
     );
 }
 
+const DEPEND_ON_CONTENTS: [&str; 4] = ["CenterCropPad", "Compress", "NonZero", "Unique"];
+
 #[test]
 fn shapes_are_those_of_the_runtime() {
     let cases = all_cases();
     let mut faults = Vec::new();
     for case in &cases {
         let (mut graph, node) = build(case);
-        // Sizes that depend on contents.
-        if ["CenterCropPad", "Compress", "NonZero", "Unique"].contains(&texts(case, "op")) {
+        if DEPEND_ON_CONTENTS.contains(&texts(case, "op")) {
             continue;
         }
         if let Err(error) = InferShapes::default().run(&mut graph) {
@@ -226,7 +227,7 @@ fn known_shapes(case: &Value, named: Named) -> Vec<Option<Vec<Dimension>>> {
             continue;
         };
         let sizes = graph.tensor(input).declared.clone().expect("a shape");
-        let is_weight = position > 0 && (recurrent || is(&["Conv"]));
+        let is_weight = position > 0 && (recurrent || is(&["Conv", "FusedConv"]));
         let last = match named {
             Named::Most if is_weight => 0,
             Named::Most if recurrent => 2,
@@ -247,30 +248,21 @@ fn known_shapes(case: &Value, named: Named) -> Vec<Option<Vec<Dimension>>> {
     outputs.map(|id| shapes[(*id)?.index()].take()).collect()
 }
 
-/// Their rules leave some dimensions open; what is known of the others is not compared.
-const PARTLY_KNOWN: [&str; 11] = [
-    "Einsum",
-    "GRUGrad",
-    "GRUTraining",
-    "GroupNormalization",
-    "LSTMGrad",
-    "LSTMTraining",
-    "OneHot",
-    "Pad",
-    "Resize",
-    "TopK",
-    "Upsample",
-];
+/// Where these keep an aspect ratio or pad some axes alone, the runtime knows less than their rules.
+const PARTLY_KNOWN: [&str; 2] = ["Pad", "Resize"];
 
 #[test]
 fn what_is_known_of_shapes_beforehand_is_what_a_session_knows() {
     let text = fs::read_to_string("testdata/known_shapes.json").expect("the measured shapes");
     let measured: Vec<Value> = serde_json::from_str(&text).expect("a list of cases");
-    let cases = cases();
+    let cases = all_cases();
     assert_eq!(cases.len(), measured.len());
     let mut faults = Vec::new();
     for (case, measured) in cases.iter().zip(&measured) {
         assert_eq!(case["op"], measured["op"]);
+        if DEPEND_ON_CONTENTS.contains(&texts(case, "op")) {
+            continue;
+        }
         let alone = measured["alone"].as_array().expect("a list").iter();
         let alone = (0..).zip(alone).map(|(i, of)| (Named::Alone(i), of));
         let all = [(Named::Nothing, "numbers"), (Named::Most, "names")];
@@ -286,14 +278,19 @@ fn what_is_known_of_shapes_beforehand_is_what_a_session_knows() {
                 number => Dimension::Known(number.as_u64().expect("a size")),
             };
             // The rule of MaxPool rounds down whatever ceil_mode says, that of SimplifiedLayerNormalization reduces one axis
-            // alone; then the runtime allocates what it needs.
+            // alone; then the runtime allocates what it needs. Which of two names for the batch a GridSample gets nobody asks for.
             let is_wrong = match texts(case, "op") {
+                "GridSample" => true,
                 "MaxPool" => case["attributes"]["ceil_mode"] == 1,
                 "SimplifiedLayerNormalization" => case["attributes"]["axis"] == 1,
                 _ => false,
             };
             let partly = PARTLY_KNOWN.contains(&texts(case, "op"));
-            let compared = |shape: &Vec<Dimension>| !partly || !shape.contains(&Dimension::Unknown);
+            // A declaration stands wherever nothing is known.
+            let compared = |shape: &Vec<Dimension>| match partly {
+                true => !shape.contains(&Dimension::Unknown),
+                false => shape.iter().any(|size| *size != Dimension::Unknown),
+            };
             let known = known_shapes(case, named);
             for (known, expected) in known.into_iter().zip(expected) {
                 let list = expected.as_array();

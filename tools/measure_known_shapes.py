@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What ONNX Runtime knows of the shapes of single operators' results before anything runs: writes
-testdata/known_shapes.json, a line for each case of testdata/operators.json.
+testdata/known_shapes.json, a line for each case of testdata/operators.json and testdata/workspaces.json.
 
     .venv/bin/python tools/measure_known_shapes.py          all of them
     .venv/bin/python tools/measure_known_shapes.py MODEL... prints, by tensor, the same of what nodes write, a line for a graph
@@ -36,7 +36,7 @@ def known(case, named, alone=None):
             constants.append(numpy_helper.from_array(values, names[-1]))
             continue
         recurrent = case["op"].startswith(("RNN", "GRU", "LSTM"))
-        is_weight = position > 0 and (recurrent or case["op"].startswith("Conv"))
+        is_weight = position > 0 and (recurrent or case["op"].startswith(("Conv", "FusedConv")))
         last = 0 if is_weight or not named else 2 if recurrent else len(tensor["shape"])
         shape = ["d%d" % size if size > 2 and axis < last else size for axis, size in enumerate(tensor["shape"])]
         if position == alone:
@@ -93,6 +93,8 @@ def main():
         return
     with open(os.path.join(FOLDER, "operators.json")) as file:
         cases = json.load(file)
+    with open(os.path.join(FOLDER, "workspaces.json")) as file:
+        cases += json.load(file)["cases"]
     results = [of_case(case) for case in cases]
     refused = [result["op"] for result in results if result["numbers"] is None]
     with open(os.path.join(FOLDER, "known_shapes.json"), "w") as file:

@@ -249,6 +249,8 @@ pub enum RuntimeShape {
     Windowed,
     /// By a rule for first inputs of which all dimensions are numbers.
     AllNumbered,
+    /// By the rule of recurrent layers for training, to which the hidden size is unknown.
+    Recurrent,
 }
 
 /// How the runtime works out the shape of the output at `position`. It has rules for the standard's operators (but
@@ -280,10 +282,11 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "Sqrt",
         "Tanh",
     ];
-    const FIRST_GRADIENT: [&str; 14] = [
+    const FIRST_GRADIENT: [&str; 16] = [
         "BiasFastGeluGrad_dX",
         "BiasGeluGrad_dX",
         "DropoutGrad",
+        "FakeQuantGrad",
         "FastGeluGrad",
         "GeluGrad",
         "LeakyReluGrad",
@@ -295,6 +298,7 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         "SoftmaxGrad",
         "SoftmaxGrad_13",
         "TanhGrad",
+        "ZeroGradient",
     ];
     const BROADCAST: [&str; 18] = [
         "Add", "And", "BitShift", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod",
@@ -316,10 +320,9 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         // Not that of dY, from which every other gradient has it (measured).
         (MICROSOFT, "LayerNormalizationGrad") if position == 0 => RuntimeShape::Of(1),
         (MICROSOFT, "LayerNormalizationGrad") => RuntimeShape::Of(2),
-        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position == 0 => RuntimeShape::Of(0),
-        (MICROSOFT, "GRUGrad" | "LSTMGrad") if position == 1 => RuntimeShape::Other,
-        (MICROSOFT, "GRUTraining") if position != 2 => RuntimeShape::Unknown,
-        (MICROSOFT, "LSTMTraining") if position != 4 => RuntimeShape::Unknown,
+        (MICROSOFT, "GRUGrad" | "GRUTraining" | "LSTMGrad" | "LSTMTraining") => {
+            RuntimeShape::Recurrent
+        }
         ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
             if position == 1 =>
         {
@@ -331,21 +334,23 @@ pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
         {
             RuntimeShape::Of(1)
         }
-        (MICROSOFT, "SoftmaxCrossEntropyLossGrad" | "SoftmaxCrossEntropyLossInternalGrad") => {
-            RuntimeShape::Of(1)
-        }
+        (
+            MICROSOFT,
+            "SoftmaxCrossEntropyGrad"
+            | "SoftmaxCrossEntropyLossGrad"
+            | "SoftmaxCrossEntropyLossInternalGrad",
+        ) => RuntimeShape::Of(1),
         ("", "Pad" | "Slice" | "Split") => RuntimeShape::Resized,
         ("", "Resize" | "Tile" | "Upsample") => RuntimeShape::Numbered,
         ("", "TopK") | (MICROSOFT, "SplitTraining") => RuntimeShape::AllNumbered,
         ("", "Squeeze") if node.ints("axes").is_none() && node.input(1).is_none() => {
             RuntimeShape::AllNumbered
         }
-        ("", "AveragePool" | "Conv" | "ConvTranspose" | "LpPool" | "MaxPool") => {
-            RuntimeShape::Windowed
-        }
+        ("", "AveragePool" | "Conv" | "ConvTranspose" | "LpPool" | "MaxPool")
+        | (MICROSOFT, "FusedConv") => RuntimeShape::Windowed,
         // Its sizes have to be declared: without, a session crashes.
         ("", "MaxPoolGrad") => RuntimeShape::Unknown,
-        ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization" | "OneHot") => {
+        ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization") => {
             RuntimeShape::Unknown
         }
         (MICROSOFT, name) if !name.contains("Grad") => RuntimeShape::Other,

@@ -1,6 +1,8 @@
 //! Recurrent layers: RNN, GRU, LSTM, and those of ONNX Runtime that keep what their gradients
 //! need.
 
+use std::ops::Range;
+
 use super::view::{Fault, Input, Known, Outputs, View, known};
 use super::{Family, Operator, Provider, microsoft, onnx};
 use crate::bytes::Bytes;
@@ -17,18 +19,18 @@ pub(super) const OPERATORS: &[Operator] = &[
         .workspace(|view, provider| gate_workspace(view, provider, 4)),
     microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
         .operations(operations)
-        .workspace(|view, provider| state_workspace(view, provider, 6)),
+        .workspace(|view, provider| state_workspace(view, provider, 6, 1..2)),
     microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
         .operations(operations)
-        .workspace(|view, provider| state_workspace(view, provider, 4)),
+        .workspace(|view, provider| state_workspace(view, provider, 4, 1..3)),
     // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
     microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
         .operations(|view| Some(2.0 * operations(view)?))
-        .workspace(weights_workspace),
+        .workspace(|view, provider| gradient_workspace(view, provider, &[(5, 4)])),
     // (X, W, R, lengths, H0, C0, ...) -> (dX, dW, dR, dB, dH0, dC0, dP)
     microsoft("LSTMGrad", Family::Recurrent, |view| gradient(view, 4))
         .operations(|view| Some(2.0 * operations(view)?))
-        .workspace(weights_workspace),
+        .workspace(|view, provider| gradient_workspace(view, provider, &[(4, 4), (5, 5)])),
 ];
 
 /// The sizes of a recurrent layer.
@@ -87,6 +89,12 @@ impl Sizes<'_> {
             true => vec![self.batch, self.sequence, self.directions, width],
         };
         self.x.with_shape(shape)
+    }
+
+    /// The elements of a state, of all directions.
+    fn state(&self) -> Option<u64> {
+        let of_one = self.batch.checked_mul(self.hidden)?;
+        of_one.checked_mul(self.directions)
     }
 
     fn last_step(&self) -> Option<Known> {
@@ -182,22 +190,41 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
     Some(sizes.x.element.bytes(elements))
 }
 
-/// The kernels that keep what gradients need write the gates into an output, and hold a few states besides (measured).
-fn state_workspace(view: &View, provider: Provider, count: u64) -> Option<Bytes> {
+/// The kernels that keep what gradients need write the gates into an output, and hold `count` states besides (measured). A
+/// last state that is not put out, of which `last` has the positions, is computed all the same.
+fn state_workspace(
+    view: &View,
+    provider: Provider,
+    count: u64,
+    last: Range<usize>,
+) -> Option<Bytes> {
     let sizes = sizes(view).ok()?;
-    let state = sizes.batch.checked_mul(sizes.hidden)?;
-    let elements = state.checked_mul(count)?.checked_mul(sizes.directions)?;
+    let omitted = last.filter(|&position| view.node.output(position).is_none());
+    let states = count.checked_add(omitted.count() as u64)?;
+    let elements = sizes.state()?.checked_mul(states)?;
     (provider == Provider::Cpu).then(|| sizes.x.element.bytes(elements))
 }
 
-/// The gradient kernels transpose the weights.
-fn weights_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+/// The gradient kernels hold what one sample and step adds to the weights' gradients, to each gate, and to one state. A first
+/// state that is not given is made of zeros, and its gradient is computed whether it is put out or not (source, measured);
+/// `states` are their positions among the inputs and outputs.
+fn gradient_workspace(view: &View, provider: Provider, states: &[(usize, usize)]) -> Option<Bytes> {
+    let sizes = sizes(view).ok()?;
+    let missing = |&(input, output): &(usize, usize)| {
+        let tensors = [view.node.input(input), view.node.output(output)];
+        tensors.iter().filter(|tensor| tensor.is_none()).count() as u64
+    };
+    let missing: u64 = states.iter().map(missing).sum();
     let (weights, recurrence) = (view.input(1).ok()?, view.input(2).ok()?);
-    (provider == Provider::Cpu).then(|| weights.bytes() + recurrence.bytes())
+    let step = sizes.rows.checked_add(sizes.hidden)?;
+    let elements = sizes.state()?.checked_mul(missing)?.checked_add(step)?;
+    let gradients = weights.bytes() + recurrence.bytes();
+    (provider == Provider::Cpu).then(|| gradients + sizes.x.element.bytes(elements))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Provider;
     use super::super::testing::Case;
 
     fn layer(case: Case, gates: u64) -> Case {
@@ -250,5 +277,18 @@ mod tests {
         );
         let case = layer(Case::microsoft("GRUGrad"), 3).outputs(5);
         assert_eq!(case.shapes()[3..], ["float[1, 24]", "float[1, 2, 4]"]);
+    }
+
+    /// The layer has 2 samples, 3 inputs and 4 hidden elements.
+    #[test]
+    fn gradients_hold_a_step_and_the_states_that_are_missing() {
+        let bytes = |case: &Case| case.workspace(Provider::Cpu).0;
+        let gradient = |gates| layer(Case::microsoft("GRUGrad"), gates);
+        // Of the weights 3 * 4 * (3 + 4), of the gates 3 * 4, and of a state 4; the first state and its gradient take 2 * 4.
+        let all = 4 * (84 + 12 + 4);
+        let with_state = |case: Case| case.none().none().float(&[1, 2, 4]);
+        assert_eq!(bytes(&with_state(gradient(3)).outputs(5)), all);
+        assert_eq!(bytes(&with_state(gradient(3)).outputs(4)), all + 4 * 8);
+        assert_eq!(bytes(&gradient(3).outputs(4)), all + 4 * 16);
     }
 }

@@ -168,6 +168,7 @@ impl Inference {
                     let indices = known(shapes, node.input(1))?;
                     by_rule(position).filter(|_| indices.last().is_some_and(is_number))
                 }
+                RuntimeShape::Other if node.is("", "OneHot") => one_hot(first?, node),
                 RuntimeShape::Other => by_rule(position),
                 RuntimeShape::Resized => {
                     let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
@@ -191,6 +192,7 @@ impl Inference {
                 RuntimeShape::AllNumbered => {
                     by_rule(position).filter(|_| first.is_some_and(|first| all_numbers(first)))
                 }
+                RuntimeShape::Recurrent => recurrent(shapes, node, position),
                 RuntimeShape::Unknown => None,
             }
         };
@@ -373,6 +375,53 @@ fn reshaped(
         _ => Dimension::Unknown,
     });
     Some(dimensions.collect())
+}
+
+/// The runtime does not read how many classes there are.
+fn one_hot(indices: &[Dimension], node: &Node) -> Option<Vec<Dimension>> {
+    let mut shape = indices.to_vec();
+    let axis = node.int("axis").unwrap_or(-1);
+    let from_the_end = shape.len() as i64 + 1 + axis;
+    let axis = usize::try_from(if axis < 0 { from_the_end } else { axis }).ok()?;
+    (axis <= shape.len()).then(|| shape.insert(axis, Dimension::Unknown))?;
+    Some(shape)
+}
+
+/// What the runtime says of recurrent layers for training and their gradients: nothing of the hidden size, though it is an
+/// attribute and the weights have it.
+fn recurrent(
+    shapes: &[Option<Vec<Dimension>>],
+    node: &Node,
+    position: usize,
+) -> Option<Vec<Dimension>> {
+    node.int("hidden_size")?;
+    let dimension = |input: usize, axis: usize| {
+        let shape = known(shapes, node.input(input));
+        let dimension = shape.and_then(|shape| shape.get(axis).cloned());
+        dimension.unwrap_or(Dimension::Unknown)
+    };
+    let both = node.string("direction") == Some("bidirectional");
+    let directions = || Dimension::Known(1 + u64::from(both));
+    let (sequence, batch) = (|| dimension(0, 0), || dimension(0, 1));
+    let (input, gates, hidden) = (
+        || dimension(0, 2),
+        || dimension(1, 1),
+        || Dimension::Unknown,
+    );
+    let steps = |width| vec![sequence(), directions(), batch(), width];
+    let state = || vec![directions(), batch(), hidden()];
+    Some(match (node.op_type.as_str(), position) {
+        ("GRUTraining", 0) | ("LSTMTraining", 0 | 3) => steps(hidden()),
+        ("GRUTraining", 2) | ("LSTMTraining", 4) => steps(gates()),
+        ("GRUTraining", _) | ("LSTMTraining", _) => state(),
+        (_, 0) => vec![sequence(), batch(), input()],
+        (_, 1) => vec![directions(), gates(), input()],
+        (_, 2) => vec![directions(), gates(), hidden()],
+        (_, 3 | 6) => vec![directions(), hidden()],
+        ("GRUGrad", _) => return None,
+        // It looks at this input, which is the cell state for the first hidden state.
+        (_, position) => known(shapes, node.input(position + 1)).map(|_| state())?,
+    })
 }
 
 fn all_numbers(shape: &[Dimension]) -> bool {
