@@ -7,11 +7,9 @@ use std::path::Path;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::cost::Nanos;
-use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::algorithms::{Direction, Geometry, geometry};
 use ckpt_passes::optimize::{self, BudgetRequest, OptimizeError, with_shapes};
-use ckpt_passes::runtime::convolution_costs::timed;
 use ckpt_passes::runtime::convolutions::{Product, ProductAttributes, Timed, fastest_first};
 use ckpt_passes::runtime::device::Device;
 use serde::Serialize;

@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::export::ExportError;
-use super::model::{FileIdentity, folder_of};
+use super::export_error::ExportError;
+use super::file::{FileIdentity, folder_of, kind};
 
 /// How many links to links are followed, as Linux does.
 const MOST_LINKS: usize = 40;
@@ -97,29 +97,6 @@ impl Destination {
             }
             _ => false,
         }
-    }
-}
-
-/// What a thing is that is no regular file, in words that complete "it is ...".
-pub(crate) fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
-    let kind = metadata.file_type();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if kind.is_fifo() {
-            return Some("a pipe");
-        }
-        if kind.is_socket() {
-            return Some("a socket");
-        }
-        if kind.is_char_device() || kind.is_block_device() {
-            return Some("a device");
-        }
-    }
-    match () {
-        () if kind.is_file() => None,
-        () if kind.is_dir() => Some("a folder"),
-        () => Some("not a regular file"),
     }
 }
 

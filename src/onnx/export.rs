@@ -4,19 +4,16 @@
 //! program understands it or not.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ckpt_passes::graph::{Dimension, Graph, NodeId, Tensor, TensorId, TensorKind};
 use prost::Message as _;
-use thiserror::Error;
 
 use super::destination::Destination;
+use super::export_error::ExportError;
 use super::external_data;
-use super::import::canonical_domain;
-use super::import_error::ImportError;
 use super::model::{LONGEST, Model};
-use super::node::{self, InGraph, NodeProblem};
+use super::node::{self, InGraph, NodeProblem, canonical_domain};
 use super::pending::{Pending, Sink};
 use super::schema::{
     DimensionProto, OperatorSetIdProto, StringStringEntryProto, TensorShapeProto, TensorType,
@@ -25,67 +22,6 @@ use super::schema::{
 };
 use super::splice::Splice;
 use super::wire::{Field, Message, WireError};
-
-/// Why a graph could not be written.
-#[derive(Debug, Error)]
-#[allow(missing_docs)]
-pub enum ExportError {
-    #[error("{}: the output would replace the input; write to another file", path.display())]
-    OntoInput { path: PathBuf },
-    #[error(
-        "{}: the output would replace the data file {location:?} of the model; \
-         write to another file", path.display()
-    )]
-    OntoExternalData { path: PathBuf, location: String },
-    #[error("{}: cannot write there: it is {what}", path.display())]
-    NotAFile { path: PathBuf, what: &'static str },
-    #[error("{}: cannot write there: the folder {} does not exist", path.display(), folder.display())]
-    NoFolder { path: PathBuf, folder: PathBuf },
-    #[error("{}: cannot write there: it is a link to {}, which does not exist", path.display(), target.display())]
-    DanglingLink { path: PathBuf, target: PathBuf },
-    #[error(
-        "{}: cannot write there: it is a file that a program has open, and has no name to be replaced under; \
-         give - for standard output, or the file's own name", path.display()
-    )]
-    OpenFile { path: PathBuf },
-    #[error(
-        "-: the model keeps data in {location:?}, which has to be found beside the output: give OUT a name instead of \
-         standard output"
-    )]
-    DataBesideOutput { location: String },
-    #[error("{}: cannot write there: no file can be made in the folder {}: {error}", path.display(), folder.display())]
-    Folder {
-        path: PathBuf,
-        folder: PathBuf,
-        error: io::Error,
-    },
-    #[error("{}: cannot write: {error}", path.display())]
-    Write { path: PathBuf, error: io::Error },
-    #[error("{}: {problem}", path.display())]
-    ExternalData {
-        path: PathBuf,
-        problem: external_data::Unresolved,
-    },
-    #[error(
-        "the model would take {bytes} bytes, and an ONNX file can have at most 2147483647; \
-         keep its weights in external data"
-    )]
-    TooLarge { bytes: u64 },
-    #[error("node {node:?}: {problem}")]
-    Node { node: String, problem: NodeProblem },
-    #[error("the graph's {what} are not those of the model it is written into")]
-    Interface { what: &'static str },
-    #[error("tensor {tensor:?} is an initializer that the model does not have")]
-    NewInitializer { tensor: String },
-    #[error("tensor {tensor:?} is declared otherwise than in the model, which only values can be")]
-    Declaration { tensor: String },
-    #[error("{0}")]
-    Source(#[from] ImportError),
-    #[error("the model is damaged: {0}")]
-    Damaged(#[from] WireError),
-    #[error("the model is damaged: {0}")]
-    Undecodable(#[from] prost::DecodeError),
-}
 
 /// Writes `graph`, which was made from [`Model::graph`] of `model`, to a temporary file beside
 /// `out`, to be checked and then moved to `out` by [`Pending::commit`].

@@ -13,6 +13,7 @@ use prost::Message as _;
 use super::attribute;
 use super::import_error::{ImportError, ImportProblem};
 use super::model::Model;
+use super::node::canonical_domain;
 use super::schema::{
     AttributeProto, DimensionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, graph, model,
 };
@@ -49,11 +50,6 @@ impl Model {
     pub(crate) fn node(&self, position: usize) -> Result<NodeProto, prost::DecodeError> {
         NodeProto::decode(self.bytes.slice(self.nodes[position].contents.clone()))
     }
-}
-
-/// A node's domain as [`Graph`] writes it.
-pub(crate) fn canonical_domain(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }
 
 /// A node's attributes, and the outer tensors that subgraphs in them read, each once, in order.

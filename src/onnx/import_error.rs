@@ -4,8 +4,12 @@ use std::io;
 
 use thiserror::Error;
 
-use super::subgraph;
 use super::wire::WireError;
+
+/// Subgraphs deeper than this are refused. Protobuf's readers stop at 100 nested messages: a
+/// model, its graph and a node, then attribute, graph and node for each level. (ONNX Runtime
+/// 1.19.2 loads 32 levels and refuses 33.)
+pub(crate) const DEEPEST: usize = 32;
 
 /// Why a file could not be read as a model.
 #[derive(Debug, Error)]
@@ -62,7 +66,7 @@ pub enum ImportProblem {
     DuplicateAttribute { name: String },
     #[error("an attribute has no name")]
     UnnamedAttribute,
-    #[error("its subgraphs are nested deeper than {} levels", subgraph::DEEPEST)]
+    #[error("its subgraphs are nested deeper than {} levels", DEEPEST)]
     TooDeep,
     #[error("{list} number {position} has no name")]
     Unnamed { list: &'static str, position: usize },

@@ -1,16 +1,14 @@
 //! A model file: its bytes, mapped into memory, and where the parts that we read lie in them.
 
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use memmap2::Mmap;
 
-use super::destination::kind;
+use super::file::{FileIdentity, FileState, kind};
 use super::import_error::{ImportError, ImportProblem};
 use super::schema::{graph, model};
 use super::wire::{Message, WireError};
@@ -48,57 +46,6 @@ pub(crate) struct Source {
     file: Arc<File>,
     /// ... and how it was when it was opened.
     state: FileState,
-}
-
-/// What changes when a file does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FileState {
-    length: u64,
-    modified: Option<SystemTime>,
-}
-
-impl FileState {
-    fn of(file: &File) -> io::Result<FileState> {
-        let metadata = file.metadata()?;
-        Ok(FileState {
-            length: metadata.len(),
-            modified: metadata.modified().ok(),
-        })
-    }
-}
-
-/// Tells whether two paths name one file, whatever links lead there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileIdentity {
-    #[cfg(unix)]
-    device_and_inode: (u64, u64),
-    #[cfg(not(unix))]
-    path: PathBuf,
-}
-
-/// The folder that a file lies in.
-pub(crate) fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-impl FileIdentity {
-    pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::MetadataExt;
-            let metadata = std::fs::metadata(path)?;
-            Ok(FileIdentity {
-                device_and_inode: (metadata.dev(), metadata.ino()),
-            })
-        }
-        #[cfg(not(unix))]
-        Ok(FileIdentity {
-            path: std::fs::canonicalize(path)?,
-        })
-    }
 }
 
 impl Model {

@@ -8,11 +8,15 @@ use prost::Message as _;
 use thiserror::Error;
 
 use super::attribute;
-use super::import::canonical_domain;
 use super::schema::{AttributeProto, attribute as attribute_field, node as field};
 use super::splice::Splice;
 use super::tensor;
 use super::wire::{Message, WireError};
+
+/// A node's domain as [`Graph`] writes it.
+pub(crate) fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
 
 /// Why a node cannot be written. Passes that keep to what a node's template holds never see it.
 #[derive(Clone, Debug, PartialEq, Error)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::destination::Destination;
-use super::export::ExportError;
+use super::export_error::ExportError;
 use crate::signals;
 
 /// Where the bytes of a model go.

@@ -5,14 +5,9 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::import_error::ImportProblem;
+use super::import_error::{DEEPEST, ImportProblem};
 use super::schema::{AttributeProto, NodeProto, ValueInfoProto, graph};
 use super::tensor::{TensorHeader, pieces};
-
-/// Subgraphs deeper than this are refused. Protobuf's readers stop at 100 nested messages: a
-/// model, its graph and a node, then attribute, graph and node for each level. (ONNX Runtime
-/// 1.19.2 loads 32 levels and refuses 33.)
-pub(crate) const DEEPEST: usize = 32;
 
 /// The outer tensors that the subgraphs in `attribute` read, in order.
 pub(crate) fn captures(attribute: &AttributeProto) -> Result<Vec<String>, ImportProblem> {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason, Summary};
+use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
 use crate::error::Error;

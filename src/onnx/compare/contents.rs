@@ -7,9 +7,10 @@ use ckpt_passes::graph::ElementType;
 
 use super::data_place::{DataPlace, Extent, fill};
 use super::difference::Difference;
-use super::messages::{Numbers, bytes, fields};
+use super::fields::{Numbers, bytes, fields};
 use super::rules::{Kind, Rule, rule};
-use crate::onnx::model::{FileIdentity, Model, folder_of};
+use crate::onnx::file::{FileIdentity, folder_of};
+use crate::onnx::model::Model;
 use crate::onnx::schema::tensor;
 use crate::onnx::tensor::{TensorHeader, element};
 use crate::onnx::wire::{Message, Value, Width, WireError};

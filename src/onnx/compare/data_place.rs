@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::difference::Difference;
-use super::messages::fields;
-use crate::onnx::model::FileIdentity;
+use super::fields::fields;
+use crate::onnx::file::FileIdentity;
 use crate::onnx::schema::external_data as entry;
 use crate::onnx::schema::tensor;
 use crate::onnx::tensor::text;

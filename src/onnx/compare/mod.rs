@@ -11,6 +11,8 @@ mod contents;
 mod data_place;
 mod declared;
 mod difference;
+mod fields;
+mod labels;
 mod messages;
 mod rules;
 mod sound;
@@ -22,7 +24,9 @@ use prost::Message as _;
 use self::contents::Sides;
 use self::declared::value_info;
 pub use self::difference::Difference;
-use self::messages::{encoded, label, message, numbered};
+use self::fields::encoded;
+use self::labels::label;
+use self::messages::{message, numbered};
 use self::rules::Kind;
 use super::model::Model;
 use super::schema::{
@@ -309,7 +313,7 @@ impl<'a> Compared<'a> {
                 let field = field?;
                 if field.number == node::ATTRIBUTE {
                     let contents = field.message()?;
-                    all.push((messages::name(Kind::Attribute, contents)?, contents));
+                    all.push((labels::name(Kind::Attribute, contents)?, contents));
                 }
             }
             Ok(all)
@@ -373,7 +377,7 @@ fn nothing_besides(found: Message<'_>, original: Option<Message<'_>>) -> Result<
     };
     match original {
         Some(original)
-            if messages::operator(original)? == messages::operator(found)?
+            if labels::operator(original)? == labels::operator(found)?
                 && overload(original)? != overload(found)? =>
         {
             Err(Difference::new(

@@ -12,7 +12,7 @@
 //! - `metadata_props` of the model: entries of ours.
 
 use super::difference::Difference;
-use super::messages;
+use super::fields::bytes;
 use crate::onnx::schema::{
     attribute, attribute_type, function, graph, model, node, sparse_tensor, tensor, training_info,
 };
@@ -173,7 +173,7 @@ pub(super) fn known_besides(
         let mut same = false;
         for other in original.fields() {
             let other = other?;
-            same |= other.number == field.number && messages::bytes(&other, &field);
+            same |= other.number == field.number && bytes(&other, &field);
         }
         if !same {
             return Err(unknown(field.number));

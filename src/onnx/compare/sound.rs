@@ -4,7 +4,7 @@
 //! a value of another kind than its type says, at every operator; and a tensor of a type that does not exist.
 
 use super::difference::Difference;
-use super::messages::label;
+use super::labels::label;
 use super::rules::{Kind, Rule, rule};
 use crate::onnx::model::Model;
 use crate::onnx::schema::{attribute, attribute_type, tensor};
