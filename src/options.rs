@@ -9,6 +9,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{self, BudgetRequest};
 use ckpt_passes::program::{Solver, Solving};
+use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
@@ -89,7 +90,7 @@ impl Options {
                 seed: self.seed,
                 evaluations: EVALUATIONS,
             },
-            settings: self.runtime_settings,
+            runtime: Runtime::of(self.runtime_settings),
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
         })

@@ -42,8 +42,8 @@ impl Session {
         let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
         Session {
             session_options: SessionOptions {
-                enable_mem_reuse: options.settings.reuse,
-                enable_mem_pattern: options.settings.pattern,
+                enable_mem_reuse: options.runtime.settings.reuse,
+                enable_mem_pattern: options.runtime.settings.pattern,
                 enable_cpu_mem_arena: false,
             },
             provider_options: provider_options(summary),

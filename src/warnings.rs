@@ -48,7 +48,7 @@ pub(crate) fn doubts(
         ));
     }
     if has_yield(graph) {
-        let settings = match options.settings {
+        let settings = match options.runtime.settings {
             RuntimeSettings::LEAN => "",
             _ => {
                 "; ORTModule turns enable_mem_reuse and enable_mem_pattern off: --runtime-settings lean reaches less"
@@ -84,8 +84,9 @@ pub(crate) fn doubts(
     let overrunning = overrunning(graph);
     if options.device.provider == Provider::Cpu && !overrunning.is_empty() {
         doubts.push(format!(
-            "ONNX Runtime 1.19.2 clears memory behind the result of gradients of convolutions with groups and \
+            "{} clears memory behind the result of gradients of convolutions with groups and \
              one or three axes on the CPU, so gradients can be wrong, in either graph: {}",
+            options.runtime.release.name,
             some_of(&overrunning)
         ));
     }

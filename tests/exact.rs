@@ -15,8 +15,8 @@ use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, REWRITING, optimize};
 use ckpt_passes::program::{Limits, Solving};
+use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
-use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::{Effort, Search};
 use ckpt_passes::strategy::{Strategy, Task, planner};
 use ckpt_passes::testing::{UniformChain, random_training_graph};
@@ -273,7 +273,7 @@ fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
                         seed: 1,
                         evaluations: 1_000,
                     },
-                    settings: RuntimeSettings::LEAN,
+                    runtime: Runtime::LEAN,
                     watch: Arc::default(),
                     solving: solving(10),
                 };

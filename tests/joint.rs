@@ -17,8 +17,8 @@ use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, Summary, optimize};
 use ckpt_passes::program::Solving;
+use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
-use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 
@@ -170,7 +170,7 @@ fn plan_with(
             seed: 1,
             evaluations: 1_000_000,
         },
-        settings: RuntimeSettings::LEAN,
+        runtime: Runtime::LEAN,
         watch: Arc::default(),
         solving: Solving {
             solver: (strategy == Strategy::MonetIlp)

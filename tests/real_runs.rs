@@ -363,7 +363,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
                     .then(|| ("batch".to_owned(), 8))
                     .into_iter()
                     .collect(),
-                settings: RuntimeSettings { reuse, pattern },
+                runtime: ckpt_passes::runtime::Runtime::of(RuntimeSettings { reuse, pattern }),
                 budget: BudgetRequest::Smallest,
                 reserve: Bytes::ZERO,
                 device: Device::preset("cpu").expect("a preset"),

@@ -2,7 +2,7 @@
 //!
 //! A location is relative to the model's folder. A rewritten model keeps its locations: if it
 //! lies in another folder, the same files must be found there. Locations are never rewritten to
-//! lead out of the new folder: ONNX Runtime 1.19.2 follows `../weights.bin` and absolute paths,
+//! lead out of the new folder: ONNX Runtime follows `../weights.bin` and absolute paths,
 //! but ONNX's own `load` and checker (1.16) refuse them, so the file would be of little use.
 //! A link or a copy in the new folder works for all of them.
 

@@ -8,7 +8,7 @@ use super::wire::WireError;
 
 /// Subgraphs deeper than this are refused. Protobuf's readers stop at 100 nested messages: a
 /// model, its graph and a node, then attribute, graph and node for each level. (ONNX Runtime
-/// 1.19.2 loads 32 levels and refuses 33.)
+/// loads 32 levels and refuses 33.)
 pub(crate) const DEEPEST: usize = 32;
 
 /// Why a file could not be read as a model.

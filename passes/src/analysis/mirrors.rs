@@ -1,6 +1,7 @@
 //! Which nodes are mirrors, and of what: their marker and their names.
 
 use crate::graph::Node;
+use crate::runtime::fusing::is_activation_of_gemm;
 
 /// The attribute that marks a mirror and numbers it. ONNX Runtime's common-subexpression
 /// elimination compares all attributes, so a marked node is never merged with its original;
@@ -8,27 +9,11 @@ use crate::graph::Node;
 /// fuses with a Gemm must not have it: see [`UnmarkFused`](crate::enforce::unmark_fused::UnmarkFused).
 pub const MARKER: &str = "__recompute";
 
-/// Operators that ONNX Runtime's `GemmActivationFusion` (1.19.2) takes for an activation, without their domains.
-const ACTIVATIONS: [&str; 12] = [
-    "Elu",
-    "HardSigmoid",
-    "LeakyRelu",
-    "ParametricSoftplus",
-    "Relu",
-    "ScaledTanh",
-    "Selu",
-    "Sigmoid",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "ThresholdedRelu",
-];
-
 const SUFFIX: &str = "/recompute_";
 
 /// May the runtime fuse it with a Gemm before it? Then, as a mirror, it may be without its marker.
 pub fn may_be_unmarked(node: &Node) -> bool {
-    node.domain.is_empty() && ACTIVATIONS.contains(&node.op_type.as_str())
+    is_activation_of_gemm(node)
 }
 
 /// The name of copy `number` of the node or tensor called `original`.

@@ -24,8 +24,8 @@ use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
+use crate::runtime::Runtime;
 use crate::runtime::liveness;
-use crate::runtime::settings::RuntimeSettings;
 
 use choice::{Choice, Planned};
 use placement::{Barrier, Placement};
@@ -40,7 +40,7 @@ pub struct Conditions<'c> {
     pub provider: Provider,
     /// How it uses memory. Dimensions get names afterwards
     /// ([`ColourShapes`](super::colour_shapes::ColourShapes)), unless both settings are off.
-    pub settings: RuntimeSettings,
+    pub runtime: Runtime,
     /// Pairs of nodes of which the first has to run before the second in every order.
     pub sequences: &'c [(NodeId, NodeId)],
 }
@@ -147,10 +147,10 @@ impl<'c> Enforceable<'c> {
 
     fn placement(&self) -> &Placement {
         let Conditions {
-            provider, settings, ..
+            provider, runtime, ..
         } = self.conditions;
         self.placement
-            .get_or_init(|| Placement::new(&self.graph, provider, &self.costs, settings))
+            .get_or_init(|| Placement::new(&self.graph, provider, &self.costs, runtime.settings))
     }
 
     /// Without what the caller owns.
@@ -161,7 +161,7 @@ impl<'c> Enforceable<'c> {
 
     fn with(&self, barriers: &[Barrier]) -> Graph {
         let mut graph = self.graph.clone();
-        insert(&mut graph, barriers);
+        insert(&mut graph, barriers, self.conditions.runtime);
         graph
     }
 }
@@ -174,7 +174,7 @@ fn barrier_number(node: &Node) -> Option<u32> {
 }
 
 /// Adds the barriers to the graph.
-fn insert(graph: &mut Graph, barriers: &[Barrier]) {
+fn insert(graph: &mut Graph, barriers: &[Barrier], runtime: Runtime) {
     let old = graph.order().to_vec();
     let mut order = Vec::with_capacity(old.len() + barriers.len());
     // A rewritten file has barriers already.
@@ -210,13 +210,7 @@ fn insert(graph: &mut Graph, barriers: &[Barrier]) {
             let name = format!("{BARRIER}{number}");
             let present = |ids: &[TensorId]| ids.iter().copied().map(Some).collect();
             let (read, written) = (present(&inputs), present(&outputs));
-            order.push(graph.add_node(Node::new(
-                name,
-                "com.microsoft",
-                "PassThrough",
-                read,
-                written,
-            )));
+            order.push(graph.add_node(runtime.barrier(name, read, written)));
             latest.insert(passed, outputs[0]);
             waits = Some(barrier);
         }

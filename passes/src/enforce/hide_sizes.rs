@@ -20,8 +20,10 @@ use crate::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
     TensorKind, Uses,
 };
-use crate::operators::{self, Provider, RuntimeShape};
+use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
+use crate::runtime::Runtime;
+use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::shapes::Inference;
 
@@ -40,15 +42,22 @@ pub struct HideSizes<'a> {
     pub only: Option<&'a BTreeSet<TensorId>>,
     /// Who is to run the graph.
     pub provider: Provider,
+    /// By what.
+    pub runtime: Runtime,
 }
 
 impl HideSizes<'_> {
     /// The tensors that are read through added nodes where all may be, each with the bytes of the results that have no
     /// sizes then, what such nodes forward included; the most first. O(nodes), but that who reads what is looked up anew
     /// after each added node.
-    pub fn worth(graph: &Graph, from: Bytes, provider: Provider) -> Vec<(TensorId, Bytes)> {
+    pub fn worth(
+        graph: &Graph,
+        from: Bytes,
+        provider: Provider,
+        runtime: Runtime,
+    ) -> Vec<(TensorId, Bytes)> {
         let mut graph = graph.clone();
-        let Some(hiding) = Hiding::everywhere(&mut graph, from, None, provider) else {
+        let Some(hiding) = Hiding::everywhere(&mut graph, from, None, (provider, runtime)) else {
             return Vec::new();
         };
         let mut bytes: BTreeMap<TensorId, Bytes> = BTreeMap::new();
@@ -70,7 +79,7 @@ impl Pass for HideSizes<'_> {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let hiding = Hiding::everywhere(graph, self.from, self.only, self.provider);
+        let hiding = Hiding::everywhere(graph, self.from, self.only, (self.provider, self.runtime));
         Ok(hiding.map_or(Changed::No, |hiding| hiding.changed))
     }
 }
@@ -90,6 +99,7 @@ fn anchor(graph: &Graph) -> Option<TensorId> {
 struct Hiding<'a> {
     from: Bytes,
     only: Option<&'a BTreeSet<TensorId>>,
+    runtime: Runtime,
     /// What may have no further readers.
     rounding: Rounding,
     anchor: TensorId,
@@ -116,7 +126,7 @@ impl<'a> Hiding<'a> {
         graph: &mut Graph,
         from: Bytes,
         only: Option<&'a BTreeSet<TensorId>>,
-        provider: Provider,
+        (provider, runtime): (Provider, Runtime),
     ) -> Option<Hiding<'a>> {
         let mut nodes = graph.order().iter().map(|&id| graph.node(id));
         let yields = nodes.any(|node| node.is("com.microsoft", "YieldOp"));
@@ -126,6 +136,7 @@ impl<'a> Hiding<'a> {
         let mut hiding = Hiding {
             from,
             only,
+            runtime,
             rounding: Rounding::of(graph, provider),
             anchor: anchor(graph)?,
             outputs: graph.outputs.iter().copied().collect(),
@@ -222,10 +233,10 @@ impl<'a> Hiding<'a> {
         is_large: bool,
     ) -> Option<usize> {
         let node = graph.node(id);
-        let alone = match operators::runtime_shape(node, position) {
-            RuntimeShape::Unknown => true,
-            RuntimeShape::Of(_) | RuntimeShape::Broadcast => nothing_inferred,
-            RuntimeShape::AllNumbered => {
+        let alone = match inferred_by(node, position) {
+            InferredBy::Unknown => true,
+            InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
+            InferredBy::AllNumbered => {
                 let first = self.inference.shape(node.input(0)?);
                 nothing_inferred && !first.is_some_and(are_numbers)
             }
@@ -260,7 +271,7 @@ impl<'a> Hiding<'a> {
         rank: usize,
     ) -> Option<usize> {
         let node = graph.node(id);
-        let (input, pairs) = operators::dimensions_from(node, position, rank)?;
+        let (input, pairs) = dimensions_from(node, position, rank)?;
         let read = node.input(input)?;
         let known = self.inference.shape(read)?;
         let is_named = |&&(_, of): &&(usize, usize)| known.get(of).is_some_and(|of| !is_number(of));
@@ -388,7 +399,7 @@ impl<'a> Hiding<'a> {
         let anchored = graph.add_tensor(anchored);
         let inputs = vec![Some(constant), Some(self.anchor)];
         let outputs = vec![Some(forwarded), Some(anchored)];
-        let forward = Node::new(name, "com.microsoft", "PassThrough", inputs, outputs);
+        let forward = self.runtime.barrier(name, inputs, outputs);
         self.add(graph, forward);
         forwarded
     }
@@ -448,6 +459,7 @@ mod tests {
             from: Bytes(4096),
             only: None,
             provider: Provider::Cpu,
+            runtime: Runtime::DEFAULT,
         }
         .run(&mut hidden)
         .unwrap();
@@ -533,7 +545,7 @@ mod tests {
     #[test]
     fn nodes_are_added_for_what_is_said_to_be_worth_it() {
         let graph = parsed(BATCH);
-        let worth = HideSizes::worth(&graph, Bytes(4096), Provider::Cpu);
+        let worth = HideSizes::worth(&graph, Bytes(4096), Provider::Cpu, Runtime::DEFAULT);
         let names = worth
             .iter()
             .map(|&(id, bytes)| (graph.tensor(id).name.as_str(), bytes.0));
@@ -547,6 +559,7 @@ mod tests {
             from: Bytes(4096),
             only: Some(&only),
             provider: Provider::Cpu,
+            runtime: Runtime::DEFAULT,
         }
         .run(&mut one);
         insta::assert_snapshot!(diff(&graph.to_listing(), &one.to_listing()), @r#"

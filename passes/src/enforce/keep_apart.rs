@@ -1,7 +1,6 @@
 //! Keeps the runtime from merging mirrors after it has fused them.
 //!
-//! Runtime fact (1.19.2; measured for MatMul and Add, for the others from the source): a Gemm that is made of a MatMul and an Add, of a Gemm
-//! and a Sum, or of a Gemm and a Transpose has none of their attributes, so no marker either, and is then merged with one of the original or of another
+//! A Gemm that is made of several nodes ([`becomes_a_gemm`]) has none of their attributes, so no marker either, and is then merged with one of the original or of another
 //! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
 //! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory.
 
@@ -9,8 +8,9 @@ use std::convert::Infallible;
 
 use super::release_unread::read_by_sizes;
 use crate::analysis::mirrors::MARKER;
-use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
+use crate::runtime::fusing::becomes_a_gemm;
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of.
 /// **Needs**: concrete shapes.
@@ -33,34 +33,8 @@ impl Pass for KeepApart {
 /// What the node writes, if it is a mirror that becomes part of a Gemm without its marker.
 fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
     let node = graph.node(id);
-    let written = node
-        .output(0)
-        .filter(|_| node.attribute(MARKER).is_some())?;
-    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
-    // Shapes of known sizes are folded away.
-    let mut lasting = readers.filter(|reader| !reader.is("", "Shape"));
-    let alone = lasting.next().filter(|_| lasting.next().is_none())?;
-    let is_fused = match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "MatMul") => alone.is("", "Add") && multiplies_matrices(graph, node),
-        ("", "Gemm") => takes_in(node, alone) || reads_a_transpose(graph, uses, node),
-        _ => false,
-    };
-    is_fused.then_some(written)
-}
-
-fn multiplies_matrices(graph: &Graph, node: &Node) -> bool {
-    let rank = |tensor: TensorId| graph.tensor(tensor).shape.as_ref().map(Vec::len);
-    node.reads().all(|tensor| rank(tensor) == Some(2))
-}
-
-fn takes_in(gemm: &Node, reader: &Node) -> bool {
-    let adds = reader.is("", "Sum") && reader.inputs.len() == 2;
-    gemm.reads().count() == 2 && (adds || reader.is("", "Transpose"))
-}
-
-fn reads_a_transpose(graph: &Graph, uses: &Uses, node: &Node) -> bool {
-    let mut producers = node.reads().filter_map(|tensor| uses.producer(tensor));
-    producers.any(|producer| graph.node(producer).is("", "Transpose"))
+    let written = node.output(0);
+    written.filter(|_| node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Frees results that nobody reads.
 //!
-//! Runtime fact (measured, 1.19.2): the memory of an output without readers is not freed before
+//! Runtime fact (measured): the memory of an output without readers is not freed before
 //! the end of the step. Mirrors leave such outputs behind: a pooling mask whose readers now read
 //! the mirror's, statistics of a batch normalization that is repeated for its first output.
 //! A `Size` node reads a tensor without touching its contents; both execution orders run it directly

@@ -1,6 +1,6 @@
 //! Takes the marker from activations that the runtime fuses.
 //!
-//! Runtime fact (measured, 1.19.2): `GemmActivationFusion` makes one FusedGemm of a Gemm and the activation that
+//! Runtime fact (measured): `GemmActivationFusion` makes one FusedGemm of a Gemm and the activation that
 //! alone reads it, and calls the activation's attributes `activation_…` there. Of those that FusedGemm does not
 //! know the session says "Unrecognized attribute: activation___recompute" and does not load, at `ORT_ENABLE_ALL`. A MatMul
 //! and an Add, or a Gemm and a Sum, become a Gemm before that, and Shapes of known sizes are folded away.
@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use crate::analysis::mirrors::{MARKER, may_be_unmarked};
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::pass::{Changed, Pass};
+use crate::runtime::fusing::is_folded;
 
 /// **Does**: takes the marker from every mirror of an activation that alone reads a computed tensor. Without one it stays what it
 /// is: it could only be merged with another reader of the same tensor.
@@ -43,7 +44,7 @@ fn is_fused(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     let node = graph.node(id);
     let alone = |tensor: TensorId| {
         let readers = uses.readers(tensor).iter();
-        let mut lasting = readers.filter(|&&reader| !graph.node(reader).is("", "Shape"));
+        let mut lasting = readers.filter(|&&reader| !is_folded(graph.node(reader)));
         graph.tensor(tensor).kind == TensorKind::Value && lasting.all(|&reader| reader == id)
     };
     may_be_unmarked(node) && node.attribute(MARKER).is_some() && node.input(0).is_some_and(alone)

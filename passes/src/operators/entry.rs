@@ -5,7 +5,7 @@ use super::{Alias, Family, Provider, Recompute};
 use crate::bytes::Bytes;
 use crate::graph::Node;
 
-pub(super) const MICROSOFT: &str = "com.microsoft";
+pub(crate) const MICROSOFT: &str = "com.microsoft";
 pub(super) const ATEN: &str = "org.pytorch.aten";
 
 pub(super) type ShapeRule = fn(&View) -> Result<Outputs, Fault>;

@@ -1,9 +1,8 @@
 //! What is known about each operator: shapes, work, workspace, aliasing, and how it is
 //! recomputed. Operator facts live here alone: adding an operator changes no pass.
 //!
-//! One file per family holds a table `OPERATORS` with one entry per operator. Facts about
-//! ONNX Runtime are those of 1.19.2: measured on the CPU (`tools/measure_operators.py` repeats
-//! it), read in its code for CUDA.
+//! One file per family holds a table `OPERATORS` with one entry per operator. Workspaces and results
+//! in place are ONNX Runtime's, measured on the CPU (`tools/measure_operators.py` repeats it) and read in its code for CUDA.
 
 mod activation;
 pub mod algorithms;
@@ -13,8 +12,6 @@ mod conv;
 mod einsum;
 mod entry;
 mod evaluate;
-pub mod functions;
-mod fusing;
 mod gather;
 mod generate;
 mod layout;
@@ -46,11 +43,11 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 pub(crate) use arithmetic::early_workspace;
+pub(crate) use entry::MICROSOFT;
 use entry::{
-    ATEN, Aliases, MICROSOFT, Operator, ShapeRule, everything, like_first, microsoft, onnx,
-    output_twice, per_input_element, per_output_element,
+    ATEN, Aliases, Operator, ShapeRule, everything, like_first, microsoft, onnx, output_twice,
+    per_input_element, per_output_element,
 };
-pub use fusing::Fusing;
 pub(crate) use sequences::makes_no_tensor;
 pub(crate) use view::StandIn;
 pub use view::{Fault, Known, Shape};
@@ -228,175 +225,10 @@ pub fn updated_inputs(node: &Node) -> Vec<usize> {
     }
 }
 
-/// How the runtime works out a shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuntimeShape {
-    /// Not at all.
-    Unknown,
-    /// It is that input's.
-    Of(usize),
-    /// The inputs are broadcast to each other.
-    Broadcast,
-    /// The first input is broadcast to a shape of which the runtime knows the rank alone, unless it is constant.
-    Expanded,
-    /// By another rule of the operator.
-    Other,
-    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is.
-    Resized,
-    /// By a rule that does not take over a dimension of the first input that is no number.
-    Numbered,
-    /// By a rule that does not take over a spatial dimension of the first input that is no number.
-    Windowed,
-    /// By a rule for first inputs of which all dimensions are numbers.
-    AllNumbered,
-    /// By the rule of recurrent layers for training, to which the hidden size is unknown.
-    Recurrent,
-}
-
-/// How the runtime works out the shape of the output at `position`. It has rules for the standard's operators (but
-/// for two that it takes for functions), and for few of its own (measured: `tools/measure_known_shapes.py`). A rule of which
-/// not all dimensions come out counts as none where few graphs have the operator.
-pub fn runtime_shape(node: &Node, position: usize) -> RuntimeShape {
-    const FIRST: [&str; 23] = [
-        "Abs",
-        "Cast",
-        "Clip",
-        "Dropout",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Identity",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "Neg",
-        "Not",
-        "PRelu",
-        "Reciprocal",
-        "Relu",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Softmax",
-        "Softplus",
-        "Sqrt",
-        "Tanh",
-    ];
-    const FIRST_GRADIENT: [&str; 16] = [
-        "BiasFastGeluGrad_dX",
-        "BiasGeluGrad_dX",
-        "DropoutGrad",
-        "FakeQuantGrad",
-        "FastGeluGrad",
-        "GeluGrad",
-        "LeakyReluGrad",
-        "LogSoftmaxGrad",
-        "LogSoftmaxGrad_13",
-        "QuickGeluGrad",
-        "ReluGrad",
-        "SigmoidGrad",
-        "SoftmaxGrad",
-        "SoftmaxGrad_13",
-        "TanhGrad",
-        "ZeroGradient",
-    ];
-    const BROADCAST: [&str; 18] = [
-        "Add", "And", "BitShift", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod",
-        "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
-    ];
-    match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "GreaterOrEqual" | "LessOrEqual") => RuntimeShape::Unknown,
-        ("", name) if FIRST.contains(&name) => RuntimeShape::Of(0),
-        ("", "BatchNormalization" | "InstanceNormalization" | "LayerNormalization")
-        | (MICROSOFT, "BatchNormInternal")
-            if position == 0 =>
-        {
-            RuntimeShape::Of(0)
-        }
-        ("", name) if BROADCAST.contains(&name) => RuntimeShape::Broadcast,
-        ("", "Expand") => RuntimeShape::Expanded,
-        (MICROSOFT, "PassThrough") => RuntimeShape::Of(position),
-        (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => RuntimeShape::Of(0),
-        // Not that of dY, from which every other gradient has it (measured).
-        (MICROSOFT, "LayerNormalizationGrad") if position == 0 => RuntimeShape::Of(1),
-        (MICROSOFT, "LayerNormalizationGrad") => RuntimeShape::Of(2),
-        (MICROSOFT, "GRUGrad" | "GRUTraining" | "LSTMGrad" | "LSTMTraining") => {
-            RuntimeShape::Recurrent
-        }
-        ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
-            if position == 1 =>
-        {
-            RuntimeShape::Of(0)
-        }
-        // Without a reduction it has the shape of the labels.
-        ("", "SoftmaxCrossEntropyLoss") | (MICROSOFT, "SoftmaxCrossEntropyLossInternal")
-            if node.string("reduction") == Some("none") =>
-        {
-            RuntimeShape::Of(1)
-        }
-        (
-            MICROSOFT,
-            "SoftmaxCrossEntropyGrad"
-            | "SoftmaxCrossEntropyLossGrad"
-            | "SoftmaxCrossEntropyLossInternalGrad",
-        ) => RuntimeShape::Of(1),
-        ("", "Pad" | "Slice" | "Split") => RuntimeShape::Resized,
-        ("", "Resize" | "Tile" | "Upsample") => RuntimeShape::Numbered,
-        ("", "TopK") | (MICROSOFT, "SplitTraining") => RuntimeShape::AllNumbered,
-        ("", "Squeeze") if node.ints("axes").is_none() && node.input(1).is_none() => {
-            RuntimeShape::AllNumbered
-        }
-        ("", "AveragePool" | "Conv" | "ConvTranspose" | "LpPool" | "MaxPool")
-        | (MICROSOFT, "FusedConv") => RuntimeShape::Windowed,
-        // Its sizes have to be declared: without, a session crashes.
-        ("", "MaxPoolGrad") => RuntimeShape::Unknown,
-        ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization") => {
-            RuntimeShape::Unknown
-        }
-        (MICROSOFT, name) if !name.contains("Grad") => RuntimeShape::Other,
-        ("", _) => RuntimeShape::Other,
-        _ => RuntimeShape::Unknown,
-    }
-}
-
-/// An input, and which dimensions of the output at `position`, which has `rank` of them, the runtime knows from that
-/// input alone: each with the input's dimension that it is. Source: the standard's shape inference.
-pub fn dimensions_from(
-    node: &Node,
-    position: usize,
-    rank: usize,
-) -> Option<(usize, Vec<(usize, usize)>)> {
-    let first = position == 0;
-    let same = || (0..rank).map(|i| (i, i)).collect();
-    Some(match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "Transpose") => {
-            let axes = node.ints("perm")?.iter().map(|&axis| axis as usize);
-            (0, axes.enumerate().collect())
-        }
-        ("", "Gemm") => {
-            let transposed = node.int("transA").unwrap_or(0) != 0;
-            (0, vec![(0, usize::from(transposed))])
-        }
-        ("", "AveragePool" | "Conv" | "ConvTranspose" | "GlobalAveragePool" | "MaxPool")
-            if first =>
-        {
-            (0, vec![(0, 0)])
-        }
-        ("", "Gather") => {
-            let axis = node.int("axis").unwrap_or(0);
-            (1, vec![(usize::try_from(axis).ok()?, 0)])
-        }
-        _ => match runtime_shape(node, position) {
-            RuntimeShape::Of(input) => (input, same()),
-            _ => return None,
-        },
-    })
-}
-
 /// How `node` may be recomputed in `graph`: as [`recompute`] says, and a Dropout according to its
 /// `training_mode` where that is constant: an initializer that the caller cannot replace, or the
-/// result of a Constant. DropoutGrad takes no notice of it on the CPU and always scales (runtime
-/// fact, 1.19.2).
+/// result of a Constant. DropoutGrad takes no notice of it on the CPU and always scales
+/// (measured).
 pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     let rule = recompute(node);
     if rule != Recompute::DropoutFromMask {

@@ -109,7 +109,7 @@ impl Window {
             });
         };
         // ONNX since operator set 22 drops a last window that starts in the back padding;
-        // ONNX Runtime 1.19 keeps it (measured).
+        // ONNX Runtime keeps it (measured).
         let steps = if ceiling {
             room.div_ceil(stride)
         } else {

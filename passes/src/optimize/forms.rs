@@ -321,7 +321,7 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
 /// The search knows no memory pattern: what lies there by a variant's doing is there for the whole
 /// step.
 fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
-    !(options.settings.pattern && variant.fixes_sizes())
+    !(options.runtime.settings.pattern && variant.fixes_sizes())
 }
 
 /// The peak as the runtime runs the graph, without what the caller owns.
@@ -335,6 +335,7 @@ fn free_peak(original: &Original<'_>, options: &Options) -> Bytes {
 mod tests {
     use super::*;
     use crate::optimize::optimize;
+    use crate::runtime::Runtime;
     use crate::runtime::settings::RuntimeSettings;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
@@ -383,7 +384,7 @@ mod tests {
         let graph = graph.unwrap();
         let names = |settings| {
             let options = Options {
-                settings,
+                runtime: Runtime::of(settings),
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };

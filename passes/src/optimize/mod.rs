@@ -29,12 +29,12 @@ use crate::pass::Pass;
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale};
 use crate::rewrite::take_apart::TakeApart;
+use crate::runtime::Runtime;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::settings::RuntimeSettings;
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::verify::{self, Correspondence, Violation};
@@ -75,8 +75,8 @@ pub struct Options {
     pub allowed: BTreeSet<String>,
     /// How hard to search.
     pub effort: Effort,
-    /// How the runtime uses memory.
-    pub settings: RuntimeSettings,
+    /// What runs the graph, and how it uses memory.
+    pub runtime: Runtime,
     /// Set from outside, it ends the search early: the result then depends on when.
     pub watch: Arc<Watch>,
     /// For what a solver is used.

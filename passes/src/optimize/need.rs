@@ -33,7 +33,7 @@ impl Candidate {
     /// what the plan saves, should the settings let it. Sizes are hidden already, if at all.
     pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
         let provider = options.device.provider;
-        if options.settings != RuntimeSettings::LEAN {
+        if options.runtime.settings != RuntimeSettings::LEAN {
             let Ok(_) = ColourShapes { provider }.run(&mut graph);
         }
         Candidate::new(graph, options)
@@ -58,7 +58,7 @@ impl Candidate {
     fn judged_by(graph: Graph, options: &Options, counts: impl Fn(Bytes) -> bool) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let executions = Executions::of(&graph, options.device.provider, &costs);
-        let all = executions.simulate(options.settings);
+        let all = executions.simulate(options.runtime.settings);
         let by_level = executions.by_level().into_iter();
         let by_level = by_level.map(|(order, level, way)| Execution {
             order,
@@ -90,7 +90,7 @@ impl Candidate {
     /// What the arena reserves, should there be one: the largest of every way of running it.
     pub(super) fn reserved(&self, options: &Options) -> Reserved {
         let executions = Executions::of(&self.graph, options.device.provider, &self.costs);
-        let all = executions.reserved(options.settings).into_iter();
+        let all = executions.reserved(options.runtime.settings).into_iter();
         all.fold(Reserved::default(), Reserved::max)
     }
 
@@ -115,7 +115,7 @@ pub(super) fn simulated(
     costs: &[Cost],
     options: &Options,
 ) -> Vec<(ExecutionOrder, Liveness)> {
-    let (provider, settings) = (options.device.provider, options.settings);
+    let (provider, settings) = (options.device.provider, options.runtime.settings);
     Executions::of(graph, provider, costs).simulate(settings)
 }
 
@@ -134,7 +134,7 @@ pub(super) fn reserved_in_default_order(
     options: &Options,
 ) -> Reserved {
     let executions = Executions::of(graph, options.device.provider, costs);
-    let all = executions.reserved(options.settings);
+    let all = executions.reserved(options.runtime.settings);
     all.first().copied().unwrap_or_default()
 }
 

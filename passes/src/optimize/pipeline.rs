@@ -282,7 +282,7 @@ impl<'o> Pipeline<'o> {
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
         let fits = |candidate: &Candidate| candidate.need() <= budget;
         let untouched = Candidate::new(self.original.graph.clone(), self.options);
-        if fits(&untouched) || self.options.settings == RuntimeSettings::LEAN {
+        if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
         }
         let coloured = Candidate::coloured(self.original.graph.clone(), self.options);

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 
 use crate::graph::{Attribute, AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
-use crate::operators::functions::{Function, Step, function};
 use crate::pass::{Changed, Pass};
+use crate::runtime::functions::{Function, Step, function};
 
 /// **Does**: replaces each node that the runtime would take apart by its pieces, which stand where it stood;
 /// pieces that only an omitted output is made of are left out.

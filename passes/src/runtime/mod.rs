@@ -8,6 +8,9 @@ pub mod convolutions;
 pub mod device;
 pub(crate) mod equal;
 pub mod executions;
+pub mod functions;
+pub mod fusing;
+pub mod inferred_shapes;
 pub mod liveness;
 mod memory_efficient;
 mod named_sizes;
@@ -18,3 +21,63 @@ pub(crate) mod rounding;
 pub mod settings;
 pub mod shapes;
 pub(crate) mod skeleton;
+
+use crate::graph::{Node, TensorId};
+use settings::RuntimeSettings;
+
+/// One release, and what it calls what another may call otherwise. All that this room knows is true of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Release {
+    /// As messages call it.
+    pub name: &'static str,
+    /// Domain and name of the operator that hands its inputs on without a copy: a barrier for whoever reads its results.
+    barrier: (&'static str, &'static str),
+}
+
+/// The release that is known.
+pub const ONNX_RUNTIME: Release = Release {
+    name: "ONNX Runtime 1.19.2",
+    barrier: ("com.microsoft", "PassThrough"),
+};
+
+/// What a graph is planned for and written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Which release runs it.
+    pub release: &'static Release,
+    /// How a session uses memory.
+    pub settings: RuntimeSettings,
+}
+
+impl Runtime {
+    /// As sessions run unless told otherwise.
+    pub const DEFAULT: Runtime = Runtime::of(RuntimeSettings::DEFAULT);
+
+    /// Without what is planned ahead.
+    pub const LEAN: Runtime = Runtime::of(RuntimeSettings::LEAN);
+
+    /// The known release in these settings.
+    pub const fn of(settings: RuntimeSettings) -> Runtime {
+        Runtime {
+            release: &ONNX_RUNTIME,
+            settings,
+        }
+    }
+
+    /// A node that hands each of its inputs on: whoever reads one of its results runs after the producers of all inputs.
+    pub fn barrier(
+        &self,
+        name: impl Into<String>,
+        inputs: Vec<Option<TensorId>>,
+        outputs: Vec<Option<TensorId>>,
+    ) -> Node {
+        let (domain, op_type) = self.release.barrier;
+        Node::new(name, domain, op_type, inputs, outputs)
+    }
+
+    /// Is it such a node?
+    pub fn is_barrier(&self, node: &Node) -> bool {
+        let (domain, op_type) = self.release.barrier;
+        node.is(domain, op_type)
+    }
+}

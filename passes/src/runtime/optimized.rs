@@ -24,7 +24,8 @@ use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
-use crate::operators::{Fusing, Provider};
+use crate::operators::Provider;
+use crate::runtime::fusing::Fusing;
 
 /// A skeleton of what runs, and by node its position in the graph's order.
 pub(crate) type Optimized = (Skeleton, Vec<u32>);

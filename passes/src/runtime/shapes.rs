@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, Read};
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
-use crate::operators::{self, RuntimeShape};
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,28 +156,28 @@ impl Inference {
         };
         let mut inferred = |position: usize| {
             let output = node.output(position)?;
-            match operators::runtime_shape(node, position) {
-                RuntimeShape::Of(input) => known(shapes, node.input(input)).cloned(),
-                RuntimeShape::Broadcast => broadcast(shapes, node),
-                RuntimeShape::Expanded => expanded(graph, constants, shapes, node, output),
-                RuntimeShape::Other if node.is("", "Reshape") => {
+            match inferred_by(node, position) {
+                InferredBy::Of(input) => known(shapes, node.input(input)).cloned(),
+                InferredBy::Broadcast => broadcast(shapes, node),
+                InferredBy::Expanded => expanded(graph, constants, shapes, node, output),
+                InferredBy::Other if node.is("", "Reshape") => {
                     reshaped(graph, constants, shapes, node, output)
                 }
                 // How many dimensions there are depends on the last one of the indices.
-                RuntimeShape::Other if node.is("", "GatherND") => {
+                InferredBy::Other if node.is("", "GatherND") => {
                     let indices = known(shapes, node.input(1))?;
                     by_rule(position).filter(|_| indices.last().is_some_and(is_number))
                 }
-                RuntimeShape::Other if node.is("", "OneHot") => one_hot(first?, node),
-                RuntimeShape::Other => by_rule(position),
-                RuntimeShape::Resized => {
+                InferredBy::Other if node.is("", "OneHot") => one_hot(first?, node),
+                InferredBy::Other => by_rule(position),
+                InferredBy::Resized => {
                     let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
                     Some(by_numbers(first?, by_rule(position)?, says))
                 }
-                RuntimeShape::Numbered => Some(by_numbers(first?, by_rule(position)?, |_, is| {
+                InferredBy::Numbered => Some(by_numbers(first?, by_rule(position)?, |_, is| {
                     is_number(is)
                 })),
-                RuntimeShape::Windowed => {
+                InferredBy::Windowed => {
                     let is_window = |(at, size): (usize, &Dimension)| at < 2 || is_number(size);
                     let weights = known(shapes, node.input(1));
                     // Where no attribute tells how large windows are, the weights have to.
@@ -189,11 +189,11 @@ impl Inference {
                     let says = |at: usize, is: &Dimension| at < 2 || is_number(is);
                     Some(by_numbers(first?, by_rule(position)?, says))
                 }
-                RuntimeShape::AllNumbered => {
+                InferredBy::AllNumbered => {
                     by_rule(position).filter(|_| first.is_some_and(|first| all_numbers(first)))
                 }
-                RuntimeShape::Recurrent => recurrent(shapes, node, position),
-                RuntimeShape::Unknown => None,
+                InferredBy::Recurrent => recurrent(shapes, node, position),
+                InferredBy::Unknown => None,
             }
         };
         (0..node.outputs.len()).map(&mut inferred).collect()

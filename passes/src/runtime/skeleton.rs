@@ -5,8 +5,9 @@
 
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
-use crate::operators::{self, Fusing, Provider};
+use crate::operators::{self, Provider};
 use crate::runtime::equal::equal_nodes;
+use crate::runtime::fusing::Fusing;
 use crate::runtime::shapes::runtime_shapes;
 
 /// Lists behind each other in one vector.
@@ -67,7 +68,7 @@ pub(crate) struct Share {
 }
 
 /// A shape as the runtime knows it.
-type RuntimeShape = Option<Vec<Dimension>>;
+type KnownDimensions = Option<Vec<Dimension>>;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Skeleton {
     /// The same of a graph whose [`runtime_shapes`] are known.
     pub(crate) fn with_shapes(
         graph: &Graph,
-        shapes: &[RuntimeShape],
+        shapes: &[KnownDimensions],
         provider: Provider,
         costs: &[Cost],
     ) -> Skeleton {
@@ -177,7 +178,7 @@ impl Skeleton {
         &mut self,
         graph: &Graph,
         uses: &Uses,
-        shapes: &[RuntimeShape],
+        shapes: &[KnownDimensions],
         id: NodeId,
         provider: Provider,
         workspace: u64,
@@ -231,7 +232,7 @@ impl Skeleton {
 
 /// In-place results need shapes that the runtime knows to be equal, number by number and name by name, and equal
 /// element sizes.
-fn same_size(graph: &Graph, shapes: &[RuntimeShape], written: TensorId, read: TensorId) -> bool {
+fn same_size(graph: &Graph, shapes: &[KnownDimensions], written: TensorId, read: TensorId) -> bool {
     let (known, other) = (&shapes[read.index()], &shapes[written.index()]);
     let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
     let (written, read) = (graph.tensor(written), graph.tensor(read));

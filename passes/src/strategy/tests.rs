@@ -21,7 +21,7 @@ pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         variants: Default::default(),
         allowed: Default::default(),
         strategy,
-        settings: crate::runtime::settings::RuntimeSettings::LEAN,
+        runtime: crate::runtime::Runtime::LEAN,
         effort: Effort {
             seed: 1,
             evaluations: 2_000,

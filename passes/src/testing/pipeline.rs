@@ -14,9 +14,9 @@ use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::Runtime;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::settings::RuntimeSettings;
 use crate::search::{Effort, Search, first_orders};
 use crate::verify;
 
@@ -79,7 +79,7 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
     let conditions = Conditions {
         object: Bytes::ZERO,
         provider: CPU,
-        settings: RuntimeSettings::LEAN,
+        runtime: Runtime::LEAN,
         sequences: &sequences,
     };
     let costs_of = costs(&graph);

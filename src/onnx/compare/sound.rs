@@ -1,6 +1,6 @@
 //! What the runtime does not load.
 //!
-//! Observed of ONNX Runtime 1.19.2: it refuses an attribute without a type, with a type that does not exist, and with
+//! Observed of ONNX Runtime: it refuses an attribute without a type, with a type that does not exist, and with
 //! a value of another kind than its type says, at every operator; and a tensor of a type that does not exist.
 
 use super::difference::Difference;

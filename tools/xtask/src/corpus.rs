@@ -59,14 +59,14 @@ pub(crate) fn run(request: &Request, binary: &Path, root: &Path) -> Result<usize
         object(&request.file)?
     };
     let dimensions = object(&root.join(DIMENSIONS))?;
-    let folders = FOLDERS.iter().map(|folder| root.join(folder));
+    let folders = FOLDERS.iter().map(PathBuf::from);
     let mut rows = Map::new();
     let mut differing = 0;
-    for model in models(folders.chain(request.folders.iter().cloned()))? {
+    for model in models(root, folders.chain(request.folders.iter().cloned()))? {
         let options = sizes(&model, &dimensions);
         for settings in SETTINGS {
             for budget in BUDGETS {
-                let name = format!("{} {settings} {budget}", shown(&model, root));
+                let name = format!("{} {settings} {budget}", model.display());
                 let options = [&options[..], &words(settings, budget)].concat();
                 let row = planned(binary, &model, &options, root)?;
                 if !request.save && saved.get(&name) != Some(&row) {
@@ -91,14 +91,14 @@ fn words(settings: &str, budget: &str) -> [String; 4] {
     ["--runtime-settings", settings, "--budget", budget].map(str::to_owned)
 }
 
-/// The graphs in `folders`, by name; of two with one file name the first, since shared folders hold testdata's too.
-fn models(folders: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, String> {
+/// The graphs in `folders`, which are relative to `root` where messages should not name it; by name; of two with one file name the first, since shared folders hold testdata's too.
+fn models(root: &Path, folders: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, String> {
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders {
-        let entries =
-            fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let entries = fs::read_dir(root.join(&folder))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut here: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter_map(|entry| Some(folder.join(entry.ok()?.file_name())))
             .filter(|path| {
                 path.extension()
                     .is_some_and(|extension| extension == "onnx")
@@ -121,14 +121,6 @@ fn sizes(model: &Path, dimensions: &Map<String, Value>) -> Vec<String> {
     // What is not listed, and what the list does not know of a graph.
     let sizes = sizes.chain(["*=8".to_owned()]);
     sizes.flat_map(|size| ["--dim".to_owned(), size]).collect()
-}
-
-fn shown(model: &Path, root: &Path) -> String {
-    model
-        .strip_prefix(root)
-        .unwrap_or(model)
-        .display()
-        .to_string()
 }
 
 /// What the program made of one graph: a file and its figures, or what it said instead.

@@ -99,12 +99,13 @@ pub(crate) fn counted(root: &Path) -> Result<Vec<Count>, String> {
         },
         Count {
             what: "files outside runtime/ that name a release or a barrier",
-            limit: 16,
+            limit: 0,
             found: naming(both()),
         },
         Count {
             what: "files outside operators/, runtime/ and verify/ that list operators",
-            limit: 2,
+            // The functions of symbolic expressions have such names too.
+            limit: 1,
             found: listing(&core, both()),
         },
     ];
@@ -238,10 +239,13 @@ fn twice(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Files that say which release of the runtime they know, in comments too, or which operator holds nodes back.
+/// Files that say which release of the runtime they know, in comments too, or which operator holds nodes back. The tables of
+/// operators have that one as well.
 fn naming<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
     let naming = outside(sources, &KNOWS_RUNTIME).filter(|one| {
-        one.text.contains("1.19") || one.tokens.contains(&Token::Text("PassThrough".to_owned()))
+        let in_tables = one.module.first().is_some_and(|room| room == "operators");
+        let barrier = Token::Text("PassThrough".to_owned());
+        one.text.contains("1.19") || !in_tables && one.tokens.contains(&barrier)
     });
     naming.map(|one| one.path.clone()).collect()
 }

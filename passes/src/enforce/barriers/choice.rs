@@ -104,7 +104,7 @@ impl<'p> Choice<'p> {
                 .map(|&(first, second)| (place(first), place(second)))
                 .collect(),
             budget,
-            settings: conditions.settings,
+            settings: conditions.runtime.settings,
             object: conditions.object.0,
             relaxed: false,
             allowance: WORK,

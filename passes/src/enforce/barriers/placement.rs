@@ -3,7 +3,8 @@
 use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
-use crate::operators::{Fusing, Provider};
+use crate::operators::Provider;
+use crate::runtime::fusing::Fusing;
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};

@@ -4,6 +4,7 @@ use crate::graph::Uses;
 use crate::graph::text::diff;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
+use crate::runtime::settings::RuntimeSettings;
 use crate::testing::random_training_graph;
 use crate::verify;
 
@@ -32,7 +33,7 @@ fn enforceable<'c>(graph: &Graph, sequences: &'c [(NodeId, NodeId)]) -> Enforcea
     let conditions = Conditions {
         object: Bytes::ZERO,
         provider: CPU,
-        settings: RuntimeSettings::LEAN,
+        runtime: Runtime::LEAN,
         sequences,
     };
     Enforceable::new(graph.clone(), free(graph), conditions)

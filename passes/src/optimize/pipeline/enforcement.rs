@@ -157,7 +157,7 @@ impl Pipeline<'_> {
     /// Nanoseconds.
     pub(super) fn time_of_barriers(&self, candidate: &Candidate) -> u64 {
         let (graph, costs) = (&candidate.graph, &candidate.costs);
-        let is_barrier = |id: &&NodeId| graph.node(**id).is("com.microsoft", "PassThrough");
+        let is_barrier = |id: &&NodeId| self.options.runtime.is_barrier(graph.node(**id));
         let barriers = graph.order().iter().filter(is_barrier);
         barriers.map(|id| costs[id.index()].time.0).sum()
     }
@@ -172,7 +172,7 @@ impl Pipeline<'_> {
         goal: &Goal<'_>,
     ) -> Result<Candidate, Missed> {
         let &Goal { budget, below, .. } = goal;
-        let mut spare = match self.options.settings {
+        let mut spare = match self.options.runtime.settings {
             RuntimeSettings::LEAN => budget.0 / SPARE,
             _ => budget.0 / SPARE_FOR_SETTINGS,
         };
@@ -228,7 +228,7 @@ impl Pipeline<'_> {
     /// order, as a quick one tells: the search, which knows none of it, need not be asked twice then.
     pub(super) fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
         let room = budget - self.spare();
-        if self.options.settings == RuntimeSettings::LEAN {
+        if self.options.runtime.settings == RuntimeSettings::LEAN {
             return room;
         }
         let Some(plan) = planner.sketch(room) else {
@@ -307,7 +307,7 @@ impl Pipeline<'_> {
         let conditions = Conditions {
             object: TENSOR,
             provider: self.options.device.provider,
-            settings: self.options.settings,
+            runtime: self.options.runtime,
             sequences: &self.original.sequences,
         };
         let costs = self.costs_of(&graph);

@@ -19,7 +19,7 @@ impl Pipeline<'_> {
     /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
     pub(super) fn hidden(&self, graph: Graph) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
-        if !self.options.settings.pattern {
+        if !self.options.runtime.settings.pattern {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
@@ -37,8 +37,8 @@ impl Pipeline<'_> {
         let before = time_of_all(plain.graph(), plain.costs());
         // What is too small for a name is too small to be hidden.
         let from = COLOURED_FROM;
-        let provider = self.options.device.provider;
-        let sources = HideSizes::worth(plain.graph(), from, provider);
+        let (provider, runtime) = (self.options.device.provider, self.options.runtime);
+        let sources = HideSizes::worth(plain.graph(), from, provider, runtime);
         let hidden = |few: usize| {
             let only = sources[..few].iter().map(|&(source, _)| source).collect();
             let mut hidden = plain.graph().clone();
@@ -46,6 +46,7 @@ impl Pipeline<'_> {
                 from,
                 only: Some(&only),
                 provider,
+                runtime,
             }
             .run(&mut hidden);
             let hidden = self.enforceable(hidden);

@@ -30,12 +30,8 @@ impl Pipeline<'_> {
         let form = self.form(&candidate.variants);
         let is_new = |id: &NodeId| id.index() >= form.graph.node_count();
         let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
-        let is_barrier = |id: &&NodeId| {
-            candidate
-                .graph
-                .node(**id)
-                .is("com.microsoft", "PassThrough")
-        };
+        let runtime = self.options.runtime;
+        let is_barrier = |id: &&NodeId| runtime.is_barrier(candidate.graph.node(**id));
         let recomputes = |id: &&NodeId| mirror_number(candidate.graph.node(**id)).is_some();
         let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
         let original = self.original;

@@ -5,6 +5,7 @@ use crate::enforce::barriers::Enforceable;
 use crate::optimize::need::in_default_order;
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
+use crate::runtime::Runtime;
 use crate::strategy::tests::options;
 use crate::testing::random_training_graph;
 
@@ -133,7 +134,7 @@ fn sizes_are_hidden_where_less_is_needed_then() {
         let bindings = [("n".to_owned(), 4096)].into();
         InferShapes { bindings }.run(&mut graph).expect("shapes");
         let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
-        options.settings = RuntimeSettings::DEFAULT;
+        options.runtime = Runtime::DEFAULT;
         let nothing = Choices::new();
         let original = Original::of(&graph, &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
@@ -183,7 +184,7 @@ fn hiding_takes_no_longer_than_it_may_and_lowers_what_the_planned_order_needs() 
     for seed in 0..30 {
         let graph = random_training_graph(seed, 200);
         let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
-        options.settings = RuntimeSettings::DEFAULT;
+        options.runtime = Runtime::DEFAULT;
         let nothing = Choices::new();
         let original = Original::of(&graph, &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
@@ -243,7 +244,7 @@ fn a_graph_fits_its_own_peak_and_more_budget_never_makes_that_infeasible() {
     for seed in 0..24 {
         let graph = random_training_graph(seed, 12);
         let at = |budget| Options {
-            settings: RuntimeSettings::DEFAULT,
+            runtime: Runtime::DEFAULT,
             ..options(Strategy::Auto, budget)
         };
         let own = measure(&graph, &at(BudgetRequest::Smallest))

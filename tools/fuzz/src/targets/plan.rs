@@ -13,8 +13,8 @@ use ckpt_passes::optimize::{
     BudgetRequest, OptimizeError, Options, measure, optimize_each, verify_written,
 };
 use ckpt_passes::program::Solving;
+use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
-use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use ckpt_passes::testing::Draw;
@@ -48,7 +48,7 @@ pub(super) fn options(source: &mut Source) -> Options {
             seed: source.below(3) as u64,
             evaluations: source.pick(&[200, 50, 2_000, 0]),
         },
-        settings: source.pick(&[RuntimeSettings::LEAN, RuntimeSettings::DEFAULT]),
+        runtime: source.pick(&[Runtime::LEAN, Runtime::DEFAULT]),
         watch: Arc::default(),
         solving: Solving::default(),
     }

@@ -11,6 +11,7 @@ use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::Runtime;
 use crate::runtime::executions::Executions;
 use crate::testing::random_training_graph;
 
@@ -61,7 +62,7 @@ fn enforceable(graph: &Graph, settings: RuntimeSettings) -> Enforceable<'static>
             _ => Bytes::ZERO,
         },
         provider: CPU,
-        settings,
+        runtime: Runtime::of(settings),
         sequences: &[],
     };
     Enforceable::new(graph.clone(), costs, conditions)

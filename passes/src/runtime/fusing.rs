@@ -3,8 +3,8 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
-use super::{MICROSOFT, Provider};
-use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+use crate::operators::{MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,4 +168,64 @@ fn scaled(graph: &Graph, uses: &Uses, node: &Node) -> Fusing {
         (true, false) if node.op_type == "Mul" => Fusing::Scales(1),
         _ => Fusing::No,
     }
+}
+
+/// Operators that `GemmActivationFusion` takes for an activation, without their domains.
+const GEMM_ACTIVATIONS: [&str; 12] = [
+    "Elu",
+    "HardSigmoid",
+    "LeakyRelu",
+    "ParametricSoftplus",
+    "Relu",
+    "ScaledTanh",
+    "Selu",
+    "Sigmoid",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "ThresholdedRelu",
+];
+
+/// May it become one node with the Gemm whose result it alone reads?
+pub fn is_activation_of_gemm(node: &Node) -> bool {
+    node.domain.is_empty() && GEMM_ACTIVATIONS.contains(&node.op_type.as_str())
+}
+
+/// Becomes the node part of another Gemm, which has none of its attributes? With the one node that reads its result, or
+/// with what it reads. Measured for MatMul and Add; for Gemm and Sum, and Gemm and Transpose, from the source.
+pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let alone = node.output(0).and_then(|written| {
+        let readers = uses.readers(written).iter().map(|&id| graph.node(id));
+        let mut lasting = readers.filter(|reader| !is_folded(reader));
+        lasting.next().filter(|_| lasting.next().is_none())
+    });
+    let Some(alone) = alone else {
+        return false;
+    };
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "MatMul") => alone.is("", "Add") && multiplies_matrices(graph, node),
+        ("", "Gemm") => takes_in(node, alone) || reads_a_transpose(graph, uses, node),
+        _ => false,
+    }
+}
+
+/// Shapes of known sizes are constants before anything is fused.
+pub(crate) fn is_folded(node: &Node) -> bool {
+    node.is("", "Shape")
+}
+
+fn multiplies_matrices(graph: &Graph, node: &Node) -> bool {
+    let rank = |tensor: TensorId| graph.tensor(tensor).shape.as_ref().map(Vec::len);
+    node.reads().all(|tensor| rank(tensor) == Some(2))
+}
+
+fn takes_in(gemm: &Node, reader: &Node) -> bool {
+    let adds = reader.is("", "Sum") && reader.inputs.len() == 2;
+    gemm.reads().count() == 2 && (adds || reader.is("", "Transpose"))
+}
+
+fn reads_a_transpose(graph: &Graph, uses: &Uses, node: &Node) -> bool {
+    let mut producers = node.reads().filter_map(|tensor| uses.producer(tensor));
+    producers.any(|producer| graph.node(producer).is("", "Transpose"))
 }

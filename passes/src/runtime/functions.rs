@@ -3,8 +3,8 @@
 //! Their pieces are nodes like others: they run where the execution order puts them, and each has
 //! memory of its own. So no workspace could stand for them.
 
-use super::{MICROSOFT, Provider};
 use crate::graph::Node;
+use crate::operators::{MICROSOFT, Provider};
 
 /// One node of a function's body.
 #[derive(Clone, Copy, Debug)]
