@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use ckpt_passes::strategy::chain::Chain;
 use ckpt_passes::strategy::equivalent_chain::equivalent_chain;
 use ckpt_passes::strategy::join_dp::{JoinDp, Times, fewest_slots, least_span, most_slots};
-use ckpt_passes::strategy::precise_dp::{PreciseDp, Rounding};
+use ckpt_passes::strategy::precise_dp::{PreciseDp, SizeRounding};
 
 use plot::{Curve, Figure};
 
@@ -54,7 +54,7 @@ fn write(directory: &Path, name: &str, figure: &Figure) -> io::Result<()> {
 fn thesis() -> Figure {
     const MOST: u32 = 60;
     let curves = [20, 40, 100].map(|layers| {
-        let tables = PreciseDp::solve(&Chain::uniform(layers), MOST, 1, Rounding::Up);
+        let tables = PreciseDp::solve(&Chain::uniform(layers), MOST, 1, SizeRounding::Up);
         let point = |m: u32| Some((f64::from(m), tables.cost(m - 1)?.0 as f64));
         Curve {
             name: format!("N = {layers}"),

@@ -27,7 +27,7 @@ use crate::operators::Provider;
 use crate::runtime::Runtime;
 use crate::runtime::liveness;
 
-use choice::{Choice, Planned};
+use choice::{BarrierChoice, PlannedNeed};
 use placement::{Barrier, Placement};
 
 /// What barriers have to hold in, but for the budget.
@@ -54,7 +54,7 @@ pub struct Enforceable<'c> {
     conditions: Conditions<'c>,
     /// Made once somebody asks.
     placement: OnceLock<Placement>,
-    planned: OnceLock<Planned>,
+    planned: OnceLock<PlannedNeed>,
 }
 
 /// How long to look for barriers that are not needed.
@@ -111,7 +111,7 @@ impl<'c> Enforceable<'c> {
     /// **Keeps**: every node's computation; graph inputs, outputs, initializers; all names.
     pub fn within(&self, budget: Bytes, thinning: Thinning) -> Result<Graph, NotEnforceable> {
         let fixed = liveness::fixed_bytes(&self.graph);
-        let choice = Choice::new(self, (budget - fixed).0, thinning);
+        let choice = BarrierChoice::new(self, (budget - fixed).0, thinning);
         let barriers = choice.choose().map_err(|missed| NotEnforceable {
             reached: fixed + Bytes(missed.peak),
             by_fewer: missed.by_fewer,
@@ -128,20 +128,20 @@ impl<'c> Enforceable<'c> {
 
     /// What the file's order itself needs, without any barriers.
     pub fn planned_peak(&self) -> Bytes {
-        let choice = Choice::new(self, 0, Thinning::Quick);
+        let choice = BarrierChoice::new(self, 0, Thinning::Quick);
         liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().most)
     }
 
     /// The same with both settings off.
     pub fn lean_peak(&self) -> Bytes {
-        let choice = Choice::new(self, 0, Thinning::Quick);
+        let choice = BarrierChoice::new(self, 0, Thinning::Quick);
         liveness::fixed_bytes(&self.graph) + Bytes(choice.lean())
     }
 
     /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].
     pub fn within_smallest_peak(&self, thinning: Thinning) -> Graph {
         // It fits by construction; if not, the simulation of the graph tells.
-        let barriers = Choice::new(self, self.smallest(), thinning).choose();
+        let barriers = BarrierChoice::new(self, self.smallest(), thinning).choose();
         self.with(&barriers.unwrap_or_default())
     }
 
@@ -156,7 +156,7 @@ impl<'c> Enforceable<'c> {
     /// Without what the caller owns.
     fn smallest(&self) -> u64 {
         let all = vec![true; self.graph.order().len()];
-        Choice::new(self, 0, Thinning::Quick).peak(&all)
+        BarrierChoice::new(self, 0, Thinning::Quick).peak(&all)
     }
 
     fn with(&self, barriers: &[Barrier]) -> Graph {

@@ -25,7 +25,7 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::Runtime;
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
 use crate::runtime::rounding::Rounding;
-use crate::runtime::shapes::Inference;
+use crate::runtime::shapes::RuntimeInference;
 
 /// What the names of hidden dimensions begin with.
 pub const PREFIX: &str = "hidden_";
@@ -105,7 +105,7 @@ struct Hiding<'a> {
     anchor: TensorId,
     /// Of the graph.
     outputs: BTreeSet<TensorId>,
-    inference: Inference,
+    inference: RuntimeInference,
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
     order: Vec<NodeId>,
@@ -140,7 +140,7 @@ impl<'a> Hiding<'a> {
             rounding: Rounding::of(graph, provider),
             anchor: anchor(graph)?,
             outputs: graph.outputs.iter().copied().collect(),
-            inference: Inference::of(graph),
+            inference: RuntimeInference::of(graph),
             inferred: None,
             order: Vec::with_capacity(graph.order().len()),
             zeros: HashMap::new(),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use element::ElementType;
-pub use outputs::Outputs;
+pub use outputs::OutputList;
 pub use topology::{Cycle, topological};
 pub use uses::Uses;
 
@@ -291,7 +291,7 @@ pub struct Graph {
     /// Graph inputs, in order.
     pub inputs: Vec<TensorId>,
     /// Graph outputs, in order.
-    pub outputs: Outputs,
+    pub outputs: OutputList,
     /// Operator set versions by domain (`ai.onnx` is the empty string).
     pub opsets: BTreeMap<String, i64>,
     by_name: HashMap<Arc<str>, TensorId>,

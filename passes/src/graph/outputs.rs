@@ -7,12 +7,12 @@ use super::TensorId;
 
 /// A list of tensors that knows at once whether it has one: graphs have tens of thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outputs {
+pub struct OutputList {
     list: Vec<TensorId>,
     set: HashSet<TensorId>,
 }
 
-impl Outputs {
+impl OutputList {
     /// Adds one at the end.
     pub fn push(&mut self, id: TensorId) {
         self.list.push(id);
@@ -25,7 +25,7 @@ impl Outputs {
     }
 }
 
-impl Deref for Outputs {
+impl Deref for OutputList {
     type Target = [TensorId];
 
     fn deref(&self) -> &[TensorId] {
@@ -33,15 +33,15 @@ impl Deref for Outputs {
     }
 }
 
-impl FromIterator<TensorId> for Outputs {
-    fn from_iter<I: IntoIterator<Item = TensorId>>(ids: I) -> Outputs {
-        let mut outputs = Outputs::default();
+impl FromIterator<TensorId> for OutputList {
+    fn from_iter<I: IntoIterator<Item = TensorId>>(ids: I) -> OutputList {
+        let mut outputs = OutputList::default();
         ids.into_iter().for_each(|id| outputs.push(id));
         outputs
     }
 }
 
-impl<'o> IntoIterator for &'o Outputs {
+impl<'o> IntoIterator for &'o OutputList {
     type Item = &'o TensorId;
     type IntoIter = std::slice::Iter<'o, TensorId>;
 

@@ -85,7 +85,7 @@ pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)
     let Some((products, operands, windows)) = convolution(&view) else {
         return Vec::new();
     };
-    let Some(sizes) = Sizes::of(&operands, windows) else {
+    let Some(sizes) = ProductSizes::of(&operands, windows) else {
         return Vec::new();
     };
     let wanted = products
@@ -175,7 +175,7 @@ fn convolution<'a>(view: &View<'a>) -> Option<Convolution<'a>> {
     ))
 }
 
-struct Sizes {
+struct ProductSizes {
     images: f64,
     channels: f64,
     filters: f64,
@@ -188,13 +188,13 @@ struct Sizes {
     is_dense: bool,
 }
 
-impl Sizes {
-    fn of(operands: &Operands<'_>, windows: &[u64]) -> Option<Sizes> {
+impl ProductSizes {
+    fn of(operands: &Operands<'_>, windows: &[u64]) -> Option<ProductSizes> {
         let numbers = |list: &[u64]| list.iter().map(|&n| n as f64).collect::<Vec<f64>>();
         let (x, w) = (operands.data.shape, operands.weights.shape);
         let window = &operands.window;
         let ones = |list: &[u64]| list.iter().all(|&n| n == 1);
-        Some(Sizes {
+        Some(ProductSizes {
             images: *x.first()? as f64,
             channels: *x.get(1)? as f64,
             filters: *w.first()? as f64,

@@ -19,7 +19,7 @@ enum Label {
 }
 
 /// The size of each label, and the labels of the output.
-type Solved = (BTreeMap<Label, u64>, Vec<Label>);
+type LabelSizes = (BTreeMap<Label, u64>, Vec<Label>);
 
 fn einsum(view: &View) -> Result<Outputs, Fault> {
     let (sizes, output) = solve(view)?;
@@ -65,7 +65,7 @@ fn widens(view: &View) -> bool {
     }
 }
 
-fn solve(view: &View) -> Result<Solved, Fault> {
+fn solve(view: &View) -> Result<LabelSizes, Fault> {
     let equation = view.node.string("equation").unwrap_or("");
     let wrong = || {
         view.bad(

@@ -34,7 +34,7 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 /// The sizes of a recurrent layer.
-struct Sizes<'a> {
+struct LayerSizes<'a> {
     x: Input<'a>,
     directions: u64,
     sequence: u64,
@@ -48,7 +48,7 @@ struct Sizes<'a> {
 
 /// X `[sequence, batch, input]` (`layout = 1`: batch first), W `[directions, gates * hidden,
 /// input]`, R `[directions, gates * hidden, hidden]`
-fn sizes<'a>(view: &View<'a>) -> Result<Sizes<'a>, Fault> {
+fn sizes<'a>(view: &View<'a>) -> Result<LayerSizes<'a>, Fault> {
     let (x, weights, recurrence) = (view.input(0)?, view.input(1)?, view.input(2)?);
     let &[first, second, input] = x.shape else {
         return Err(x.wrong(0, "sequence, batch and input size"));
@@ -68,7 +68,7 @@ fn sizes<'a>(view: &View<'a>) -> Result<Sizes<'a>, Fault> {
     } else {
         (first, second)
     };
-    Ok(Sizes {
+    Ok(LayerSizes {
         x,
         directions,
         sequence,
@@ -80,7 +80,7 @@ fn sizes<'a>(view: &View<'a>) -> Result<Sizes<'a>, Fault> {
     })
 }
 
-impl Sizes<'_> {
+impl LayerSizes<'_> {
     /// `[sequence, directions, batch, width]`, or with the batch first
     /// `[batch, sequence, directions, width]`
     fn all_steps(&self, width: u64) -> Option<Known> {

@@ -26,7 +26,7 @@ pub(super) fn shape_from(view: &View, shape: usize, data: usize) -> Result<Outpu
 
 /// The elements that are taken along one axis: `start`, `start + step`, ..., `count` of them.
 #[derive(Clone, Copy)]
-struct Run {
+struct TakenElements {
     start: u64,
     step: i64,
     count: u64,
@@ -69,10 +69,10 @@ fn slice(view: &View) -> Result<Outputs, Fault> {
     if axes.len() != starts.len() || steps.len() != starts.len() {
         return Err(view.bad_value(3, axes, "as many axes and steps as starts"));
     }
-    let mut runs: Vec<Run> = x
+    let mut runs: Vec<TakenElements> = x
         .shape
         .iter()
-        .map(|&count| Run {
+        .map(|&count| TakenElements {
             start: 0,
             step: 1,
             count,
@@ -96,7 +96,7 @@ enum List<'a> {
 }
 
 /// What `[start:end:step]` takes of an axis of `size`, by numpy's rules; `None` if `step` is 0.
-fn run(size: u64, start: i64, end: i64, step: i64) -> Option<Run> {
+fn run(size: u64, start: i64, end: i64, step: i64) -> Option<TakenElements> {
     let size = i64::try_from(size).ok()?;
     let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
     let (start, end) = (from_front(start), from_front(end));
@@ -116,14 +116,19 @@ fn run(size: u64, start: i64, end: i64, step: i64) -> Option<Run> {
     } else {
         (distance as u64).div_ceil(step.unsigned_abs())
     };
-    Some(Run {
+    Some(TakenElements {
         start: start.max(0) as u64,
         step,
         count,
     })
 }
 
-fn taken(contents: &Constant, from: &[u64], runs: &[Run], to: &[u64]) -> Option<Constant> {
+fn taken(
+    contents: &Constant,
+    from: &[u64],
+    runs: &[TakenElements],
+    to: &[u64],
+) -> Option<Constant> {
     let strides = strides(from)?;
     let at = |axis: usize, i: u64| {
         let offset = i.wrapping_mul(runs[axis].step as u64);

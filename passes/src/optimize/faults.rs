@@ -9,7 +9,7 @@ pub(super) type Found = Result<Optimized, OptimizeError>;
 /// A rewritten graph that was given up, as it could not be proved to be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{candidate}: {violation}")]
-pub struct Fault {
+pub struct FailedCandidate {
     /// Which graph it was.
     pub candidate: String,
     /// What is wrong with it.
@@ -22,7 +22,7 @@ pub(super) fn is_unproved(found: &Found) -> bool {
 }
 
 /// Takes the account of what was given up on the way to `found`.
-pub(super) fn take(found: &mut Found) -> Vec<Fault> {
+pub(super) fn take(found: &mut Found) -> Vec<FailedCandidate> {
     match found {
         Ok(found) => std::mem::take(&mut found.summary.faults),
         Err(OptimizeError::Unproved { faults, .. }) => std::mem::take(faults),
@@ -31,7 +31,7 @@ pub(super) fn take(found: &mut Found) -> Vec<Fault> {
 }
 
 /// Adds to that account. That nothing fits is not known where something fitted that could not be proved.
-pub(super) fn give(found: &mut Found, more: Vec<Fault>) {
+pub(super) fn give(found: &mut Found, more: Vec<FailedCandidate>) {
     if more.is_empty() {
         return;
     }
@@ -54,8 +54,10 @@ pub(super) fn give(found: &mut Found, more: Vec<Fault>) {
 }
 
 /// The first of them, for a message.
-pub(super) fn first(faults: &[Fault]) -> String {
-    faults.first().map_or_else(String::new, Fault::to_string)
+pub(super) fn first(faults: &[FailedCandidate]) -> String {
+    faults
+        .first()
+        .map_or_else(String::new, FailedCandidate::to_string)
 }
 
 #[cfg(test)]

@@ -22,14 +22,18 @@ use crate::runtime::order::ExecutionOrder;
 use crate::runtime::rounding::Rounding;
 use crate::strategy::Strategy;
 
-type Row = Result<Vec<Found>, OptimizeError>;
+type FoundRow = Result<Vec<Found>, OptimizeError>;
 
 /// What a variant has at stake in a node is worth a look from this part of the peak on, without
 /// what the caller owns.
 const WORTH: u64 = 200;
 
 /// One result for each budget.
-pub(super) fn optimize_each(graph: &Graph, options: &Options, budgets: &[BudgetRequest]) -> Row {
+pub(super) fn optimize_each(
+    graph: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> FoundRow {
     let original = &Original::of(graph, options);
     let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
     match options.strategy {

@@ -15,7 +15,7 @@ mod rivals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use faults::Fault;
+pub use faults::FailedCandidate;
 use need::{describe, need, simulated};
 use original::as_listed;
 pub use pipeline::REWRITING;
@@ -184,7 +184,7 @@ pub struct Summary {
     /// Why the search ended.
     pub stop_reason: StopReason,
     /// What was planned before, and given up because verification found it wrong.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FailedCandidate>,
 }
 
 /// The algorithm for one product of one node.
@@ -310,7 +310,7 @@ pub enum OptimizeError {
         /// The budget.
         budget: Bytes,
         /// What was tried, in this sequence.
-        faults: Vec<Fault>,
+        faults: Vec<FailedCandidate>,
     },
 }
 

@@ -9,7 +9,7 @@ mod summary;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::better::better;
-use super::faults::{Fault, Found, is_unproved};
+use super::faults::{FailedCandidate, Found, is_unproved};
 use super::form::{Choices, Form, apply};
 use super::need::{Candidate, frame, need};
 use super::original::Original;
@@ -218,7 +218,7 @@ impl<'o> Pipeline<'o> {
         &self,
         budget: BudgetRequest,
         may: &dyn Fn(NodeId, &Variant) -> bool,
-    ) -> ilp::Joint {
+    ) -> ilp::JointAnswer {
         let budget = self.budget(budget, || Bytes::ZERO);
         let room = budget - self.framed();
         ilp::implementations(&self.task(), room, may)
@@ -331,7 +331,7 @@ impl<'o> Pipeline<'o> {
             let candidate = self.called(&candidate, chosen);
             return Err(OptimizeError::Unproved {
                 budget: budget + self.options.reserve,
-                faults: vec![Fault {
+                faults: vec![FailedCandidate {
                     candidate,
                     violation,
                 }],

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use crate::graph::{Attribute, AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
-use crate::runtime::functions::{Function, Step, function};
+use crate::runtime::functions::{Function, FunctionNode, function};
 
 /// **Does**: replaces each node that the runtime would take apart by its pieces, which stand where it stood;
 /// pieces that only an omitted output is made of are left out.
@@ -75,7 +75,7 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Function, all: bool) -> 
     };
     known.extend(outside(function.inputs, &original.inputs));
     known.extend(outside(function.outputs, &original.outputs));
-    let mut steps: Vec<&Step> = Vec::new();
+    let mut steps: Vec<&FunctionNode> = Vec::new();
     for (position, step) in function.body.iter().enumerate() {
         if all || is_needed(function, &original, position) {
             steps.push(step);

@@ -51,7 +51,7 @@ const NONE: u32 = u32::MAX;
 
 /// Without reuse and pattern.
 pub(crate) fn lean(skeleton: &Skeleton, order: &[u32]) -> Allocation {
-    Planner::new(skeleton, order, None).without_pattern()
+    MemoryPlanner::new(skeleton, order, None).without_pattern()
 }
 
 /// As `settings` say; `shapes` are the skeleton's.
@@ -61,13 +61,13 @@ pub(crate) fn allocate(
     order: &[u32],
     settings: RuntimeSettings,
 ) -> Allocation {
-    Planner::new(skeleton, order, Some(shapes).filter(|_| settings.reuse))
+    MemoryPlanner::new(skeleton, order, Some(shapes).filter(|_| settings.reuse))
         .with_pattern(Some(shapes).filter(|_| settings.pattern))
 }
 
 /// Results that take over the memory of an input, and that input. Aliases are not among them.
 pub(crate) fn in_place(skeleton: &Skeleton, order: &[u32]) -> Vec<(u32, u32)> {
-    let mut planner = Planner::new(skeleton, order, None);
+    let mut planner = MemoryPlanner::new(skeleton, order, None);
     planner.plan();
     planner.in_place
 }
@@ -85,7 +85,7 @@ struct Planned {
     dead: u32,
 }
 
-struct Planner<'s> {
+struct MemoryPlanner<'s> {
     skeleton: &'s Skeleton,
     order: &'s [u32],
     /// With reuse.
@@ -106,8 +106,12 @@ struct Planner<'s> {
     dead: (Vec<u32>, Vec<u32>),
 }
 
-impl<'s> Planner<'s> {
-    fn new(skeleton: &'s Skeleton, order: &'s [u32], shapes: Option<&'s Shapes>) -> Planner<'s> {
+impl<'s> MemoryPlanner<'s> {
+    fn new(
+        skeleton: &'s Skeleton,
+        order: &'s [u32],
+        shapes: Option<&'s Shapes>,
+    ) -> MemoryPlanner<'s> {
         let tensors = skeleton.size.len();
         let mut uses: Vec<u32> = (0..tensors)
             .map(|t| u32::from(skeleton.output[t]) + u32::from(skeleton.owned[t]))
@@ -118,7 +122,7 @@ impl<'s> Planner<'s> {
                 uses[tensor as usize] += 1;
             }
         }
-        Planner {
+        MemoryPlanner {
             skeleton,
             order,
             shapes,

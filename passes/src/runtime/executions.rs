@@ -2,7 +2,7 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
-use super::liveness::{Known, Liveness, fixed_bytes, profile};
+use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
 use super::shapes::{Shapes, runtime_shapes};
@@ -142,7 +142,7 @@ impl<'g> Executions<'g> {
 
     fn simulate_one(&self, way: &Way, settings: RuntimeSettings) -> Liveness {
         let (run, allocation) = (self.form(way), self.allocate(way, settings));
-        let known = Known {
+        let known = WorkedOut {
             allocation: &allocation,
             needs: profile(run, &way.executed, &allocation),
         };

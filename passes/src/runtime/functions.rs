@@ -8,7 +8,7 @@ use crate::operators::{MICROSOFT, Provider};
 
 /// One node of a function's body.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct FunctionNode {
     /// Its domain.
     pub domain: &'static str,
     /// Its operator.
@@ -29,7 +29,7 @@ pub struct Function {
     /// What the body calls its outputs.
     pub outputs: &'static [&'static str],
     /// In the sequence in which the runtime adds them.
-    pub body: &'static [Step],
+    pub body: &'static [FunctionNode],
 }
 
 /// The pieces of `node`, if the runtime takes it apart with this provider.
@@ -49,8 +49,8 @@ const fn step(
     op_type: &'static str,
     inputs: &'static [&'static str],
     outputs: &'static [&'static str],
-) -> Step {
-    Step {
+) -> FunctionNode {
+    FunctionNode {
         domain: "",
         op_type,
         attributes: &[],
@@ -59,8 +59,8 @@ const fn step(
     }
 }
 
-const fn reduce(inputs: &'static [&'static str], outputs: &'static [&'static str]) -> Step {
-    Step {
+const fn reduce(inputs: &'static [&'static str], outputs: &'static [&'static str]) -> FunctionNode {
+    FunctionNode {
         domain: MICROSOFT,
         attributes: &[("keepdims", 1), ("noop_with_empty_axes", 1)],
         ..step("ReduceSumTraining", inputs, outputs)
@@ -73,7 +73,7 @@ static DIV_GRAD: Function = Function {
     body: &[
         step("Shape", &["A"], &["shape_A"]),
         step("Shape", &["B"], &["shape_B"]),
-        Step {
+        FunctionNode {
             domain: MICROSOFT,
             ..step(
                 "BroadcastGradientArgs",

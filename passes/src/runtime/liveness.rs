@@ -81,7 +81,7 @@ impl Liveness {
 
     fn lean(graph: &Graph, skeleton: &Skeleton, order: &[u32]) -> Liveness {
         let allocation = allocation::lean(skeleton, order);
-        let known = Known {
+        let known = WorkedOut {
             allocation: &allocation,
             needs: profile(skeleton, order, &allocation),
         };
@@ -93,10 +93,10 @@ impl Liveness {
         graph: &Graph,
         skeleton: &Skeleton,
         order: &[u32],
-        known: Known<'_>,
+        known: WorkedOut<'_>,
     ) -> Liveness {
         let fixed = fixed_bytes(graph);
-        let Known { allocation, needs } = known;
+        let WorkedOut { allocation, needs } = known;
         let profile: Vec<Bytes> = needs.into_iter().map(|n| fixed + Bytes(n)).collect();
         let peak = profile.iter().copied().max().unwrap_or(fixed);
         let step = profile.iter().position(|&bytes| bytes == peak).unwrap_or(0);
@@ -149,7 +149,7 @@ impl Liveness {
 pub const TENSOR: Bytes = Bytes(224);
 
 /// What was worked out of one run.
-pub(super) struct Known<'a> {
+pub(super) struct WorkedOut<'a> {
     pub(super) allocation: &'a Allocation,
     /// By step, without what the caller owns.
     pub(super) needs: Vec<u64>,

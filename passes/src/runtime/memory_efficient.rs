@@ -35,7 +35,7 @@ struct Sort<'s> {
 }
 
 /// Nodes that depend on no YieldOp and lead to the same results.
-struct Group {
+struct IndependentGroup {
     nodes: Vec<u32>,
     is_placed: bool,
 }
@@ -200,7 +200,11 @@ impl<'s> Sort<'s> {
     }
 
     /// The branch by what its nodes lead to; and by tensor that leaves its group, the group.
-    fn groups(&self, branch: &[u32], in_branch: &[bool]) -> (Vec<Group>, BTreeMap<u32, usize>) {
+    fn groups(
+        &self,
+        branch: &[u32],
+        in_branch: &[bool],
+    ) -> (Vec<IndependentGroup>, BTreeMap<u32, usize>) {
         let mut leads_to: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for &end in branch {
             let consumers = &self.consumers[end as usize];
@@ -218,12 +222,12 @@ impl<'s> Sort<'s> {
             }
         }
         let mut number: BTreeMap<&[u32], usize> = BTreeMap::new();
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<IndependentGroup> = Vec::new();
         let mut group_of_node = vec![usize::MAX; in_branch.len()];
         for &node in branch {
             let ends = leads_to.get(&node).map_or(&[][..], Vec::as_slice);
             let group = *number.entry(ends).or_insert_with(|| {
-                groups.push(Group {
+                groups.push(IndependentGroup {
                     nodes: Vec::new(),
                     is_placed: false,
                 });
@@ -248,7 +252,12 @@ impl<'s> Sort<'s> {
     }
 
     /// Runs the group that computes the tensor, if there is one, and before it those that it reads.
-    fn place(&mut self, tensor: u32, groups: &mut [Group], group_of: &BTreeMap<u32, usize>) {
+    fn place(
+        &mut self,
+        tensor: u32,
+        groups: &mut [IndependentGroup],
+        group_of: &BTreeMap<u32, usize>,
+    ) {
         // Instead of recursion: a group is left when all that it reads is placed.
         let Some(&first) = group_of.get(&tensor) else {
             return;

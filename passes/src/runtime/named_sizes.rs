@@ -10,7 +10,7 @@ use crate::operators::{self, StandIn};
 const MOST_NAMES: usize = 64;
 
 /// An input, as the runtime knows it.
-pub(super) struct Read<'a> {
+pub(super) struct KnownInput<'a> {
     pub(super) tensor: TensorId,
     pub(super) shape: Option<&'a [Dimension]>,
     /// Does the runtime know what is in it?
@@ -38,11 +38,11 @@ impl Name<'_> {
 pub(super) fn outputs(
     graph: &Graph,
     node: &Node,
-    mut reads: Vec<Read<'_>>,
+    mut reads: Vec<KnownInput<'_>>,
 ) -> Vec<Option<Vec<Dimension>>> {
     reads.sort_by_key(|read| read.tensor);
     reads.dedup_by_key(|read| read.tensor);
-    let stand_in = |read: &Read| StandIn {
+    let stand_in = |read: &KnownInput| StandIn {
         tensor: read.tensor,
         shape: read
             .shape
@@ -94,7 +94,7 @@ fn vary(stand_ins: &mut [StandIn], names: &[&Name], size: impl Fn(&Name) -> u64)
 }
 
 /// Of all inputs; `None` if there are too many.
-fn names<'r>(graph: &Graph, reads: &[Read<'r>]) -> Option<Vec<Name<'r>>> {
+fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>]) -> Option<Vec<Name<'r>>> {
     let mut names: Vec<Name> = Vec::new();
     for (i, read) in reads.iter().enumerate() {
         let sizes = graph.tensor(read.tensor).shape.iter().flatten();

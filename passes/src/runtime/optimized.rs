@@ -28,7 +28,7 @@ use crate::operators::Provider;
 use crate::runtime::fusing::Fusing;
 
 /// A skeleton of what runs, and by node its position in the graph's order.
-pub(crate) type Optimized = (Skeleton, Vec<u32>);
+pub(crate) type OptimizedForm = (Skeleton, Vec<u32>);
 
 /// What runs when the runtime has optimized `graph` as far as it can, in `order`: a node by what it writes.
 /// To be compared with the runtime.
@@ -52,7 +52,7 @@ pub fn optimized_order(
 impl Skeleton {
     /// What runs at ORT_ENABLE_BASIC and at the levels above, where that is something else. Tensors keep
     /// their numbers.
-    pub(crate) fn optimized(&self) -> Vec<Optimized> {
+    pub(crate) fn optimized(&self) -> Vec<OptimizedForm> {
         let mut nodes = Nodes::of(self);
         let mut forms = Vec::new();
         let forwards = self.fusing.contains(&Fusing::Forwards);
@@ -85,7 +85,7 @@ const PASSES: usize = 10;
 const NOBODY: u32 = u32::MAX;
 
 /// A node under change.
-struct Node<'s> {
+struct FusedNode<'s> {
     /// Its position in the graph's order; of several that became one, that of the one that works longest.
     position: u32,
     reads: Cow<'s, [u32]>,
@@ -97,9 +97,9 @@ struct Node<'s> {
     equal: u32,
 }
 
-impl<'s> Node<'s> {
+impl<'s> FusedNode<'s> {
     /// The same, reading for each tensor what `source` says.
-    fn reading(self, source: &[u32]) -> Node<'s> {
+    fn reading(self, source: &[u32]) -> FusedNode<'s> {
         let of = |tensor: u32| source[tensor as usize];
         if self.reads.iter().all(|&tensor| of(tensor) == tensor) {
             return self;
@@ -108,7 +108,7 @@ impl<'s> Node<'s> {
             read: of(share.read),
             ..share
         };
-        Node {
+        FusedNode {
             reads: self.reads.iter().map(|&tensor| of(tensor)).collect(),
             shares: self.shares.iter().map(share).collect(),
             ..self
@@ -145,7 +145,7 @@ type Rule<'s> = fn(&Nodes<'s>, u32) -> Option<Change>;
 /// All nodes by their index in the runtime; `None` for those that went.
 struct Nodes<'s> {
     skeleton: &'s Skeleton,
-    nodes: Vec<Option<Node<'s>>>,
+    nodes: Vec<Option<FusedNode<'s>>>,
     /// By tensor.
     producer: Vec<u32>,
     /// By tensor: how many times it is read, and the sum of its readers' indices.
@@ -164,7 +164,7 @@ impl<'s> Nodes<'s> {
             gemms: vec![0; skeleton.size.len()],
         };
         for node in 0..skeleton.len() {
-            nodes.add(Node {
+            nodes.add(FusedNode {
                 position: node as u32,
                 reads: skeleton.reads.get(node).into(),
                 writes: skeleton.writes.get(node).into(),
@@ -178,12 +178,12 @@ impl<'s> Nodes<'s> {
     }
 
     /// Adds a node with the highest index.
-    fn add(&mut self, node: Node<'s>) {
+    fn add(&mut self, node: FusedNode<'s>) {
         self.nodes.push(None);
         self.put(self.nodes.len() as u32 - 1, node);
     }
 
-    fn put(&mut self, index: u32, node: Node<'s>) {
+    fn put(&mut self, index: u32, node: FusedNode<'s>) {
         for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count + 1, *sum + u64::from(index));
@@ -195,7 +195,7 @@ impl<'s> Nodes<'s> {
         self.nodes[index as usize] = Some(node);
     }
 
-    fn take(&mut self, index: u32) -> Option<Node<'s>> {
+    fn take(&mut self, index: u32) -> Option<FusedNode<'s>> {
         let node = self.nodes[index as usize].take()?;
         for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
@@ -205,7 +205,7 @@ impl<'s> Nodes<'s> {
         Some(node)
     }
 
-    fn node(&self, index: u32) -> Option<&Node<'s>> {
+    fn node(&self, index: u32) -> Option<&FusedNode<'s>> {
         self.nodes.get(index as usize)?.as_ref()
     }
 
@@ -256,7 +256,7 @@ impl<'s> Nodes<'s> {
         (left, indices)
     }
 
-    fn form(&self) -> Optimized {
+    fn form(&self) -> OptimizedForm {
         let (structure, _) = self.structure();
         let nodes = structure.len();
         let mut form = Skeleton {
@@ -405,7 +405,7 @@ impl<'s> Nodes<'s> {
 
     /// A Gemm that is read at most once reads what a Transpose reads that no other kind of node
     /// reads, and, without a third input, writes what a Transpose writes.
-    fn transpose_gemm(&self, node: &Node<'_>, index: u32) -> Option<Change> {
+    fn transpose_gemm(&self, node: &FusedNode<'_>, index: u32) -> Option<Change> {
         let times = |&tensor: &u32| self.readers[tensor as usize].0;
         if node.writes.iter().map(times).sum::<u32>() > 1 {
             return None;
@@ -443,13 +443,13 @@ impl<'s> Nodes<'s> {
         )
     }
 
-    fn product(&self, index: u32) -> Option<&Node<'s>> {
+    fn product(&self, index: u32) -> Option<&FusedNode<'s>> {
         self.node(index)
             .filter(|node| matches!(node.fusing, Fusing::Product { .. }))
     }
 
     /// `past`, if any input of the node can be read past.
-    fn any_past(&self, node: &Node<'_>, past: Past) -> Option<Past> {
+    fn any_past(&self, node: &FusedNode<'_>, past: Past) -> Option<Past> {
         let reads_past = |&tensor: &u32| past(self, tensor).is_some();
         node.reads.iter().any(reads_past).then_some(past)
     }
@@ -490,7 +490,7 @@ impl<'s> Nodes<'s> {
             Fusing::Gelu { workspace } => workspace,
             _ => node.workspace,
         };
-        self.add(Node {
+        self.add(FusedNode {
             position: node.position,
             reads: reads.into(),
             writes: reader.writes,
@@ -519,7 +519,7 @@ impl<'s> Nodes<'s> {
         };
         let reads = node.reads.iter().zip(&found);
         let reads = reads.map(|(&read, found)| found.map_or(read, |(_, past)| past));
-        self.add(Node {
+        self.add(FusedNode {
             reads: reads.collect(),
             ..node
         });
@@ -547,7 +547,7 @@ mod tests {
         let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
         let name = |&tensor: &u32| graph.tensor(TensorId(tensor)).name.clone();
         let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
-        let form = |(form, _): &Optimized| {
+        let form = |(form, _): &OptimizedForm| {
             let nodes = (0..form.len()).map(|node| {
                 format!(
                     "{}({})",

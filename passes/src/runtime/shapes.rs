@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inferred_shapes::{InferredBy, inferred_by};
-use super::named_sizes::{self, Read};
+use super::named_sizes::{self, KnownInput};
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// See the module's documentation. By tensor.
@@ -89,7 +89,7 @@ pub(crate) fn runtime_shapes_declared(
     graph: &Graph,
     instead: BTreeMap<TensorId, Vec<Dimension>>,
 ) -> Vec<Option<Vec<Dimension>>> {
-    let mut inference = Inference::of(graph);
+    let mut inference = RuntimeInference::of(graph);
     for (tensor, shape) in instead {
         inference.shapes[tensor.index()] = Some(shape);
     }
@@ -100,17 +100,17 @@ pub(crate) fn runtime_shapes_declared(
 }
 
 /// The runtime's inference of shapes, node by node.
-pub(crate) struct Inference {
+pub(crate) struct RuntimeInference {
     /// By tensor: as declared, until its node has been looked at.
     shapes: Vec<Option<Vec<Dimension>>>,
     /// By tensor; see [`constants`].
     constants: Vec<bool>,
 }
 
-impl Inference {
+impl RuntimeInference {
     /// Before any node.
-    pub(crate) fn of(graph: &Graph) -> Inference {
-        Inference {
+    pub(crate) fn of(graph: &Graph) -> RuntimeInference {
+        RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
             constants: constants(graph),
         }
@@ -122,7 +122,7 @@ impl Inference {
     }
 
     /// Takes tensors in that were added to the graph since, and new declarations of the node's results; then as
-    /// [`Inference::node`].
+    /// [`RuntimeInference::node`].
     pub(crate) fn node_again(&mut self, graph: &Graph, id: NodeId) {
         let added = graph.tensor_ids().skip(self.shapes.len());
         self.shapes.extend(added.map(|id| declared(graph, id)));
@@ -145,7 +145,7 @@ impl Inference {
 
     /// What the runtime infers of each result from the node's inputs.
     pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<Option<Vec<Dimension>>> {
-        let Inference { shapes, constants } = self;
+        let RuntimeInference { shapes, constants } = self;
         let node = graph.node(id);
         let first = known(shapes, node.input(0));
         // What the operator's rule says.
@@ -201,7 +201,7 @@ impl Inference {
 
     fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
         let inputs = node.inputs.iter().copied().flatten();
-        let reads = inputs.map(|tensor| Read {
+        let reads = inputs.map(|tensor| KnownInput {
             tensor,
             shape: known(&self.shapes, Some(tensor)).map(Vec::as_slice),
             is_constant: self.constants[tensor.index()],

@@ -16,13 +16,13 @@ pub struct Alternatives {
     /// All nodes of all forms; the original's keep their numbers.
     pub graph: Graph,
     /// Ascending by node.
-    pub(super) sites: Vec<Site>,
+    pub(super) sites: Vec<ReplaceableNode>,
     /// How many nodes the original has.
     pub(super) nodes: usize,
 }
 
 /// A node that may be replaced.
-pub(super) struct Site {
+pub(super) struct ReplaceableNode {
     pub(super) node: NodeId,
     /// The ways to replace it.
     pub(super) forms: Vec<SiteForm>,
@@ -72,7 +72,7 @@ impl Alternatives {
         let mut with = graph.clone();
         let mut offers = offers.to_vec();
         offers.sort_by_key(|&(node, _)| node);
-        let mut sites: Vec<Site> = Vec::new();
+        let mut sites: Vec<ReplaceableNode> = Vec::new();
         for (node, variant) in offers {
             let Some(parts) = variant.parts(graph, &uses, node) else {
                 continue;
@@ -85,7 +85,7 @@ impl Alternatives {
             }
             if sites.last().is_none_or(|site| site.node != node) {
                 let forms = Vec::new();
-                sites.push(Site { node, forms });
+                sites.push(ReplaceableNode { node, forms });
             }
             let site = sites.last_mut().expect("just added");
             let known: Vec<NodeId> = site.forms.iter().flat_map(|f| f.parts.clone()).collect();

@@ -46,7 +46,7 @@ impl Ord for Score {
 
 /// What may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Candidate {
+enum CandidateMove {
     /// The node runs again there, in whichever way is best.
     Copy(Copy),
     /// The site takes that form.
@@ -54,7 +54,7 @@ enum Candidate {
 }
 
 /// A candidate with its score and the number of accepted moves when it was scored.
-type Entry = Reverse<(Score, Candidate, u64)>;
+type QueuedMove = Reverse<(Score, CandidateMove, u64)>;
 
 /// In place of that number: the score is only a bound.
 const NEVER: u64 = u64::MAX;
@@ -74,7 +74,7 @@ pub(crate) enum Reached {
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
     let steps = state.problem.steps.len();
     let tolerance = if steps > Problem::MANY { 1.3 } else { 1.1 };
-    let mut run = Run {
+    let mut run = GreedyRun {
         excess: Excess::of(state),
         stale_after: 1 + steps as u64 / Problem::MANY as u64,
         queue: BinaryHeap::new(),
@@ -134,11 +134,11 @@ const CEILING: f64 = 20.0;
 /// at once more for each move.
 const MORE_PATIENCE: f64 = 4.0;
 
-struct Run {
+struct GreedyRun {
     excess: Excess,
     /// Brought up to date every so many moves: it falls as they are made, and what it says is a bound.
     stale_after: u64,
-    queue: BinaryHeap<Entry>,
+    queue: BinaryHeap<QueuedMove>,
     /// Ways that cost more per unit of Φ are not worth looking at yet.
     ceiling: f64,
     /// What it is, as a multiple of what the last accepted move cost.
@@ -146,7 +146,7 @@ struct Run {
     accepted: u64,
 }
 
-impl Run {
+impl GreedyRun {
     fn queue_all(&mut self, state: &State<'_>) {
         for node in 0..state.problem.steps.len() as Step {
             self.queue_node(state, node);
@@ -189,7 +189,7 @@ impl Run {
             if form != now {
                 let longer = time.saturating_sub(info.times[now as usize]);
                 let bound = Score(longer.max(1) as f64 / gain);
-                let entry = (bound, Candidate::Switch(site, form), NEVER);
+                let entry = (bound, CandidateMove::Switch(site, form), NEVER);
                 self.queue.push(Reverse(entry));
             }
         }
@@ -256,7 +256,7 @@ impl Run {
                 false => 0,
             };
             let bound = (info.copy_time - spared).max(1) as f64 / gain.max(f64::MIN_POSITIVE);
-            let entry = (Score(bound), Candidate::Copy(copy), NEVER);
+            let entry = (Score(bound), CandidateMove::Copy(copy), NEVER);
             self.queue.push(Reverse(entry));
         }
     }
@@ -310,15 +310,15 @@ impl Run {
     }
 
     /// The best way to do it, if it lowers Φ at all.
-    fn best(&self, state: &mut State<'_>, candidate: Candidate) -> Option<(f64, Move)> {
+    fn best(&self, state: &mut State<'_>, candidate: CandidateMove) -> Option<(f64, Move)> {
         match candidate {
-            Candidate::Copy(copy) if state.has(copy) || !state.is_active(copy.node) => None,
-            Candidate::Copy(copy) => {
+            CandidateMove::Copy(copy) if state.has(copy) || !state.is_active(copy.node) => None,
+            CandidateMove::Copy(copy) => {
                 let (score, copies) = self.best_copies(state, copy)?;
                 Some((score, Move::Toggle(copies)))
             }
-            Candidate::Switch(site, form) if state.form(site) == form => None,
-            Candidate::Switch(site, form) => {
+            CandidateMove::Switch(site, form) if state.form(site) == form => None,
+            CandidateMove::Switch(site, form) => {
                 let switch = Move::Switch(site, form);
                 Some((score(state, &switch)?, switch))
             }

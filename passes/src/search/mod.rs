@@ -58,12 +58,12 @@ pub struct Search {
     alternatives: Option<Arc<Alternatives>>,
     effort: Effort,
     /// Schedules that others found.
-    given: Vec<Found>,
+    given: Vec<FoundSchedule>,
     /// Schedules for very little memory, by how they were made; none before they are needed.
-    frugal: Vec<Vec<Found>>,
-    smallest: Option<Found>,
+    frugal: Vec<Vec<FoundSchedule>>,
+    smallest: Option<FoundSchedule>,
     /// The same with little work.
-    small: Option<Found>,
+    small: Option<FoundSchedule>,
     starts: Option<Starts>,
     /// What came of the starts of a rough estimate.
     rough: Option<Rough>,
@@ -89,20 +89,20 @@ pub enum Missed {
 
 /// A schedule by what it decides.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct FoundSchedule {
     peak: f64,
     cost: u64,
     decisions: Decisions,
 }
 
-impl Found {
+impl FoundSchedule {
     /// Is any node replaced?
     fn has_variants(&self) -> bool {
         self.decisions.forms.iter().any(|&form| form != 0)
     }
 
-    fn of(state: &State<'_>) -> Found {
-        Found {
+    fn of(state: &State<'_>) -> FoundSchedule {
+        FoundSchedule {
             peak: state.peak(),
             cost: state.cost(),
             decisions: state.decisions(),
@@ -191,8 +191,8 @@ impl Search {
         copies.dedup();
         let mut state = State::new(&self.problem, 0.0, Exponent::One);
         state.apply(&copies);
-        let found = Found::of(&state);
-        let is_known = |given: &Found| given.decisions == found.decisions;
+        let found = FoundSchedule::of(&state);
+        let is_known = |given: &FoundSchedule| given.decisions == found.decisions;
         if !self.given.iter().any(is_known) {
             self.smallest.take_if(|smallest| found.peak < smallest.peak);
             self.small.take_if(|small| found.peak < small.peak);

@@ -9,7 +9,7 @@ use super::bulk::{evict_below, prices};
 use super::greedy::greedy;
 use super::neighbourhood::improve;
 use super::prune::prune;
-use super::reversal::Chain;
+use super::reversal::ForwardChain;
 use super::*;
 use crate::analysis::cost::Overrides;
 use crate::analysis::sequences::sequences;
@@ -223,7 +223,7 @@ fn plans_of_all_ways_to_change_a_schedule_can_be_run() {
             };
             let turn = problem.steps.len() as Step / 2;
             for checkpoints in [1, 2, 3] {
-                if let Some(found) = Chain::of(&problem, turn).copies(checkpoints) {
+                if let Some(found) = ForwardChain::of(&problem, turn).copies(checkpoints) {
                     check("reversal", &search.plan(&of_copies(found)));
                 }
             }

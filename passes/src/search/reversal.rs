@@ -8,7 +8,7 @@ use super::state::{Copy, most_copies};
 use crate::binomial::advance;
 
 /// The forward part of a problem as a chain.
-pub(crate) struct Chain {
+pub(crate) struct ForwardChain {
     nodes: Vec<Step>,
     /// By node of the chain: where an original behind the turn first reads of it.
     needed: Vec<Option<Step>>,
@@ -16,9 +16,9 @@ pub(crate) struct Chain {
     most: usize,
 }
 
-impl Chain {
+impl ForwardChain {
     /// The chain up to `turn`, the step after which what was kept is read again.
-    pub(crate) fn of(problem: &Problem, turn: Step) -> Chain {
+    pub(crate) fn of(problem: &Problem, turn: Step) -> ForwardChain {
         let steps = 0..turn.min(problem.steps.len() as Step);
         let nodes: Vec<Step> = steps
             .filter(|&step| {
@@ -35,7 +35,7 @@ impl Chain {
                 .filter(|reader| *reader > turn && runs(reader))
                 .min()
         };
-        Chain {
+        ForwardChain {
             needed: nodes.iter().map(needed).collect(),
             most: most_copies(problem),
             nodes,
@@ -70,7 +70,7 @@ impl Chain {
 /// A reversal under way. State `k` is the result of the chain's first `k` nodes, and reversing
 /// step `k` needs it.
 struct Reversal<'c> {
-    chain: &'c Chain,
+    chain: &'c ForwardChain,
     /// Has anything been reversed? Up to then the originals run.
     turned: bool,
     copies: Vec<Copy>,
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn long_chains_are_reversed_with_many_checkpoints() {
         const LENGTH: usize = 200_000;
-        let chain = Chain {
+        let chain = ForwardChain {
             nodes: (0..LENGTH as Step).collect(),
             // Every result is read once, in the opposite order.
             needed: (0..LENGTH)

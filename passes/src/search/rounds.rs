@@ -6,7 +6,7 @@ use super::neighbourhood;
 use super::profile::Exponent;
 use super::starts::Starts;
 use super::state::State;
-use super::{CHAINS, Found, Missed, Search};
+use super::{CHAINS, FoundSchedule, Missed, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
 use crate::plan::Plan;
@@ -66,7 +66,7 @@ impl Search {
     }
 
     /// The best schedule found, not improved further when it is far from adding less than `below`.
-    fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<Found> {
+    fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<FoundSchedule> {
         let target = self.target(budget);
         let mut bounds = Vec::new();
         if below < u64::MAX && self.starts.is_none() {
@@ -118,7 +118,7 @@ impl Search {
                 let noise = NOISE[chain as usize % NOISE.len()];
                 neighbourhood::improve(&mut state, seed, noise, effort / rounds);
                 self.problem.watch.count(state.evaluations());
-                Found::of(&state)
+                FoundSchedule::of(&state)
             });
             found.extend(improved);
             found.sort_by_key(|found| found.cost);
@@ -138,7 +138,7 @@ impl Search {
     fn is_far(
         &self,
         budget: Bytes,
-        found: &Found,
+        found: &FoundSchedule,
         below: u64,
         hope: f64,
         bounds: &mut Vec<(Vec<FormNumber>, u64)>,
@@ -153,7 +153,12 @@ impl Search {
 
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are
     /// looked up.
-    fn gap(&self, budget: Bytes, found: &Found, bounds: &mut Vec<(Vec<FormNumber>, u64)>) -> f64 {
+    fn gap(
+        &self,
+        budget: Bytes,
+        found: &FoundSchedule,
+        bounds: &mut Vec<(Vec<FormNumber>, u64)>,
+    ) -> f64 {
         let once = self.problem.time();
         let added = self.added(found.cost);
         let bound = self.bound_for(budget, found, bounds);
@@ -169,7 +174,7 @@ impl Search {
     fn bound_for(
         &self,
         budget: Bytes,
-        found: &Found,
+        found: &FoundSchedule,
         bounds: &mut Vec<(Vec<FormNumber>, u64)>,
     ) -> u64 {
         let added = self.added(found.cost);

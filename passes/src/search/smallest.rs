@@ -8,7 +8,7 @@ use super::problem::Step;
 use super::profile::Exponent;
 use super::reversal;
 use super::state::{Decisions, State};
-use super::{Found, Search};
+use super::{FoundSchedule, Search};
 use crate::parallel;
 use crate::plan::Plan;
 
@@ -57,7 +57,7 @@ impl Search {
         self.plan(&found.unwrap_or_default())
     }
 
-    pub(super) fn find_smallest(&mut self) -> &Found {
+    pub(super) fn find_smallest(&mut self) -> &FoundSchedule {
         if self.smallest.is_none() {
             self.find_frugal();
             let descents = match self.problem.is_large() {
@@ -76,8 +76,8 @@ impl Search {
     }
 
     /// Each descent takes one of so many `parts` of its work.
-    fn look_for_smallest(&self, descents: &[Descent], parts: u64) -> Found {
-        let least = |of: &'_ [Found]| -> Option<Found> {
+    fn look_for_smallest(&self, descents: &[Descent], parts: u64) -> FoundSchedule {
+        let least = |of: &'_ [FoundSchedule]| -> Option<FoundSchedule> {
             let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
             least.cloned()
         };
@@ -85,8 +85,10 @@ impl Search {
             .into_iter()
             .chain(self.frugal.iter().map(|of| least(of)));
         let from_given = given.flatten().map(|found| (descents[0], found));
-        let from_nothing = descents.iter().map(|&descent| (descent, Found::default()));
-        let descents: Vec<(Descent, Found)> = from_nothing.chain(from_given).collect();
+        let from_nothing = descents
+            .iter()
+            .map(|&descent| (descent, FoundSchedule::default()));
+        let descents: Vec<(Descent, FoundSchedule)> = from_nothing.chain(from_given).collect();
         let found = parallel::map(&descents, |((exponent, stride, work), from)| {
             self.descend(
                 &from.decisions,
@@ -104,18 +106,18 @@ impl Search {
 
     /// Schedules for very little memory: with everything cheap computed again, and as a chain is
     /// reversed with few checkpoints.
-    fn look_for_frugal(&self) -> Vec<Vec<Found>> {
+    fn look_for_frugal(&self) -> Vec<Vec<FoundSchedule>> {
         let evaluate = |fill: &dyn Fn(&mut State<'_>)| {
             let mut state = State::new(&self.problem, 0.0, Exponent::One);
             fill(&mut state);
-            Found::of(&state)
+            FoundSchedule::of(&state)
         };
         // The first of the steps that need most.
         let memory = self.memory().into_iter().enumerate().rev();
         let turn = memory
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map_or(0, |turn| turn.0);
-        let chain = reversal::Chain::of(&self.problem, turn as Step);
+        let chain = reversal::ForwardChain::of(&self.problem, turn as Step);
         let prices = match self.problem.is_large() {
             true => Vec::new(),
             false => bulk::prices(&self.problem),
@@ -142,20 +144,26 @@ impl Search {
 
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
     /// far.
-    fn descend(&self, from: &Decisions, exponent: Exponent, mut stride: f64, limit: u64) -> Found {
+    fn descend(
+        &self,
+        from: &Decisions,
+        exponent: Exponent,
+        mut stride: f64,
+        limit: u64,
+    ) -> FoundSchedule {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
         neighbourhood::restore(&mut state, from);
         // At first as if there were no variants, so that they never end in a larger peak.
         let first_stride = stride;
         state.freeze(!self.problem.sites.is_empty());
-        let mut best = Found::of(&state);
+        let mut best = FoundSchedule::of(&state);
         while best.peak > bound && stride > SHORTEST_STRIDE {
             let target = best.peak - (best.peak - bound) * stride;
             state.aim(target, exponent);
             let reached = greedy(&mut state, &mut None, limit);
             if state.peak() < best.peak {
-                best = Found::of(&state);
+                best = FoundSchedule::of(&state);
             }
             match reached {
                 Reached::Budget => {}

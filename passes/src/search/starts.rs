@@ -6,7 +6,7 @@ use super::neighbourhood;
 use super::profile::Exponent;
 use super::prune::prune;
 use super::state::{Decisions, State};
-use super::{CHAINS, Found, Search};
+use super::{CHAINS, FoundSchedule, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
 use crate::plan::Plan;
@@ -14,13 +14,13 @@ use crate::plan::Plan;
 /// The starts of a rough estimate, and what came of them.
 pub(super) struct Rough {
     pub(super) target: f64,
-    pub(super) found: Vec<(Start, Option<Found>)>,
+    pub(super) found: Vec<(Start, Option<FoundSchedule>)>,
 }
 
 /// The cheapest schedules known within a budget, the best first.
 pub(super) struct Starts {
     pub(super) budget: Bytes,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<FoundSchedule>,
     /// Have they, or those that they come from, been through the neighbourhood search?
     pub(super) improved: bool,
 }
@@ -133,7 +133,7 @@ impl Search {
                     .collect()
             }
         };
-        let mut known: Vec<&Found> = Vec::new();
+        let mut known: Vec<&FoundSchedule> = Vec::new();
         if !improved {
             let given = self.given.iter().chain(self.frugal.iter().flatten());
             let given = given.filter(|given| given.peak <= target);
@@ -157,7 +157,7 @@ impl Search {
         let differs = |exponent: &Exponent| {
             let greedy = Start::Greedy(*exponent);
             let of = starts.iter().position(|start| *start == greedy);
-            of.is_some_and(|of| tried[of].as_ref().is_none_or(Found::has_variants))
+            of.is_some_and(|of| tried[of].as_ref().is_none_or(FoundSchedule::has_variants))
         };
         let frozen = EXPONENTS.into_iter().filter(differs);
         let frozen: Vec<Start> = match self.problem.is_large() || self.problem.sites.is_empty() {
@@ -179,7 +179,7 @@ impl Search {
     }
 
     /// What comes of each of the starts.
-    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<Found>> {
+    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<FoundSchedule>> {
         let rough = self.rough.as_ref().filter(|rough| rough.target == target);
         let rough = rough.map_or(&[][..], |rough| &rough.found);
         parallel::map(starts, |start| {
@@ -191,11 +191,11 @@ impl Search {
     }
 
     /// The cheapest of what comes of the starts.
-    fn found(&self, starts: &[Start], target: f64) -> Vec<Found> {
+    fn found(&self, starts: &[Start], target: f64) -> Vec<FoundSchedule> {
         cheapest(self.each(starts, target).into_iter().flatten().collect())
     }
 
-    fn start(&self, start: &Start, target: f64) -> Option<Found> {
+    fn start(&self, start: &Start, target: f64) -> Option<FoundSchedule> {
         let exponent = match start {
             Start::Greedy(exponent) | Start::Frozen(exponent) => *exponent,
             Start::Plenty(_) | Start::From(_) => Exponent::One,
@@ -226,12 +226,12 @@ impl Search {
             prune(&mut state, limit);
         }
         self.problem.watch.count(state.evaluations());
-        (reached == Reached::Budget).then(|| Found::of(&state))
+        (reached == Reached::Budget).then(|| FoundSchedule::of(&state))
     }
 }
 
 /// The first few by cost, each cost once.
-fn cheapest(mut found: Vec<Found>) -> Vec<Found> {
+fn cheapest(mut found: Vec<FoundSchedule>) -> Vec<FoundSchedule> {
     found.sort_by_key(|found| found.cost);
     found.dedup_by_key(|found| found.cost);
     found.truncate(CHAINS as usize);

@@ -71,7 +71,7 @@ struct Local {
 
 /// What became of one entry of a value's lifetimes.
 #[derive(Clone, Copy, Debug)]
-enum Change {
+enum LifetimeChange {
     /// It is another one now; this was it.
     Was(Lifetime),
     Added,
@@ -85,7 +85,7 @@ pub(crate) struct Undo {
     /// The form that the site had.
     switched: Option<(SiteId, FormNumber)>,
     /// The value, the position in its list, and what happened there, in order.
-    lifetimes: Vec<(ValueId, usize, Change)>,
+    lifetimes: Vec<(ValueId, usize, LifetimeChange)>,
     peaks: Vec<(Step, f64)>,
     shifts: Vec<(Step, f64)>,
     phi: f64,
@@ -417,11 +417,11 @@ impl<'p> State<'p> {
                 let lifetime = self.lifetime(value, index);
                 self.lifetimes[value as usize].insert(index, lifetime);
                 self.begin(value, lifetime);
-                Change::Added
+                LifetimeChange::Added
             } else {
                 let lifetime = self.lifetimes[value as usize].remove(index);
                 self.end(value, lifetime);
-                Change::Removed(lifetime)
+                LifetimeChange::Removed(lifetime)
             };
             undo.lifetimes.push((value, index, change));
             self.change(value, index - 1, undo);
@@ -436,7 +436,8 @@ impl<'p> State<'p> {
             self.end(value, old);
             self.begin(value, new);
             self.lifetimes[value as usize][index] = new;
-            undo.lifetimes.push((value, index, Change::Was(old)));
+            undo.lifetimes
+                .push((value, index, LifetimeChange::Was(old)));
             if index == 0 {
                 self.weigh(self.problem.values[value as usize].producer);
             }
@@ -503,12 +504,12 @@ impl<'p> State<'p> {
             }
             let lifetimes = &mut self.lifetimes[value as usize];
             let (gone, back) = match change {
-                Change::Was(old) => (
+                LifetimeChange::Was(old) => (
                     Some(std::mem::replace(&mut lifetimes[index], old)),
                     Some(old),
                 ),
-                Change::Added => (Some(lifetimes.remove(index)), None),
-                Change::Removed(old) => {
+                LifetimeChange::Added => (Some(lifetimes.remove(index)), None),
+                LifetimeChange::Removed(old) => {
                     lifetimes.insert(index, old);
                     (None, Some(old))
                 }

@@ -121,7 +121,7 @@ pub enum Operation {
 }
 
 /// What remains to be done for a schedule; a stack of these replaces recursion.
-enum Work<P> {
+enum ChainWork<P> {
     /// Backward parts j − 1 to i with x_i and g_j there.
     Reverse(usize, usize, P),
     /// One operation.
@@ -169,15 +169,15 @@ pub fn execute_between<P: Copy>(
     policy: impl Fn(usize, usize, P) -> Action<P>,
 ) -> Vec<Operation> {
     let mut schedule = Vec::new();
-    let mut stack = vec![Work::Reverse(begin, end, start)];
+    let mut stack = vec![ChainWork::Reverse(begin, end, start)];
     while let Some(work) = stack.pop() {
         let (i, j, state) = match work {
-            Work::Do(operation) => {
+            ChainWork::Do(operation) => {
                 schedule.push(operation);
                 continue;
             }
-            Work::Reverse(i, j, _) if i >= j => continue,
-            Work::Reverse(i, j, state) => (i, j, state),
+            ChainWork::Reverse(i, j, _) if i >= j => continue,
+            ChainWork::Reverse(i, j, state) => (i, j, state),
         };
         if i + 1 == j {
             reverse_one(chain, i, &mut schedule);
@@ -186,9 +186,9 @@ pub fn execute_between<P: Copy>(
         match policy(i, j, state) {
             Action::Split { k, right, left } => {
                 run(i, k, &mut schedule);
-                stack.push(Work::Reverse(i, k, left));
-                stack.push(Work::Do(Operation::Drop(k)));
-                stack.push(Work::Reverse(k, j, right));
+                stack.push(ChainWork::Reverse(i, k, left));
+                stack.push(ChainWork::Do(Operation::Drop(k)));
+                stack.push(ChainWork::Reverse(k, j, right));
             }
             Action::Tape { right } => {
                 schedule.push(Operation::Tape(i));
@@ -197,8 +197,8 @@ pub fn execute_between<P: Copy>(
                 if chain.stages[i].reads_result {
                     last.reverse();
                 }
-                stack.extend(last.into_iter().rev().map(Work::Do));
-                stack.push(Work::Reverse(i + 1, j, right));
+                stack.extend(last.into_iter().rev().map(ChainWork::Do));
+                stack.push(ChainWork::Reverse(i + 1, j, right));
             }
             Action::Everything => {
                 for last in (i..j).rev() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::chain::{Chain, Operation};
 use super::chain_graph::{ChainGraph, Ends};
-use super::precise_dp::{PreciseDp, Rounding};
+use super::precise_dp::{PreciseDp, SizeRounding};
 use super::uniform_dp::UniformDp;
 use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned, revolve};
 use crate::bytes::Bytes;
@@ -50,7 +50,7 @@ impl Planner for Refusing {
 }
 
 /// How schedules are made.
-enum Solver {
+enum ChainSolver {
     /// By checkpoints, from 1.
     Revolve,
     /// By slots, from 1.
@@ -157,7 +157,7 @@ impl Planner for Knob<'_> {
 struct ChainSettings {
     /// The graph, cut in different ways: with each memory, each of them is a setting.
     graphs: Vec<ChainGraph>,
-    solver: Solver,
+    solver: ChainSolver,
 }
 
 impl ChainSettings {
@@ -165,9 +165,9 @@ impl ChainSettings {
         let stages = graphs.iter().map(|graph| graph.chain.stages.len());
         let stages = stages.max().unwrap_or(0);
         let solver = match strategy {
-            Strategy::PreciseDp => Solver::Precise(Box::new(Precise::of(&graphs[0].chain))),
-            Strategy::UniformDp => Solver::Uniform(UniformDp::solve(stages, stages)),
-            _ => Solver::Revolve,
+            Strategy::PreciseDp => ChainSolver::Precise(Box::new(Precise::of(&graphs[0].chain))),
+            Strategy::UniformDp => ChainSolver::Uniform(UniformDp::solve(stages, stages)),
+            _ => ChainSolver::Revolve,
         };
         ChainSettings { graphs, solver }
     }
@@ -180,9 +180,9 @@ impl ChainSettings {
         let chain = &self.graph(setting).chain;
         let memory = setting / self.graphs.len();
         match &self.solver {
-            Solver::Revolve => revolve::schedule(chain, memory as u64 + 1),
-            Solver::Uniform(tables) => tables.schedule(chain, memory + 1),
-            Solver::Precise(precise) => {
+            ChainSolver::Revolve => revolve::schedule(chain, memory as u64 + 1),
+            ChainSolver::Uniform(tables) => tables.schedule(chain, memory + 1),
+            ChainSolver::Precise(precise) => {
                 let schedule = precise.tables.schedule(chain, precise.memories[memory]);
                 schedule.unwrap_or_default()
             }
@@ -193,7 +193,7 @@ impl ChainSettings {
 impl Settings for ChainSettings {
     fn count(&self) -> usize {
         match &self.solver {
-            Solver::Precise(precise) => precise.memories.len(),
+            ChainSolver::Precise(precise) => precise.memories.len(),
             _ => self
                 .graphs
                 .iter()
@@ -214,7 +214,7 @@ impl Settings for ChainSettings {
             stages - 1,
             graph.points
         )];
-        if let (Solver::Precise(precise), Some(setting)) = (&self.solver, setting) {
+        if let (ChainSolver::Precise(precise), Some(setting)) = (&self.solver, setting) {
             notes.push(precise.note(setting));
         }
         notes
@@ -246,10 +246,10 @@ impl Precise {
         let bucket = most.div_ceil(buckets as u64).max(1);
         // Rounding up takes at most a bucket more for each thing that is counted.
         let memory = buckets as u32 + 3 * stages as u32;
-        let tables = PreciseDp::solve(chain, memory, bucket, Rounding::Up);
+        let tables = PreciseDp::solve(chain, memory, bucket, SizeRounding::Up);
         Precise {
             memories: tables.memories(),
-            bound: PreciseDp::solve(chain, memory, bucket, Rounding::Down),
+            bound: PreciseDp::solve(chain, memory, bucket, SizeRounding::Down),
             tables,
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use super::segments::mirrored_in;
-use super::{Family, ForwardPart, Planner, Segments, Task, Unplanned};
+use super::{ForwardPart, PlanFamily, Planner, Segments, Task, Unplanned};
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::operators::{self, family};
@@ -100,7 +100,7 @@ pub(super) struct Budget<'t> {
     /// The splits that were found.
     splits: BTreeSet<Vec<u32>>,
     /// Its plans are tagged with B.
-    family: Family<'t>,
+    family: PlanFamily<'t>,
 }
 
 /// Quarters of an octave that the search over B goes down at most.
@@ -120,7 +120,7 @@ impl<'t> Budget<'t> {
             candidates,
             limits: BTreeSet::from([all]),
             splits: BTreeSet::from([Vec::new()]),
-            family: Family::of(task, Vec::new()),
+            family: PlanFamily::of(task, Vec::new()),
         };
         let limits: Vec<u64> = (1..=MOST_QUARTERS)
             .map(|i| (all as f64 * 0.5f64.powf(f64::from(i) / 4.0)) as u64)

@@ -17,7 +17,7 @@ pub struct Judged {
 pub type Tagged = (Plan, Option<u64>);
 
 /// The plans of a strategy. The plan without copies is always among them.
-pub struct Family<'t> {
+pub struct PlanFamily<'t> {
     task: &'t Task<'t>,
     /// Or why the strategy has none. What adds least comes first.
     plans: Result<Vec<Member>, String>,
@@ -37,10 +37,10 @@ struct Member {
     judged: Option<Judged>,
 }
 
-impl<'t> Family<'t> {
+impl<'t> PlanFamily<'t> {
     /// These plans, equal ones once.
-    pub fn of(task: &'t Task<'t>, plans: Vec<Plan>) -> Family<'t> {
-        let mut family = Family {
+    pub fn of(task: &'t Task<'t>, plans: Vec<Plan>) -> PlanFamily<'t> {
+        let mut family = PlanFamily {
             task,
             plans: Ok(Vec::new()),
             notes: Vec::new(),
@@ -58,8 +58,8 @@ impl<'t> Family<'t> {
         task: &'t Task<'t>,
         plans: Result<(Vec<Tagged>, Vec<String>), String>,
         say: fn(&Task<'_>, u64, Bytes) -> String,
-    ) -> Family<'t> {
-        let mut family = Family::of(task, Vec::new());
+    ) -> PlanFamily<'t> {
+        let mut family = PlanFamily::of(task, Vec::new());
         family.say = say;
         match plans {
             Ok((plans, notes)) => {
@@ -94,7 +94,7 @@ impl<'t> Family<'t> {
     }
 }
 
-impl Planner for Family<'_> {
+impl Planner for PlanFamily<'_> {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
         self.cheaper(budget, u64::MAX)
     }
@@ -173,7 +173,7 @@ mod tests {
                     for below in [u64::MAX, most / 2, most / 8, 1] {
                         let fits = |j: &&Judged| j.plan.predicted_peak <= budget && j.added < below;
                         let best = all.iter().filter(fits).map(|j| j.added).min();
-                        let found = Family::of(task, plans.clone()).cheaper(budget, below);
+                        let found = PlanFamily::of(task, plans.clone()).cheaper(budget, below);
                         assert_eq!(found.ok().map(|plan| plan.added), best, "seed {seed}");
                     }
                 }

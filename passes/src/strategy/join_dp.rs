@@ -77,7 +77,7 @@ pub enum JoinOperation {
 
 /// The best next step: a branch, and how far to run on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Step {
+struct BranchStep {
     branch: u16,
     steps: u16,
 }
@@ -90,7 +90,7 @@ pub struct JoinDp {
     /// By remaining lengths (the first branch varies fastest) and slots; `u64::MAX` if it does
     /// not fit.
     time: Vec<u64>,
-    step: Vec<Step>,
+    step: Vec<BranchStep>,
 }
 
 impl JoinDp {
@@ -109,7 +109,7 @@ impl JoinDp {
             lengths: lengths.to_vec(),
             slots,
             time: vec![u64::MAX; cells],
-            step: vec![Step::default(); cells],
+            step: vec![BranchStep::default(); cells],
         };
         let k = lengths.len();
         let longest = lengths.iter().copied().max().unwrap_or(0);
@@ -156,7 +156,7 @@ impl JoinDp {
                         .saturating_add(forward);
                     if time < self.time[row + c] {
                         self.time[row + c] = time;
-                        self.step[row + c] = Step {
+                        self.step[row + c] = BranchStep {
                             branch: branch as u16,
                             steps: i as u16,
                         };

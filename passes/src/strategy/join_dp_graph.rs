@@ -60,7 +60,7 @@ struct JoinGraph<'t> {
 
 impl<'t> JoinGraph<'t> {
     fn of(task: &'t Task<'t>, forward: ForwardPart) -> Result<JoinGraph<'t>, String> {
-        let edges = Edges::of(task, &forward);
+        let edges = VertexEdges::of(task, &forward);
         let found = edges.branches(&forward);
         if found.len() < 2 {
             return Err("its forward part has no branches that meet in the loss".to_owned());
@@ -318,17 +318,17 @@ fn waits_for(task: &Task<'_>, forward: &ForwardPart) -> Vec<Vec<NodeId>> {
 }
 
 /// Which vertex reads which, by tensors alone.
-struct Edges {
+struct VertexEdges {
     before: Vec<Vec<u32>>,
     after: Vec<Vec<u32>>,
     /// Does it read a matrix, or something with more dimensions, of the caller's?
     is_layer: Vec<bool>,
 }
 
-impl Edges {
-    fn of(task: &Task<'_>, forward: &ForwardPart) -> Edges {
+impl VertexEdges {
+    fn of(task: &Task<'_>, forward: &ForwardPart) -> VertexEdges {
         let count = forward.vertices.len();
-        let mut edges = Edges {
+        let mut edges = VertexEdges {
             before: vec![Vec::new(); count],
             after: vec![Vec::new(); count],
             is_layer: vec![false; count],

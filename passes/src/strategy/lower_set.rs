@@ -24,7 +24,7 @@ use crate::watch::Watch;
 mod dp;
 mod sets;
 
-use dp::{Goal, best_sequence, smallest_budget};
+use dp::{SequenceGoal, best_sequence, smallest_budget};
 use sets::Sets;
 
 /// Lower sets beyond this are not enumerated: the table is quadratic in them.
@@ -112,7 +112,7 @@ pub(super) fn coarse(task: &Task<'_>) -> Vec<Plan> {
         let best = best_sequence(
             &sets,
             budget,
-            Goal::MostTime,
+            SequenceGoal::MostTime,
             &mut WORK.clone(),
             &task.watch,
         );
@@ -149,8 +149,8 @@ pub(super) fn modelled(
             continue;
         }
         let goal = match memory_centric {
-            true => Goal::MostTime,
-            false => Goal::LeastTime {
+            true => SequenceGoal::MostTime,
+            false => SequenceGoal::LeastTime {
                 below: lower.unwrap_or(u32::MAX),
             },
         };

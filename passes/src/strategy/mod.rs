@@ -53,7 +53,7 @@ use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{Alternatives, Effort, Search};
 use crate::watch::Watch;
 
-pub use family::{Family, Judged, Tagged};
+pub use family::{Judged, PlanFamily, Tagged};
 pub use forward::{ForwardPart, Vertex};
 pub use portfolio::Portfolio;
 pub use segments::{Segments, mirrored};
@@ -287,7 +287,7 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
     use lower_set::Sequences::{Approximate, Exact};
     let lower_sets = |family, memory_centric| {
         let plans = lower_set::plans(task, family, memory_centric);
-        Some(Box::new(Family::noted(task, plans, lower_set::say)) as Box<dyn Planner + 't>)
+        Some(Box::new(PlanFamily::noted(task, plans, lower_set::say)) as Box<dyn Planner + 't>)
     };
     let plans = match strategy {
         Strategy::Auto => return None,
@@ -307,7 +307,7 @@ pub fn planner<'t>(strategy: Strategy, task: &'t Task<'t>) -> Option<Box<dyn Pla
         Strategy::JoinDp => return Some(join_dp_graph::planner(task)),
         Strategy::CheckmateIlp | Strategy::MonetIlp => return Some(ilp::planner(strategy, task)),
     };
-    Some(Box::new(Family::of(task, plans)))
+    Some(Box::new(PlanFamily::of(task, plans)))
 }
 
 impl Task<'_> {

@@ -174,7 +174,7 @@ impl Planner for Portfolio<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::Family;
+    use crate::strategy::PlanFamily;
     use crate::strategy::tests::with_task;
     use crate::testing::UniformChain;
 
@@ -182,10 +182,10 @@ mod tests {
     fn a_planner_without_ideas_is_helped_down_to_what_segments_reach() {
         let chain = UniformChain::new(64);
         with_task(&chain.graph, |task| {
-            let alone = || Box::new(Family::of(task, Vec::new()));
+            let alone = || Box::new(PlanFamily::of(task, Vec::new()));
             let smallest = |planner: &mut dyn Planner| planner.smallest().unwrap().predicted_peak;
             let without = smallest(&mut *alone());
-            let segments = Family::of(task, chen::recursive(task));
+            let segments = PlanFamily::of(task, chen::recursive(task));
             let reached = smallest(&mut { segments });
             let mut portfolio = Portfolio::new(task, alone(), &[]);
             assert!(reached < without);

@@ -17,7 +17,7 @@
 //! number of times.
 //!
 //! **Memory buckets** (section 4.2): sizes are rounded up to whole buckets, so that m is a small
-//! number. [`PreciseDp::solve`] with [`Rounding::Down`] solves the problem that is easier by the
+//! number. [`PreciseDp::solve`] with [`SizeRounding::Down`] solves the problem that is easier by the
 //! same amount: no plan, but a bound on what the rounding costs.
 //!
 //! **Internals.** The thesis' layers keep nothing but f_i. Stages here may have internals, so there
@@ -37,7 +37,7 @@ use super::chain::{Action, Chain, Operation, execute};
 
 /// How sizes become buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
+pub enum SizeRounding {
     /// What is planned fits.
     Up,
     /// A bound: no plan that fits takes less time.
@@ -105,7 +105,7 @@ pub struct PreciseDp {
 impl PreciseDp {
     /// Solves `chain` for every memory of up to `memory` buckets of `bucket` units of size (at
     /// least 1). x_0 is not counted: the caller subtracts what it takes.
-    pub fn solve(chain: &Chain, memory: u32, bucket: u64, rounding: Rounding) -> PreciseDp {
+    pub fn solve(chain: &Chain, memory: u32, bucket: u64, rounding: SizeRounding) -> PreciseDp {
         let bucketed = Bucketed::of(chain, bucket.max(1), rounding);
         let stages = chain.stages.len();
         let memory = memory as usize;
@@ -286,11 +286,11 @@ fn add(sizes: &[u32]) -> u32 {
 }
 
 impl Bucketed {
-    fn of(chain: &Chain, bucket: u64, rounding: Rounding) -> Bucketed {
+    fn of(chain: &Chain, bucket: u64, rounding: SizeRounding) -> Bucketed {
         let round = |size: u64| {
             let buckets = match rounding {
-                Rounding::Up => size.div_ceil(bucket),
-                Rounding::Down => size / bucket,
+                SizeRounding::Up => size.div_ceil(bucket),
+                SizeRounding::Down => size / bucket,
             };
             u32::try_from(buckets).unwrap_or(u32::MAX)
         };
@@ -453,7 +453,7 @@ mod tests {
                         simulate(&chain, &schedule)
                     })
                     .collect();
-                let tables = PreciseDp::solve(&chain, 60, 1, Rounding::Up);
+                let tables = PreciseDp::solve(&chain, 60, 1, SizeRounding::Up);
                 for memory in 0..=60 {
                     let fits = judged.iter().filter(|judged| judged.1 <= memory);
                     let best = fits.map(|judged| judged.0).min();
@@ -479,7 +479,7 @@ mod tests {
         for layers in [2, 7, 20, 40] {
             let chain = Chain::uniform(layers);
             let steps = layers as u64 + 1;
-            let tables = PreciseDp::solve(&chain, 50, 1, Rounding::Up);
+            let tables = PreciseDp::solve(&chain, 50, 1, SizeRounding::Up);
             assert_eq!(tables.cost(2), None);
             for s in 1..=48 {
                 let time = steps + fewest_advances(steps, s).unwrap();
@@ -494,9 +494,9 @@ mod tests {
         let mut lost = 0;
         for seed in 0..30 {
             let chain = random_chain(seed, 12);
-            let exact = PreciseDp::solve(&chain, 80, 1, Rounding::Up);
-            let coarse = PreciseDp::solve(&chain, 20, 4, Rounding::Up);
-            let bound = PreciseDp::solve(&chain, 20, 4, Rounding::Down);
+            let exact = PreciseDp::solve(&chain, 80, 1, SizeRounding::Up);
+            let coarse = PreciseDp::solve(&chain, 20, 4, SizeRounding::Up);
+            let bound = PreciseDp::solve(&chain, 20, 4, SizeRounding::Down);
             for m in 0..=20 {
                 let time = |cost: Option<(u64, u32)>| cost.map_or(u64::MAX, |cost| cost.0);
                 let (least, most) = (time(bound.cost(m)), time(coarse.cost(m)));
@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn memories_are_where_the_plan_changes() {
-        let tables = PreciseDp::solve(&Chain::uniform(3), 50, 1, Rounding::Up);
+        let tables = PreciseDp::solve(&Chain::uniform(3), 50, 1, SizeRounding::Up);
         // Revolve for 4 steps: t(4, s) = 6, 4, 3 for s = 1, 2, 3 checkpoints in s + 2 units; and 4
         // backward parts.
         let memories = tables.memories();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::interface::{interface, match_originals};
 use super::structure::topological;
 use super::values::{
-    ALGORITHM, Computation, MARKER, Repeatable, Value, Values, exact, type_and_shape,
+    ALGORITHM, Computation, MARKER, Repeatable, ValueNumber, Values, exact, type_and_shape,
 };
 use super::violation::label;
 use super::{Violation, structure, trust};
@@ -137,7 +137,7 @@ struct Check<'a> {
     values: Values,
     /// By tensor of the rewritten graph: the value of the original that it holds; `None` if it is
     /// none that anybody may read.
-    held: Vec<Option<Value>>,
+    held: Vec<Option<ValueNumber>>,
     /// By tensor of the rewritten graph: does any node read it?
     read: Vec<bool>,
     /// By tensor of the rewritten graph: is it new, and a list of zeros?

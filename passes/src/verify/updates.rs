@@ -78,10 +78,10 @@ pub fn updates(
 #[derive(Default)]
 struct Accesses {
     updates: BTreeMap<String, Vec<NodeId>>,
-    reads: Vec<Read>,
+    reads: Vec<UpdateRead>,
 }
 
-struct Read {
+struct UpdateRead {
     node: NodeId,
     buffer: String,
     /// How many updates came before.
@@ -136,7 +136,7 @@ impl Accesses {
 
     fn read(&mut self, node: NodeId, buffer: String) {
         let after = self.updates.get(&buffer).map_or(0, Vec::len);
-        self.reads.push(Read {
+        self.reads.push(UpdateRead {
             node,
             buffer,
             after,

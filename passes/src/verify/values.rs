@@ -20,7 +20,7 @@ pub(super) const ALGORITHM: &str = "__ckpt_conv_algo";
 
 /// The number of a value. Tensors with the same number hold the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Value(pub(super) u32);
+pub(super) struct ValueNumber(pub(super) u32);
 
 /// What a node computes, whoever computes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,12 +30,12 @@ pub(super) struct Computation {
     /// Name and value, by name; floats by their shortest exact text.
     pub(super) attributes: Vec<(String, String)>,
     /// Without omitted ones at the end.
-    pub(super) inputs: Vec<Option<Value>>,
+    pub(super) inputs: Vec<Option<ValueNumber>>,
 }
 
 impl Computation {
     /// The computation of `node` on `inputs`.
-    pub(super) fn of(node: &Node, mut inputs: Vec<Option<Value>>) -> Computation {
+    pub(super) fn of(node: &Node, mut inputs: Vec<Option<ValueNumber>>) -> Computation {
         let mut attributes: Vec<(String, String)> = node
             .attributes
             .iter()
@@ -85,7 +85,7 @@ pub(super) struct Repeatable {
     /// The node that it is a copy of.
     pub(super) original: NodeId,
     /// By position; `None` where a copy's result must not be read for the original's.
-    pub(super) outputs: Vec<Option<Value>>,
+    pub(super) outputs: Vec<Option<ValueNumber>>,
     /// Must a copy have the output, though nobody may read it?
     pub(super) written: Vec<bool>,
     /// Why it must not be repeated after all.
@@ -97,7 +97,7 @@ pub(super) struct Repeatable {
 /// The values of the original, and who may compute them again.
 pub(super) struct Values {
     /// By tensor.
-    pub(super) of: Vec<Value>,
+    pub(super) of: Vec<ValueNumber>,
     /// The type and the shape of each value.
     pub(super) types: Vec<Type>,
     pub(super) repeatable: HashMap<Computation, Repeatable>,
@@ -124,7 +124,7 @@ impl Values {
 
     fn without_variants(graph: &Graph, order: &[NodeId], permitted: &BTreeSet<String>) -> Values {
         let mut values = Values {
-            of: vec![Value(u32::MAX); graph.tensor_count()],
+            of: vec![ValueNumber(u32::MAX); graph.tensor_count()],
             types: Vec::new(),
             repeatable: HashMap::new(),
             fixed: fixed_tensors(graph),
@@ -142,9 +142,13 @@ impl Values {
     }
 
     /// A value like no other.
-    pub(super) fn fresh(&mut self, element: Option<ElementType>, shape: Option<Vec<u64>>) -> Value {
+    pub(super) fn fresh(
+        &mut self,
+        element: Option<ElementType>,
+        shape: Option<Vec<u64>>,
+    ) -> ValueNumber {
         self.types.push((element, shape));
-        Value(self.types.len() as u32 - 1)
+        ValueNumber(self.types.len() as u32 - 1)
     }
 
     fn number_node(
@@ -217,7 +221,7 @@ impl Values {
                 .filter(|t| !updated[t.index()])
                 .map(|tensor| self.of[tensor.index()])
         };
-        let outputs: Vec<Option<Value>> = node.outputs.iter().map(value).collect();
+        let outputs: Vec<Option<ValueNumber>> = node.outputs.iter().map(value).collect();
         let written = node.outputs.iter().map(Option::is_some).collect();
         self.special_copies(node, id, &computation, &outputs, training);
         let forbidden = trusted.err();
@@ -248,7 +252,7 @@ impl Values {
         node: &Node,
         original: NodeId,
         computation: &Computation,
-        outputs: &[Option<Value>],
+        outputs: &[Option<ValueNumber>],
         training: Option<bool>,
     ) {
         let output = |position: usize| outputs.get(position).copied().flatten();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use activation::Relus;
 
 use super::trust;
-use super::values::{Computation, Repeatable, Value, Values, fixed_tensors, updated_tensors};
+use super::values::{Computation, Repeatable, ValueNumber, Values, fixed_tensors, updated_tensors};
 use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 
 mod activation;
@@ -103,7 +103,7 @@ impl Rules<'_> {
                 "Add",
                 vec![],
                 vec![Some(so_far), Some(next)],
-                Like::of(output),
+                NewValue::of(output),
             );
         }
         let last = self.value(*last);
@@ -119,15 +119,15 @@ impl Rules<'_> {
             .filter(|&positions| positions <= i32::MAX as u64)?;
         let to = |element: ElementType| vec![("to", AttributeValue::Int(element as i64))];
         let wide = self.value(mask);
-        let like = Like {
+        let like = NewValue {
             element: Some(ElementType::Int32),
-            ..Like::of(mask)
+            ..NewValue::of(mask)
         };
         let narrow = self.define("Cast", to(ElementType::Int32), vec![Some(wide)], like);
         self.equate("", "Cast", to(ElementType::Int64), vec![Some(narrow)], mask)
     }
 
-    fn value(&self, tensor: TensorId) -> Value {
+    fn value(&self, tensor: TensorId) -> ValueNumber {
         self.values.of[tensor.index()]
     }
 
@@ -145,9 +145,9 @@ impl Rules<'_> {
         &mut self,
         op_type: &str,
         attributes: Attributes,
-        inputs: Vec<Option<Value>>,
-        like: Like,
-    ) -> Value {
+        inputs: Vec<Option<ValueNumber>>,
+        like: NewValue,
+    ) -> ValueNumber {
         let shape = match like.tensor {
             Some(tensor) => self.graph.tensor(tensor).shape.clone(),
             None => Some(Vec::new()),
@@ -163,10 +163,10 @@ impl Rules<'_> {
         &mut self,
         (domain, op_type): (&str, &str),
         attributes: Attributes,
-        inputs: Vec<Option<Value>>,
+        inputs: Vec<Option<ValueNumber>>,
         element: ElementType,
         shape: Vec<u64>,
-    ) -> Value {
+    ) -> ValueNumber {
         let computation = computation(domain, op_type, attributes, inputs);
         self.define_value(computation, Some(element), Some(shape))
     }
@@ -176,7 +176,7 @@ impl Rules<'_> {
         computation: Computation,
         element: Option<ElementType>,
         shape: Option<Vec<u64>>,
-    ) -> Value {
+    ) -> ValueNumber {
         let is_constant = computation.op_type == "Constant";
         if let Some(known) = self.values.repeatable.get_mut(&computation)
             && let Some(Some(value)) = known.outputs.first().copied()
@@ -196,7 +196,7 @@ impl Rules<'_> {
         domain: &str,
         op_type: &str,
         attributes: Attributes,
-        inputs: Vec<Option<Value>>,
+        inputs: Vec<Option<ValueNumber>>,
         output: TensorId,
     ) -> Option<()> {
         let value = self.value(output);
@@ -204,11 +204,11 @@ impl Rules<'_> {
         Some(())
     }
 
-    fn insert(&mut self, computation: Computation, value: Value) {
+    fn insert(&mut self, computation: Computation, value: ValueNumber) {
         self.insert_all(computation, vec![Some(value)]);
     }
 
-    fn insert_all(&mut self, computation: Computation, outputs: Vec<Option<Value>>) {
+    fn insert_all(&mut self, computation: Computation, outputs: Vec<Option<ValueNumber>>) {
         let variant = Repeatable {
             original: self.id,
             written: outputs.iter().map(Option::is_some).collect(),
@@ -222,15 +222,15 @@ impl Rules<'_> {
 
 /// The type and shape of a value that the original does not have.
 #[derive(Clone, Copy)]
-struct Like {
+struct NewValue {
     /// Whose shape it has, and whose type unless said otherwise; `None` for a scalar.
     tensor: Option<TensorId>,
     element: Option<ElementType>,
 }
 
-impl Like {
-    fn of(tensor: TensorId) -> Like {
-        Like {
+impl NewValue {
+    fn of(tensor: TensorId) -> NewValue {
+        NewValue {
             tensor: Some(tensor),
             element: None,
         }
@@ -241,7 +241,7 @@ fn computation(
     domain: &str,
     op_type: &str,
     attributes: Attributes,
-    inputs: Vec<Option<Value>>,
+    inputs: Vec<Option<ValueNumber>>,
 ) -> Computation {
     let text = |(name, value): (&str, AttributeValue)| (name.to_owned(), format!("{value:?}"));
     let mut attributes: Vec<_> = attributes.into_iter().map(text).collect();

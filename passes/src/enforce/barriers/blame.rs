@@ -1,11 +1,11 @@
 //! Where barriers could help: what a run that exceeds the budget did too early or too late.
 
 use super::placement::Placement;
-use super::runs::Run;
+use super::runs::TrialRun;
 
 pub(super) struct Blame<'r> {
     pub(super) placement: &'r Placement,
-    pub(super) run: &'r Run,
+    pub(super) run: &'r TrialRun,
 }
 
 impl Blame<'_> {

@@ -14,8 +14,8 @@ use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::Skeleton;
 
 use super::blame::Blame;
-use super::placement::{Barrier, Chosen, Placement};
-use super::runs::{Built, Run, Way};
+use super::placement::{Barrier, ChosenPlaces, Placement};
+use super::runs::{Built, TrialRun, TrialWay};
 use super::thinning::{Trial, thin_out};
 use super::{Enforceable, Thinning};
 
@@ -37,7 +37,7 @@ const PATIENCE: u32 = 16;
 /// In how many groups at most waits are thinned out.
 const GROUPS: usize = 64;
 
-pub(super) struct Choice<'p> {
+pub(super) struct BarrierChoice<'p> {
     placement: &'p Placement,
     /// Positions of which the first has to run before the second.
     sequences: Vec<(u32, u32)>,
@@ -49,21 +49,21 @@ pub(super) struct Choice<'p> {
     relaxed: bool,
     allowance: usize,
     thinning: usize,
-    planned: &'p OnceLock<Planned>,
+    planned: &'p OnceLock<PlannedNeed>,
 }
 
 /// The most that a run needs, beside the memory pattern's block, in it, and in all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedNeed {
     beside: u64,
     inside: u64,
     pub(super) most: u64,
 }
 
-impl Planned {
-    fn of(needs: &Needs) -> Planned {
+impl PlannedNeed {
+    fn of(needs: &Needs) -> PlannedNeed {
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
-        Planned {
+        PlannedNeed {
             beside: most(&needs.beside),
             inside: most(&needs.inside),
             most: needs.most(),
@@ -73,32 +73,36 @@ impl Planned {
 
 /// What no barriers keep within the budget.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Missed {
+pub(super) struct MissedNeed {
     /// The smallest need that they reached.
     pub(super) peak: u64,
     /// Was it reached by leaving barriers out?
     pub(super) by_fewer: bool,
 }
 
-impl Missed {
+impl MissedNeed {
     /// What is reached as if barriers took no room tells nothing.
-    const UNKNOWN: Missed = Missed {
+    const UNKNOWN: MissedNeed = MissedNeed {
         peak: u64::MAX,
         by_fewer: false,
     };
 }
 
 /// Work in visits of nodes; the hint is in which way the budget was exceeded last.
-type Effort = super::thinning::Effort<Way>;
+type TrialEffort = super::thinning::ThinningEffort<TrialWay>;
 
-impl<'p> Choice<'p> {
+impl<'p> BarrierChoice<'p> {
     /// The budget is without what the caller owns.
-    pub(super) fn new(of: &'p Enforceable<'_>, budget: u64, thinning: Thinning) -> Choice<'p> {
+    pub(super) fn new(
+        of: &'p Enforceable<'_>,
+        budget: u64,
+        thinning: Thinning,
+    ) -> BarrierChoice<'p> {
         let (placement, conditions) = (of.placement(), &of.conditions);
         let positions = of.graph.positions();
         let place = |id: NodeId| positions[id.index()];
         let pairs = conditions.sequences.iter();
-        Choice {
+        BarrierChoice {
             placement,
             sequences: pairs
                 .map(|&(first, second)| (place(first), place(second)))
@@ -117,11 +121,11 @@ impl<'p> Choice<'p> {
     }
 
     /// The barriers that are needed; or the peak, if they do not help.
-    pub(super) fn choose(&self) -> Result<Vec<Barrier>, Missed> {
-        self.choose_by(&mut Effort::default())
+    pub(super) fn choose(&self) -> Result<Vec<Barrier>, MissedNeed> {
+        self.choose_by(&mut TrialEffort::default())
     }
 
-    fn choose_by(&self, effort: &mut Effort) -> Result<Vec<Barrier>, Missed> {
+    fn choose_by(&self, effort: &mut TrialEffort) -> Result<Vec<Barrier>, MissedNeed> {
         let mut chosen = vec![false; self.placement.len()];
         let mut full = false;
         for round in 0.. {
@@ -146,14 +150,14 @@ impl<'p> Choice<'p> {
             return Ok(self.fewer(&all, effort));
         }
         if self.relaxed {
-            return Err(Missed::UNKNOWN);
+            return Err(MissedNeed::UNKNOWN);
         }
         self.choose_relaxed().map_err(|missed| {
             // Less than the budget is what sequences that are not kept take.
             let peaks = [&chosen, &all].map(|barriers| self.peak(barriers));
             let too_large = peaks.into_iter().filter(|&peak| peak > self.budget);
             let reached = too_large.min().unwrap_or(peaks[1]);
-            Missed {
+            MissedNeed {
                 peak: missed.peak.min(reached),
                 by_fewer: missed.peak < reached,
             }
@@ -162,8 +166,8 @@ impl<'p> Choice<'p> {
 
     /// Do barriers that are there take too much room for more of them? In PRIORITY_BASED order the file's order runs in any
     /// case, so that what exceeds the budget there is what they pass on, if the file's order itself does not.
-    fn is_full(&self, runs: &[Run]) -> bool {
-        let in_file_order = |run: &&Run| run.way == (0, ExecutionOrder::PriorityBased);
+    fn is_full(&self, runs: &[TrialRun]) -> bool {
+        let in_file_order = |run: &&TrialRun| run.way == (0, ExecutionOrder::PriorityBased);
         let mut misfits = runs.iter().filter(in_file_order);
         !self.relaxed
             && misfits.any(|run| run.broken.is_none() && run.need > self.budget)
@@ -172,21 +176,24 @@ impl<'p> Choice<'p> {
 
     /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
     /// as in the beginning. So they are chosen, and thinned out, as if those took none, in half of the room that they have.
-    fn choose_relaxed(&self) -> Result<Vec<Barrier>, Missed> {
+    fn choose_relaxed(&self) -> Result<Vec<Barrier>, MissedNeed> {
         let all = vec![true; self.placement.len()];
-        let in_room = |budget| Choice {
+        let in_room = |budget| BarrierChoice {
             sequences: self.sequences.clone(),
             relaxed: true,
             budget,
             ..*self
         };
         let planned = in_room(0).peak(&all);
-        let room = self.budget.checked_sub(planned).ok_or(Missed::UNKNOWN)?;
-        let mut effort = Effort::default();
+        let room = self
+            .budget
+            .checked_sub(planned)
+            .ok_or(MissedNeed::UNKNOWN)?;
+        let mut effort = TrialEffort::default();
         let barriers = in_room(planned + room / 2).choose_by(&mut effort)?;
         match self.first_misfit(&barriers, &mut effort) {
             None => Ok(barriers),
-            Some(_) => Err(Missed {
+            Some(_) => Err(MissedNeed {
                 peak: self.peak_with(&barriers),
                 by_fewer: true,
             }),
@@ -194,16 +201,16 @@ impl<'p> Choice<'p> {
     }
 
     /// The largest need of all orders.
-    pub(super) fn peak(&self, chosen: &Chosen) -> u64 {
+    pub(super) fn peak(&self, chosen: &ChosenPlaces) -> u64 {
         self.peak_with(&self.placement.barriers(chosen))
     }
 
     /// What the file's order needs without barriers.
-    pub(super) fn planned(&self) -> &Planned {
+    pub(super) fn planned(&self) -> &PlannedNeed {
         self.planned.get_or_init(|| {
             let built = Built::of(self.placement, &[]);
             let order: Vec<u32> = (0..self.placement.len() as u32).collect();
-            Planned::of(&self.needs(&built, &built.plain.0, &order))
+            PlannedNeed::of(&self.needs(&built, &built.plain.0, &order))
         })
     }
 
@@ -234,7 +241,7 @@ impl<'p> Choice<'p> {
             let may = i128::from(planned) + left;
             may.clamp(0, i128::from(most.saturating_sub(1))) as u64
         };
-        let most = Planned::of(needs);
+        let most = PlannedNeed::of(needs);
         let (beside, inside) = (
             may(planned.beside, most.beside),
             may(planned.inside, most.inside),
@@ -255,7 +262,7 @@ impl<'p> Choice<'p> {
 
     /// The first way of running the graph with barriers that exceeds the budget. What did last is looked at first, as
     /// it often does again.
-    fn first_misfit(&self, barriers: &[Barrier], effort: &mut Effort) -> Option<Run> {
+    fn first_misfit(&self, barriers: &[Barrier], effort: &mut TrialEffort) -> Option<TrialRun> {
         let built = Built::of(self.placement, barriers);
         let last = effort.hint.filter(|&way| built.has(way));
         let ways = built.plain().into_iter();
@@ -273,9 +280,9 @@ impl<'p> Choice<'p> {
     }
 
     /// The ways of running the graph with barriers: as it is, and if it fits so, as the runtime optimizes it.
-    fn runs(&self, barriers: &[Barrier], effort: &mut Effort) -> Vec<Run> {
+    fn runs(&self, barriers: &[Barrier], effort: &mut TrialEffort) -> Vec<TrialRun> {
         let built = Built::of(self.placement, barriers);
-        let mut run = |ways: Vec<Way>| {
+        let mut run = |ways: Vec<TrialWay>| {
             let visits = ways.iter().map(|&way| built.form(way).0.len());
             effort.work = visits.fold(effort.work, usize::saturating_add);
             parallel::map(&ways, |&way| self.run(&built, way))
@@ -287,11 +294,11 @@ impl<'p> Choice<'p> {
         runs
     }
 
-    fn is_kept_by(&self, run: &Run) -> bool {
+    fn is_kept_by(&self, run: &TrialRun) -> bool {
         run.broken.is_none() && run.need <= self.budget
     }
 
-    fn run(&self, built: &Built, way: Way) -> Run {
+    fn run(&self, built: &Built, way: TrialWay) -> TrialRun {
         let (skeleton, position) = built.form(way);
         let order = execution_order(skeleton, way.1);
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
@@ -302,7 +309,7 @@ impl<'p> Choice<'p> {
                 *need = need.saturating_sub(self.object * outputs);
             }
         }
-        Run {
+        TrialRun {
             way,
             need: needs.most(),
             exceeds: self.exceeding(&needs),
@@ -334,7 +341,13 @@ impl<'p> Choice<'p> {
 
     /// Adds barriers where the simulated orders exceed the budget; few at first. False if all that
     /// could help exist.
-    fn add(&self, runs: &[Run], stretch: usize, chosen: &mut Chosen, effort: &Effort) -> bool {
+    fn add(
+        &self,
+        runs: &[TrialRun],
+        stretch: usize,
+        chosen: &mut ChosenPlaces,
+        effort: &TrialEffort,
+    ) -> bool {
         let mut few = Vec::new();
         if effort.work <= self.allowance / 2 {
             for run in runs {
@@ -344,7 +357,7 @@ impl<'p> Choice<'p> {
                 );
             }
         }
-        let add = |positions: Vec<u32>, chosen: &mut Chosen| {
+        let add = |positions: Vec<u32>, chosen: &mut ChosenPlaces| {
             let mut added = false;
             for position in positions {
                 added |= !std::mem::replace(&mut chosen[position as usize], true);
@@ -357,7 +370,7 @@ impl<'p> Choice<'p> {
         }
     }
 
-    fn blame<'r>(&'r self, run: &'r Run) -> Blame<'r> {
+    fn blame<'r>(&'r self, run: &'r TrialRun) -> Blame<'r> {
         Blame {
             placement: self.placement,
             run,
@@ -365,7 +378,7 @@ impl<'p> Choice<'p> {
     }
 
     /// Fewer barriers than those chosen, and each waiting for less.
-    fn fewer(&self, chosen: &Chosen, effort: &mut Effort) -> Vec<Barrier> {
+    fn fewer(&self, chosen: &ChosenPlaces, effort: &mut TrialEffort) -> Vec<Barrier> {
         let all = self.placement.barriers(chosen);
         let positions: Vec<u32> = all.iter().map(|barrier| barrier.before).collect();
         let marked = |kept: &[bool]| {
@@ -401,14 +414,14 @@ impl<'p> Choice<'p> {
     }
 
     /// Lets thinning out begin.
-    fn grant(&self, effort: &mut Effort) {
+    fn grant(&self, effort: &mut TrialEffort) {
         let allowance = self.thinning.min(self.allowance);
         effort.limit = effort.work.saturating_add(allowance);
     }
 
     /// The barriers with fewer of the nodes that each waits for; the last one stays, which often
     /// brings the others along.
-    fn waiting_for_less(&self, barriers: Vec<Barrier>, effort: &mut Effort) -> Vec<Barrier> {
+    fn waiting_for_less(&self, barriers: Vec<Barrier>, effort: &mut TrialEffort) -> Vec<Barrier> {
         // All but the last of each barrier, by barrier.
         let waits = |barrier: &'_ Barrier| barrier.waits[..barrier.waits.len() - 1].to_vec();
         let others: Vec<u32> = barriers.iter().flat_map(waits).collect();

@@ -11,7 +11,7 @@ use crate::runtime::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::skeleton::{Lists, Share, Skeleton};
 
 /// By position: is there to be a barrier before this node?
-pub(super) type Chosen = Vec<bool>;
+pub(super) type ChosenPlaces = Vec<bool>;
 
 /// A PassThrough to be inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Placement {
     }
 
     /// The barriers that the choice amounts to; where nothing is open there is none.
-    pub(super) fn barriers(&self, chosen: &Chosen) -> Vec<Barrier> {
+    pub(super) fn barriers(&self, chosen: &ChosenPlaces) -> Vec<Barrier> {
         let mut open: Vec<u32> = Vec::new();
         let mut is_open = vec![false; self.base.len()];
         let mut barriers = Vec::new();

@@ -8,8 +8,8 @@ use crate::runtime::shapes::Shapes;
 use crate::runtime::skeleton::Skeleton;
 
 /// One way in which the runtime executes the graph with barriers.
-pub(super) struct Run {
-    pub(super) way: Way,
+pub(super) struct TrialRun {
+    pub(super) way: TrialWay,
     /// By step: the position in the file that the node belongs to; a barrier has its reader's.
     pub(super) wanted: Vec<u32>,
     /// The most that it needs.
@@ -21,7 +21,7 @@ pub(super) struct Run {
 }
 
 /// A form of the graph (0 as it is, then as the runtime optimizes it), and the order it runs in.
-pub(super) type Way = (usize, ExecutionOrder);
+pub(super) type TrialWay = (usize, ExecutionOrder);
 
 /// The graph with barriers in it, in all its forms.
 pub(super) struct Built {
@@ -58,7 +58,7 @@ impl Built {
         self.optimized.get_or_init(optimize)
     }
 
-    pub(super) fn form(&self, way: Way) -> &(Skeleton, Vec<u32>) {
+    pub(super) fn form(&self, way: TrialWay) -> &(Skeleton, Vec<u32>) {
         match way.0.checked_sub(1) {
             None => &self.plain,
             Some(number) => &self.forms()[number],
@@ -81,15 +81,15 @@ impl Built {
         ExecutionOrder::of(&self.plain.0).iter().copied()
     }
 
-    pub(super) fn has(&self, way: Way) -> bool {
+    pub(super) fn has(&self, way: TrialWay) -> bool {
         way.0 == 0 || way.0 <= self.forms().len()
     }
 
-    pub(super) fn plain(&self) -> Vec<Way> {
+    pub(super) fn plain(&self) -> Vec<TrialWay> {
         self.orders().map(|order| (0, order)).collect()
     }
 
-    pub(super) fn optimized(&self) -> Vec<Way> {
+    pub(super) fn optimized(&self) -> Vec<TrialWay> {
         let forms = 1..=self.forms().len();
         forms
             .flat_map(|form| self.orders().map(move |order| (form, order)))

@@ -11,7 +11,7 @@ pub(super) enum Trial {
 
 /// What trials may cost and have cost, and what one hands on to the next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort<H> {
+pub(super) struct ThinningEffort<H> {
     /// In whatever unit trials count.
     pub(super) work: usize,
     /// With more than this there are no more trials.
@@ -20,9 +20,9 @@ pub(super) struct Effort<H> {
     pub(super) hint: Option<H>,
 }
 
-impl<H> Default for Effort<H> {
-    fn default() -> Effort<H> {
-        Effort {
+impl<H> Default for ThinningEffort<H> {
+    fn default() -> ThinningEffort<H> {
+        ThinningEffort {
             work: 0,
             limit: 0,
             hint: None,
@@ -30,22 +30,22 @@ impl<H> Default for Effort<H> {
     }
 }
 
-impl<H: Copy> Effort<H> {
+impl<H: Copy> ThinningEffort<H> {
     fn is_spent(&self) -> bool {
         self.work > self.limit
     }
 
     /// Half of what is left.
-    fn half(self) -> Effort<H> {
+    fn half(self) -> ThinningEffort<H> {
         let left = self.limit.saturating_sub(self.work);
-        Effort {
+        ThinningEffort {
             limit: self.work.saturating_add(left / 2),
             ..self
         }
     }
 
     /// What others did beside each other, who all began with this.
-    fn join(&mut self, others: impl Iterator<Item = Effort<H>>) {
+    fn join(&mut self, others: impl Iterator<Item = ThinningEffort<H>>) {
         let begun = self.work;
         for other in others {
             self.work = self.work.saturating_add(other.work - begun);
@@ -63,8 +63,8 @@ impl<H: Copy> Effort<H> {
 pub(super) fn thin_out<H: Copy + Send + Sync>(
     count: usize,
     most: usize,
-    effort: &mut Effort<H>,
-    trial: impl Fn(&[bool], &mut Effort<H>) -> Trial + Sync,
+    effort: &mut ThinningEffort<H>,
+    trial: impl Fn(&[bool], &mut ThinningEffort<H>) -> Trial + Sync,
 ) -> Vec<bool> {
     let mut kept = vec![true; count];
     let mut groups = 1;
@@ -108,8 +108,8 @@ pub(super) fn thin_out<H: Copy + Send + Sync>(
 fn taken_out<H: Copy>(
     group: Vec<usize>,
     kept: &[bool],
-    effort: &mut Effort<H>,
-    trial: impl Fn(&[bool], &mut Effort<H>) -> Trial,
+    effort: &mut ThinningEffort<H>,
+    trial: impl Fn(&[bool], &mut ThinningEffort<H>) -> Trial,
 ) -> Vec<usize> {
     let mut kept = kept.to_vec();
     let mut out = group;
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Effort<()> = Effort {
+    const ALL: ThinningEffort<()> = ThinningEffort {
         work: 0,
         limit: usize::MAX,
         hint: None,
@@ -205,17 +205,17 @@ mod tests {
 
     #[test]
     fn work_ends_at_the_limit_and_what_is_known_to_fit_stays() {
-        let fruitless = |_: &[bool], effort: &mut Effort<()>| {
+        let fruitless = |_: &[bool], effort: &mut ThinningEffort<()>| {
             effort.work += 1;
             Trial::Misses(Vec::new())
         };
-        let mut effort = Effort { limit: 20, ..ALL };
+        let mut effort = ThinningEffort { limit: 20, ..ALL };
         assert_eq!(
             thin_out(500, usize::MAX, &mut effort, fruitless),
             [true; 500]
         );
         assert!((20..=22).contains(&effort.work), "{effort:?}");
-        let mut spent = Effort {
+        let mut spent = ThinningEffort {
             work: 1,
             limit: 0,
             ..ALL

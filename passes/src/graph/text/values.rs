@@ -7,7 +7,7 @@ use super::parser::{Parser, float, integer, known, text_of, utf8};
 
 /// A tensor's type as written; `dimensions` is `None` for an unknown rank.
 #[derive(Default, PartialEq)]
-pub(super) struct Type {
+pub(super) struct WrittenType {
     pub(super) element: Option<ElementType>,
     pub(super) dimensions: Option<Vec<Dimension>>,
 }
@@ -15,14 +15,14 @@ pub(super) struct Type {
 impl Parser {
     /// Nothing, `float` (a scalar), `float[]` (any rank), `float[N,3,?]`; or a type that is no
     /// tensor, such as `seq(float[N])`, which is skipped.
-    pub(super) fn optional_type(&mut self) -> Result<Type, TextError> {
+    pub(super) fn optional_type(&mut self) -> Result<WrittenType, TextError> {
         let TokenKind::Identifier(word) = &self.peek().kind else {
-            return Ok(Type::default());
+            return Ok(WrittenType::default());
         };
         if let Some(element) = ElementType::from_name(word) {
             self.advance();
             let dimensions = self.dimensions()?;
-            return Ok(Type {
+            return Ok(WrittenType {
                 element: Some(element),
                 dimensions,
             });
@@ -41,7 +41,7 @@ impl Parser {
                 }
             }
         }
-        Ok(Type::default())
+        Ok(WrittenType::default())
     }
 
     fn dimensions(&mut self) -> Result<Option<Vec<Dimension>>, TextError> {

@@ -5,7 +5,7 @@
 
 /// The value of `text`, where it is a size and every name in it has a `value`.
 pub(super) fn evaluate(text: &str, value: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-    let mut parser = Parser {
+    let mut parser = ExpressionParser {
         rest: text.trim(),
         value: &value,
         depth: 0,
@@ -79,7 +79,7 @@ fn greatest_common_divisor(a: i128, b: i128) -> Option<i128> {
     Some(a.max(1))
 }
 
-struct Parser<'a> {
+struct ExpressionParser<'a> {
     rest: &'a str,
     value: &'a dyn Fn(&str) -> Option<u64>,
     depth: usize,
@@ -88,7 +88,7 @@ struct Parser<'a> {
 /// Deeper parentheses are not a dimension.
 const DEEPEST: usize = 32;
 
-impl<'a> Parser<'a> {
+impl<'a> ExpressionParser<'a> {
     fn takes(&mut self, token: &str) -> bool {
         match self.rest.strip_prefix(token) {
             Some(rest) => {

@@ -35,7 +35,7 @@ pub(crate) fn climb(cover: &Cover<'_>, known: f64, rounds: Rounds) -> f64 {
     let mut price = vec![0.0; steps];
     let mut prefix = vec![0.0; steps + 1];
     let mut away = vec![0.0; steps + 1];
-    let mut split = Split::new(cover);
+    let mut split = GapShares::new(cover);
     let mut chosen = vec![false; gaps.len()];
     let mut best = 0.0;
     let (mut best_price, mut best_weights) = (price.clone(), split.weights.clone());
@@ -112,7 +112,7 @@ fn level(best: f64, known: f64, pace: f64) -> f64 {
 ///
 /// Every gap pays a share of each node that has to run in it. Shares are valid if nowhere in
 /// time those of one node exceed one run.
-struct Split {
+struct GapShares {
     /// By gap: all that it pays.
     cost: Vec<f64>,
     /// By share, what the gap would like to pay: positive, of any scale.
@@ -133,8 +133,8 @@ struct Contested {
     overlap: Overlap,
 }
 
-impl Split {
-    fn new(cover: &Cover<'_>) -> Split {
+impl GapShares {
+    fn new(cover: &Cover<'_>) -> GapShares {
         let gaps = cover.gaps;
         let mut by_node: Vec<Vec<usize>> = vec![Vec::new(); cover.times.len()];
         for (at, gap) in gaps.iter().enumerate() {
@@ -142,7 +142,7 @@ impl Split {
                 by_node[run as usize].push(at);
             }
         }
-        let mut split = Split {
+        let mut split = GapShares {
             cost: vec![0.0; gaps.len()],
             weights: Vec::new(),
             contested: Vec::new(),

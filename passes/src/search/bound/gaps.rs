@@ -35,13 +35,13 @@ pub(crate) fn gaps(problem: &Problem) -> Vec<Gap> {
 
 /// By chain and link: does keeping the link's value take what the chain's gap gives? Every value is shared out among the gaps
 /// that it could be kept for, so that at no time they get more than it has; first to those that cost least for what they give.
-fn runs_again(problem: &Problem, chains: &[Chain]) -> Vec<Vec<bool>> {
+fn runs_again(problem: &Problem, chains: &[GapChain]) -> Vec<Vec<bool>> {
     let size = |value: ValueId| problem.values[value as usize].size;
     let price = |value: ValueId| {
         let producer = problem.values[value as usize].producer;
         problem.steps[producer as usize].again as f64 / size(value)
     };
-    let none = |chain: &Chain| vec![false; chain.links.len()];
+    let none = |chain: &GapChain| vec![false; chain.links.len()];
     let mut run: Vec<Vec<bool>> = chains.iter().map(none).collect();
     // By value: the gaps that have got a part of it.
     let mut shared: Vec<Vec<usize>> = vec![Vec::new(); problem.values.len()];
@@ -77,7 +77,7 @@ fn runs_again(problem: &Problem, chains: &[Chain]) -> Vec<Vec<bool>> {
 }
 
 /// A gap of a value, and the values without later uses that bringing it back may need.
-struct Chain {
+struct GapChain {
     value: ValueId,
     after: Step,
     from: Step,
@@ -88,11 +88,11 @@ struct Chain {
 /// A value that nothing reads in the gap but what brings back its parent.
 struct Link {
     value: ValueId,
-    /// A position in [`Chain::links`]; `None` for the value that is away.
+    /// A position in [`GapChain::links`]; `None` for the value that is away.
     parent: Option<usize>,
 }
 
-fn chains(problem: &Problem) -> Vec<Chain> {
+fn chains(problem: &Problem) -> Vec<GapChain> {
     let mut chains = Vec::new();
     for (id, value) in problem.values.iter().enumerate() {
         if !value.recomputed || value.kept || value.size == 0.0 {
@@ -104,7 +104,7 @@ fn chains(problem: &Problem) -> Vec<Chain> {
             let overwritten = value.overwriters.contains(&after);
             let from = if overwritten { after } else { after + 1 };
             if from < until {
-                let mut chain = Chain {
+                let mut chain = GapChain {
                     value: id as ValueId,
                     after,
                     from,
@@ -120,8 +120,8 @@ fn chains(problem: &Problem) -> Vec<Chain> {
     chains
 }
 
-impl Chain {
-    fn overlaps(&self, other: &Chain) -> bool {
+impl GapChain {
+    fn overlaps(&self, other: &GapChain) -> bool {
         self.from < other.until && other.from < self.until
     }
 

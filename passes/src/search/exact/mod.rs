@@ -15,14 +15,14 @@ use super::problem::Problem;
 use super::profile::Exponent;
 use super::state::{Copy, State};
 use crate::program::{Limits, Solver};
-use program::Model;
+use program::ExactModel;
 
 /// The most steps for which the program is made: it has about n³/2 factors.
 pub(crate) const MOST_STEPS: usize = 160;
 
 /// What the program says.
 #[derive(Clone, Debug)]
-pub(crate) struct Solved {
+pub(crate) struct ProgramAnswer {
     /// Copies that fit, evaluated by [`State`], and the nanoseconds that they take.
     pub found: Option<(Vec<Copy>, u64)>,
     /// Nanoseconds that every schedule within the budget takes for copies; infinite if none fits.
@@ -40,24 +40,24 @@ pub(crate) fn solve(
     below: Option<u64>,
     solver: &dyn Solver,
     limits: Limits,
-) -> Solved {
+) -> ProgramAnswer {
     // What is between needs and budget by rounding alone must not be refused.
-    let model = Model::new(problem, budget * (1.0 + 1e-9), below);
+    let model = ExactModel::new(problem, budget * (1.0 + 1e-9), below);
     let answer = solver.solve(&model.program, limits);
     let bound = (answer.bound * model.time_scale).max(0.0);
     let found = answer.values.and_then(|values| {
         evaluated(&model, &values, problem, budget).or_else(|| {
-            let stricter = Model::new(problem, budget * (1.0 - SLACK), below);
+            let stricter = ExactModel::new(problem, budget * (1.0 - SLACK), below);
             let values = solver.solve(&stricter.program, limits).values?;
             evaluated(&stricter, &values, problem, budget)
         })
     });
-    Solved { found, bound }
+    ProgramAnswer { found, bound }
 }
 
 /// The copies, if they fit when they are simulated, and what they cost; the program keeps the order, with all originals.
 fn evaluated(
-    model: &Model,
+    model: &ExactModel,
     values: &[f64],
     problem: &Problem,
     budget: f64,

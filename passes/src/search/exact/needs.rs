@@ -16,7 +16,7 @@ pub(super) enum Need {
 
 /// The needs of one value in one group.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct NeedGroup {
     /// When the group begins.
     pub entry: Need,
     /// Directly before each node that may read it in the group, ascending.
@@ -25,7 +25,7 @@ pub(super) struct Group {
     pub after: Need,
 }
 
-impl Group {
+impl NeedGroup {
     /// Before any reader of the group has run.
     pub(super) fn first(&self) -> Need {
         self.before.first().map_or(self.after, |&(_, need)| need)
@@ -47,7 +47,7 @@ pub(super) fn needs(
     problem: &Problem,
     value: ValueId,
     exact: bool,
-) -> Vec<Group> {
+) -> Vec<NeedGroup> {
     let info = &problem.values[value as usize];
     let producer = info.producer;
     let steps = problem.steps.len() as Step;
@@ -76,7 +76,7 @@ pub(super) fn needs(
             Some(run) => unless(program, run, need, exact),
             None => need,
         };
-        groups.push(Group {
+        groups.push(NeedGroup {
             entry,
             before,
             after,

@@ -1,12 +1,12 @@
 //! The program of one problem and one budget.
 
-use super::needs::{Group, Need, Runs, needs};
+use super::needs::{Need, NeedGroup, Runs, needs};
 use crate::program::{Column, Program};
 use crate::search::problem::{Problem, Step, ValueId};
 use crate::search::state::Copy;
 
 /// A program, and how its columns are to be read.
-pub(super) struct Model {
+pub(super) struct ExactModel {
     pub program: Program,
     /// Nanoseconds that one unit of its costs stands for.
     pub time_scale: f64,
@@ -16,8 +16,8 @@ pub(super) struct Model {
 /// Values below this part of the budget may be left behind unread at no cost: a relaxation.
 const NEGLIGIBLE: f64 = 1e-6;
 
-impl Model {
-    pub(super) fn new(problem: &Problem, budget: f64, below: Option<u64>) -> Model {
+impl ExactModel {
+    pub(super) fn new(problem: &Problem, budget: f64, below: Option<u64>) -> ExactModel {
         let steps = problem.steps.len();
         let total: f64 = problem.steps.iter().map(|step| step.time as f64).sum();
         let time_scale = (total / 1000.0).max(1.0);
@@ -40,7 +40,7 @@ impl Model {
             memory.add_value(&mut program, value);
         }
         memory.limit(&mut program);
-        Model {
+        ExactModel {
             program,
             time_scale,
             runs,
@@ -176,7 +176,7 @@ impl<'p> Memory<'p> {
         &self,
         program: &mut Program,
         value: ValueId,
-        group: &Group,
+        group: &NeedGroup,
         step: Step,
         node: Step,
         exists: Need,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// Do these copies meet the program, with all else as low as they let it be?
-    fn allows(model: &Model, copies: &[Copy]) -> bool {
+    fn allows(model: &ExactModel, copies: &[Copy]) -> bool {
         let mut values = vec![0.0; model.program.costs.len()];
         for copy in copies {
             values[model.runs[copy.node as usize][copy.before as usize].unwrap()] = 1.0;
@@ -352,9 +352,9 @@ mod tests {
                 let mut state = State::new(&problem, 0.0, Exponent::One);
                 let _ = state.apply(&copies);
                 let peak = state.peak();
-                let enough = Model::new(&problem, peak, None);
+                let enough = ExactModel::new(&problem, peak, None);
                 assert!(allows(&enough, &copies), "seed {seed}, {copies:?}");
-                let little = Model::new(&problem, peak - 1.0, None);
+                let little = ExactModel::new(&problem, peak - 1.0, None);
                 assert!(!allows(&little, &copies), "seed {seed}, {copies:?}");
                 compared += 1;
             }

@@ -27,7 +27,7 @@ pub(super) struct Checkmate {
 }
 
 /// R and S by stage and unit, where they are not settled.
-pub(super) struct Columns {
+pub(super) struct CheckmateColumns {
     run: Vec<Vec<Option<Column>>>,
     stored: Vec<Vec<Option<Column>>>,
 }
@@ -53,10 +53,10 @@ impl Checkmate {
     }
 
     /// The rows (1b) to (1d) and (8).
-    fn schedule(&self, program: &mut Program) -> Columns {
+    fn schedule(&self, program: &mut Program) -> CheckmateColumns {
         let count = self.count();
         let units = &self.units.units;
-        let mut columns = Columns {
+        let mut columns = CheckmateColumns {
             run: vec![vec![None; count]; count],
             stored: vec![vec![None; count]; count + 1],
         };
@@ -101,7 +101,7 @@ impl Checkmate {
     }
 
     /// The rows (2) to (9): `limit` is the budget as a part of `scale`, or a column.
-    fn memory(&self, program: &mut Program, columns: &Columns, scale: f64, limit: Limit) {
+    fn memory(&self, program: &mut Program, columns: &CheckmateColumns, scale: f64, limit: Limit) {
         let units = &self.units.units;
         for t in 0..self.count() {
             let mut before: Option<Column> = None;
@@ -158,7 +158,7 @@ impl Checkmate {
     fn free(
         &self,
         program: &mut Program,
-        columns: &Columns,
+        columns: &CheckmateColumns,
         t: usize,
         i: usize,
         k: usize,
@@ -192,9 +192,9 @@ impl Model for Checkmate {
         &self.units
     }
 
-    type Columns = Columns;
+    type Columns = CheckmateColumns;
 
-    fn program(&self, aim: Aim) -> (Program, Columns) {
+    fn program(&self, aim: Aim) -> (Program, CheckmateColumns) {
         let mut program = Program::default();
         let columns = self.schedule(&mut program);
         match aim {
@@ -215,11 +215,11 @@ impl Model for Checkmate {
         0
     }
 
-    fn run(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+    fn run(&self, columns: &CheckmateColumns, stage: usize, unit: usize) -> Option<Column> {
         columns.run[stage][unit]
     }
 
-    fn stored(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+    fn stored(&self, columns: &CheckmateColumns, stage: usize, unit: usize) -> Option<Column> {
         columns.stored[stage][unit]
     }
 }

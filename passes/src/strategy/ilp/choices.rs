@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::monet::{Choice, Implementation, Intermediate, Moment};
+use super::monet::{Implementation, ImplementationChoice, Intermediate, Moment};
 use super::units::Units;
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
@@ -28,7 +28,7 @@ pub(super) fn choices(
     units: &Units,
     groups: &[Group],
     may: &dyn Fn(NodeId, &Variant) -> bool,
-) -> Vec<Choice> {
+) -> Vec<ImplementationChoice> {
     let uses = Uses::of(task.graph);
     let mut places = vec![None; task.graph.node_count()];
     for (place, id) in task.order.iter().enumerate() {
@@ -65,7 +65,7 @@ pub(super) fn choices(
         graph: with,
         units,
     };
-    let mut found: Vec<(u64, Choice)> = Vec::new();
+    let mut found: Vec<(u64, ImplementationChoice)> = Vec::new();
     for (unit, node, forms) in sites {
         let mut options = vec![view.as_it_is(node)];
         for (variant, parts, nodes) in forms {
@@ -79,7 +79,7 @@ pub(super) fn choices(
         if options.len() > 1 {
             let sizes = task.graph.node(node).reads();
             let sizes = sizes.map(|tensor| bytes(task.graph, tensor));
-            let choice = Choice {
+            let choice = ImplementationChoice {
                 node,
                 unit,
                 around: around(units, unit, node, &options),

@@ -26,7 +26,7 @@ use crate::program::{Answer, Column, Limits, Program, Solver};
 use checkmate::Checkmate;
 use monet::Monet;
 use stages::{Keep, Stages};
-use start::Starts;
+use start::UnitStarts;
 use units::Units;
 
 /// Most units of the forward and of the backward part. Checkmate's program has about n³/6 entries.
@@ -165,7 +165,7 @@ const GROUPS: [Group; 3] = [Group::OutputActivated, Group::Masks, Group::Convolu
 
 /// What MONeT's program for implementations and schedule together says.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Joint {
+pub(crate) struct JointAnswer {
     /// Which nodes to replace, and by what.
     pub chosen: Vec<(NodeId, &'static Variant)>,
     /// What runs then, in the graph in which these were replaced.
@@ -188,10 +188,10 @@ pub(crate) fn implementations(
     task: &Task<'_>,
     budget: Bytes,
     may: &dyn Fn(NodeId, &Variant) -> bool,
-) -> Joint {
+) -> JointAnswer {
     let units = Units::of(task, MONET_UNITS);
     let (Some(solver), Some(units)) = (task.solving.solver.as_deref(), units) else {
-        return Joint::default();
+        return JointAnswer::default();
     };
     let choices = choices::choices(task, &units, &GROUPS, may);
     let count = choices.len();
@@ -200,7 +200,7 @@ pub(crate) fn implementations(
     let (start, tight) = begun.map_or((None, None), |(start, room)| (Some(start), Some(room)));
     let units = ilp.model.units();
     let known = start.as_ref().map(|start| start.added(units) / units.step);
-    let mut joint = Joint::default();
+    let mut joint = JointAnswer::default();
     // What the unmodified graph says of the difference may not hold elsewhere: then with no more room
     // than a schedule has that is known to fit.
     for room in [Some(ilp.room(budget)), tight].into_iter().flatten() {
@@ -211,7 +211,7 @@ pub(crate) fn implementations(
         let answer = ilp.ask(&program, JOINT);
         let objective = |values: &Vec<f64>| objective(&program, values);
         let objective = answer.values.as_ref().and_then(objective);
-        let mut next = Joint::default();
+        let mut next = JointAnswer::default();
         next.notes.push(format!(
             "implementations of {count} nodes and schedule together: {}",
             said(budget, objective, &answer)
@@ -243,9 +243,14 @@ pub(crate) fn implementations(
     joint
 }
 
-impl Joint {
+impl JointAnswer {
     /// Takes over what the values say, and tells what that needs.
-    fn take(&mut self, ilp: &Ilp<'_, Monet>, columns: &monet::Columns, values: &[f64]) -> Bytes {
+    fn take(
+        &mut self,
+        ilp: &Ilp<'_, Monet>,
+        columns: &monet::MonetColumns,
+        values: &[f64],
+    ) -> Bytes {
         self.chosen = ilp.model.chosen(columns, values);
         self.chosen.sort_by_key(|&(id, _)| id);
         let task = ilp.task;
@@ -398,7 +403,7 @@ impl<'t, M: Model> Ilp<'t, M> {
 
     /// A schedule by a cheap rule.
     fn begun(&self, aim: Aim) -> Option<Stages> {
-        let starts = Starts::of(
+        let starts = UnitStarts::of(
             self.model.units(),
             self.model.first_choice(),
             &self.task.watch,

@@ -12,7 +12,7 @@
 //!   recomputation when it happens (12, with the bound of appendix B on local tensors) and when it
 //!   does not (13), within the budget. All of them count workspace.
 //!
-//! An *implementation* is a variant of one backward node, [`Choice`]: which forward results it
+//! An *implementation* is a variant of one backward node, [`ImplementationChoice`]: which forward results it
 //! reads, and when, what it takes and what it needs. One that reads an intermediate (a mask) adds a
 //! vertex that computes it. The product of δ and s in (5) is a column that is at least either: the
 //! size of the union D ∪ S. Workspace and results are linear in δ, as in the paper: (5) is a row for
@@ -32,7 +32,7 @@ use crate::program::{Column, Program};
 
 /// The implementations of one backward node. The first is the node as it is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Choice {
+pub(super) struct ImplementationChoice {
     pub node: NodeId,
     /// Its unit.
     pub unit: usize,
@@ -86,7 +86,7 @@ pub(super) struct Intermediate {
 
 /// What may be computed again: a forward unit, or an intermediate behind the unit it comes from.
 #[derive(Clone, Debug)]
-struct Vertex {
+struct KeptVertex {
     unit: Option<usize>,
     reads: Vec<usize>,
     bytes: f64,
@@ -99,8 +99,8 @@ struct Vertex {
 
 pub(super) struct Monet {
     units: Units,
-    choices: Vec<Choice>,
-    vertices: Vec<Vertex>,
+    choices: Vec<ImplementationChoice>,
+    vertices: Vec<KeptVertex>,
     /// By unit of the forward part: its vertex.
     vertex_of: Vec<usize>,
     /// By choice and option: the intermediate's vertex.
@@ -114,7 +114,7 @@ pub(super) struct Monet {
 }
 
 /// s, r and δ.
-pub(super) struct Columns {
+pub(super) struct MonetColumns {
     stored: Vec<Vec<Option<Column>>>,
     run: Vec<Vec<Option<Column>>>,
     /// By choice and option.
@@ -122,9 +122,9 @@ pub(super) struct Columns {
 }
 
 impl Monet {
-    pub(super) fn new(units: Units, choices: Vec<Choice>) -> Monet {
+    pub(super) fn new(units: Units, choices: Vec<ImplementationChoice>) -> Monet {
         let forward = units.forward;
-        let mut vertices: Vec<Vertex> = Vec::new();
+        let mut vertices: Vec<KeptVertex> = Vec::new();
         let mut vertex_of = Vec::new();
         let mut intermediates: Vec<Vec<Option<usize>>> = choices
             .iter()
@@ -132,7 +132,7 @@ impl Monet {
             .collect();
         for (at, unit) in units.units[..forward].iter().enumerate() {
             vertex_of.push(vertices.len());
-            vertices.push(Vertex {
+            vertices.push(KeptVertex {
                 unit: Some(at),
                 reads: unit.reads.iter().map(|&from| vertex_of[from]).collect(),
                 bytes: unit.bytes,
@@ -145,7 +145,7 @@ impl Monet {
                 for (option, place) in choice.options.iter().zip(places) {
                     if let Some(one) = option.intermediate.filter(|one| one.from == at) {
                         *place = Some(vertices.len());
-                        vertices.push(Vertex {
+                        vertices.push(KeptVertex {
                             unit: None,
                             reads: vec![vertex_of[at]],
                             bytes: one.bytes,
@@ -204,7 +204,7 @@ impl Monet {
     /// What the program chose.
     pub(super) fn chosen(
         &self,
-        columns: &Columns,
+        columns: &MonetColumns,
         values: &[f64],
     ) -> Vec<(NodeId, &'static Variant)> {
         let mut chosen = Vec::new();
@@ -222,7 +222,7 @@ impl Monet {
     /// replaced.
     pub(super) fn sequence(
         &self,
-        columns: &Columns,
+        columns: &MonetColumns,
         values: &[f64],
         parts: &BTreeMap<NodeId, Vec<NodeId>>,
     ) -> Vec<NodeId> {
@@ -270,10 +270,10 @@ impl Monet {
         sequence
     }
 
-    fn columns(&self, program: &mut Program) -> Columns {
+    fn columns(&self, program: &mut Program) -> MonetColumns {
         let step = self.units.step;
-        let holds = |vertex: &Vertex| vertex.bytes > 0.0;
-        let mut columns = Columns {
+        let holds = |vertex: &KeptVertex| vertex.bytes > 0.0;
+        let mut columns = MonetColumns {
             stored: Vec::new(),
             run: Vec::new(),
             chosen: Vec::new(),
@@ -320,7 +320,7 @@ impl Monet {
     /// the moment of that choice, or at any.
     fn optional(
         &self,
-        columns: &Columns,
+        columns: &MonetColumns,
         stage: usize,
         at: Option<(usize, usize)>,
     ) -> Vec<(usize, Vec<Column>)> {
@@ -350,7 +350,7 @@ impl Monet {
     }
 
     /// (7) and (8).
-    fn schedule(&self, program: &mut Program, columns: &Columns) {
+    fn schedule(&self, program: &mut Program, columns: &MonetColumns) {
         for k in 0..self.stages() {
             let have = |vertex: usize, factor: f64| {
                 let both = [columns.stored[k][vertex], columns.run[k][vertex]];
@@ -388,7 +388,7 @@ impl Monet {
     }
 
     /// (1): the forward pass.
-    fn forward(&self, program: &mut Program, columns: &Columns, rows: &Rows) {
+    fn forward(&self, program: &mut Program, columns: &MonetColumns, rows: &Rows) {
         let readers = |j: usize, i: usize| {
             let behind = self.vertices.iter().enumerate().skip(i);
             behind
@@ -422,7 +422,7 @@ impl Monet {
     }
 
     /// (5), (12) and (13): stage `k` and what is computed again before it.
-    fn stage(&self, program: &mut Program, columns: &Columns, rows: &Rows, k: usize) {
+    fn stage(&self, program: &mut Program, columns: &MonetColumns, rows: &Rows, k: usize) {
         let gradients = self.live[k];
         let size = |i: usize| self.vertices[i].bytes;
         let count = |presence: Presence, terms: &mut Vec<(Column, f64)>, always: &mut f64, i| {
@@ -441,7 +441,7 @@ impl Monet {
             rows.limit(program, terms, always);
         }
         for choice in self.choices_of(k) {
-            let Choice {
+            let ImplementationChoice {
                 options, around, ..
             } = &self.choices[choice];
             let moments = options.iter().map(|option| option.moments.len()).max();
@@ -503,7 +503,7 @@ impl Monet {
     fn present(
         &self,
         program: &mut Program,
-        columns: &Columns,
+        columns: &MonetColumns,
         k: usize,
         at: Option<(usize, usize)>,
     ) -> Vec<Presence> {
@@ -529,7 +529,7 @@ impl Monet {
     fn in_place(
         &self,
         program: &mut Program,
-        columns: &Columns,
+        columns: &MonetColumns,
         after: &[Presence],
         k: usize,
         i: usize,
@@ -554,7 +554,7 @@ impl Monet {
 }
 
 /// The unit's results and what its nodes without a choice need; `None` if it has no such.
-fn others(unit: &Unit, choices: &[Choice]) -> Option<f64> {
+fn others(unit: &Unit, choices: &[ImplementationChoice]) -> Option<f64> {
     let choosing = |id: NodeId| choices.iter().any(|choice| choice.node == id);
     let needs = unit.nodes.iter().zip(&unit.needs);
     let needs = needs.filter(|(id, _)| !choosing(**id)).map(|need| *need.1);
@@ -592,13 +592,13 @@ impl Rows {
 }
 
 impl Model for Monet {
-    type Columns = Columns;
+    type Columns = MonetColumns;
 
     fn units(&self) -> &Units {
         &self.units
     }
 
-    fn program(&self, aim: Aim) -> (Program, Columns) {
+    fn program(&self, aim: Aim) -> (Program, MonetColumns) {
         let mut program = Program::default();
         let columns = self.columns(&mut program);
         self.schedule(&mut program, &columns);
@@ -628,17 +628,17 @@ impl Model for Monet {
         self.units.forward
     }
 
-    fn run(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+    fn run(&self, columns: &MonetColumns, stage: usize, unit: usize) -> Option<Column> {
         let k = stage.checked_sub(self.units.forward)?;
         columns.run[k][*self.vertex_of.get(unit)?]
     }
 
-    fn stored(&self, columns: &Columns, stage: usize, unit: usize) -> Option<Column> {
+    fn stored(&self, columns: &MonetColumns, stage: usize, unit: usize) -> Option<Column> {
         let k = stage.checked_sub(self.units.forward)?;
         columns.stored[k][*self.vertex_of.get(unit)?]
     }
 
-    fn settled(&self, columns: &Columns) -> Vec<Column> {
+    fn settled(&self, columns: &MonetColumns) -> Vec<Column> {
         columns.chosen.iter().map(|options| options[0]).collect()
     }
 }

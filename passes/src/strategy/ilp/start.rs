@@ -22,7 +22,7 @@ enum Bridge {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Gap {
+struct UnitGap {
     unit: usize,
     /// The stage of the use before; that behind it, whose stage still wants them.
     after: usize,
@@ -36,12 +36,12 @@ const PARTS: usize = 2;
 const LOOKED_AT: usize = 16;
 
 /// Finds starts in one sequence of units.
-pub(super) struct Starts<'u> {
+pub(super) struct UnitStarts<'u> {
     units: &'u Units,
     /// Nothing is given up that is wanted before this stage.
     from: usize,
     watch: &'u Watch,
-    gaps: Vec<Gap>,
+    gaps: Vec<UnitGap>,
     /// The gaps by the time of their unit for its bytes.
     by_price: Vec<usize>,
     /// By unit and stage: the gap in which the stage begins.
@@ -50,7 +50,7 @@ pub(super) struct Starts<'u> {
 
 /// A schedule, what it adds and what it lacks.
 #[derive(Clone, Debug)]
-struct Found {
+struct FoundStart {
     bridges: Vec<Bridge>,
     stages: Stages,
     added: f64,
@@ -60,9 +60,9 @@ struct Found {
     peak: usize,
 }
 
-impl<'u> Starts<'u> {
+impl<'u> UnitStarts<'u> {
     /// Nothing is given up that is wanted before stage `from`.
-    pub(super) fn of(units: &'u Units, from: usize, watch: &'u Watch) -> Starts<'u> {
+    pub(super) fn of(units: &'u Units, from: usize, watch: &'u Watch) -> UnitStarts<'u> {
         let count = units.units.len();
         let mut uses: Vec<Vec<usize>> = (0..count).map(|unit| vec![unit]).collect();
         for (reader, unit) in units.units.iter().enumerate() {
@@ -83,7 +83,7 @@ impl<'u> Starts<'u> {
                     continue;
                 }
                 gap_at[unit][after + 1..=until].fill(Some(gaps.len()));
-                gaps.push(Gap { unit, after, until });
+                gaps.push(UnitGap { unit, after, until });
             }
         }
         let price = |gap: usize| {
@@ -92,7 +92,7 @@ impl<'u> Starts<'u> {
         };
         let mut by_price: Vec<usize> = (0..gaps.len()).collect();
         by_price.sort_by(|&a, &b| price(a).total_cmp(&price(b)));
-        Starts {
+        UnitStarts {
             units,
             from,
             watch,
@@ -104,7 +104,7 @@ impl<'u> Starts<'u> {
 
     /// The cheapest schedule found within `room` bytes as the programs count them.
     pub(super) fn within(&self, room: f64) -> Option<Stages> {
-        let mut best: Option<Found> = None;
+        let mut best: Option<FoundStart> = None;
         for part in 0..=PARTS {
             let mut bridges = vec![Bridge::Held; self.gaps.len()];
             for &gap in &self.by_price[..self.gaps.len() * part / PARTS] {
@@ -121,7 +121,7 @@ impl<'u> Starts<'u> {
         best.map(|best| best.stages)
     }
 
-    /// The smallest room in which [`Starts::within`] finds something, to a twentieth, and what.
+    /// The smallest room in which [`UnitStarts::within`] finds something, to a twentieth, and what.
     pub(super) fn smallest(&self, most: f64) -> Option<Stages> {
         let (mut low, mut high) = (self.units.structural(), most);
         let mut found = None;
@@ -135,7 +135,7 @@ impl<'u> Starts<'u> {
         found
     }
 
-    fn found(&self, room: f64, bridges: Vec<Bridge>) -> Found {
+    fn found(&self, room: f64, bridges: Vec<Bridge>) -> FoundStart {
         let stages = Stages::of(self.units, |stage, unit| {
             if stage < self.from {
                 return Keep::Yes;
@@ -153,7 +153,7 @@ impl<'u> Starts<'u> {
         let needs = stages.needs(self.units);
         let excess = needs.iter().map(|need| (need.1 - room).max(0.0)).sum();
         let largest = needs.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        Found {
+        FoundStart {
             peak: largest.map_or(0, |need| need.0),
             added: stages.added(self.units),
             bridges,
@@ -163,13 +163,13 @@ impl<'u> Starts<'u> {
     }
 
     /// Gives up gaps at the peak until it fits, always what costs least for what it takes away.
-    fn descended(&self, room: f64, mut found: Found) -> Option<Found> {
+    fn descended(&self, room: f64, mut found: FoundStart) -> Option<FoundStart> {
         while found.excess > 0.0 {
             if self.watch.is_stopped() {
                 return None;
             }
             let covers = |&&gap: &&usize| {
-                let Gap { after, until, .. } = self.gaps[gap];
+                let UnitGap { after, until, .. } = self.gaps[gap];
                 (after..=until).contains(&found.peak) && found.bridges[gap] != Bridge::Never
             };
             let open = self.by_price.iter().filter(covers).take(LOOKED_AT);
@@ -177,7 +177,7 @@ impl<'u> Starts<'u> {
                 Bridge::Held => (gap, Bridge::Once),
                 _ => (gap, Bridge::Never),
             });
-            let mut best: Option<(f64, Found)> = None;
+            let mut best: Option<(f64, FoundStart)> = None;
             for (gap, bridge) in moves {
                 let mut bridges = found.bridges.clone();
                 bridges[gap] = bridge;
@@ -197,7 +197,7 @@ impl<'u> Starts<'u> {
     }
 
     /// Takes back what the room does not need, the dearest first.
-    fn pruned(&self, room: f64, mut found: Found) -> Found {
+    fn pruned(&self, room: f64, mut found: FoundStart) -> FoundStart {
         let mut given_up: Vec<usize> = (0..self.gaps.len())
             .filter(|&gap| found.bridges[gap] != Bridge::Held)
             .collect();
@@ -240,7 +240,7 @@ mod tests {
                 let every: Vec<usize> = (0..units.units.len()).collect();
                 let most = Stages::once(&units).peak(&units);
                 for from in [0, units.forward] {
-                    let starts = Starts::of(&units, from, &task.watch);
+                    let starts = UnitStarts::of(&units, from, &task.watch);
                     assert_eq!(starts.within(most).unwrap().runs(), every);
                     for part in [0.9, 0.8, 0.7] {
                         let Some(found) = starts.within(most * part) else {
@@ -266,7 +266,7 @@ mod tests {
             let chain = UniformChain::new(length);
             with_task(&chain.graph, |task| {
                 let units = Units::of(task, [40; 2]).unwrap();
-                let starts = Starts::of(&units, 0, &task.watch);
+                let starts = UnitStarts::of(&units, 0, &task.watch);
                 let most = Stages::once(&units).peak(&units);
                 let found = starts.smallest(most).unwrap();
                 // Every layer again from the first for every gradient: x1, the one before, the one

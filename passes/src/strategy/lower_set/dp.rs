@@ -5,7 +5,7 @@ use crate::watch::Watch;
 
 /// What is best among the sequences that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(super) enum SequenceGoal {
     /// Time-centric, if it takes less than that.
     LeastTime { below: u32 },
     /// Memory-centric: coarse segments leave the most to liveness analysis.
@@ -27,7 +27,7 @@ struct Entry {
 pub(super) fn best_sequence(
     family: &Sets,
     budget: u64,
-    goal: Goal,
+    goal: SequenceGoal,
     work: &mut u64,
     watch: &Watch,
 ) -> Option<(u32, Vec<usize>)> {
@@ -64,8 +64,8 @@ pub(super) fn best_sequence(
             let time = sets[upper].time - sets[lower].time - saved;
             // Times only grow.
             let below = match goal {
-                Goal::LeastTime { below } => below,
-                Goal::MostTime => u32::MAX,
+                SequenceGoal::LeastTime { below } => below,
+                SequenceGoal::MostTime => u32::MAX,
             };
             *work = work.checked_sub(entries.len() as u64)?;
             for (i, entry) in entries.iter().enumerate() {
@@ -87,8 +87,8 @@ pub(super) fn best_sequence(
     let last = sets.len() - 1;
     let entries = table[last].iter().enumerate();
     let best = match goal {
-        Goal::LeastTime { .. } => entries.min_by_key(|(_, entry)| entry.time),
-        Goal::MostTime => entries.max_by_key(|(_, entry)| entry.time),
+        SequenceGoal::LeastTime { .. } => entries.min_by_key(|(_, entry)| entry.time),
+        SequenceGoal::MostTime => entries.max_by_key(|(_, entry)| entry.time),
     };
     let (mut entry, time) = best.map(|(i, entry)| (i, entry.time))?;
     let (mut set, mut sequence) = (last, Vec::new());
@@ -105,10 +105,10 @@ pub(super) fn best_sequence(
 const MANY: usize = 1024;
 
 /// Drops entries that keep no less than one with a time that is as good.
-fn prune(entries: &mut Vec<Entry>, goal: Goal) {
+fn prune(entries: &mut Vec<Entry>, goal: SequenceGoal) {
     entries.sort_by_key(|entry| match goal {
-        Goal::LeastTime { .. } => (entry.time, entry.kept),
-        Goal::MostTime => (u32::MAX - entry.time, entry.kept),
+        SequenceGoal::LeastTime { .. } => (entry.time, entry.kept),
+        SequenceGoal::MostTime => (u32::MAX - entry.time, entry.kept),
     });
     let mut least = u64::MAX;
     entries.retain(|entry| {

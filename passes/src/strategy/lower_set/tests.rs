@@ -1,4 +1,4 @@
-use super::dp::Goal;
+use super::dp::SequenceGoal;
 use super::*;
 use crate::strategy::Vertex;
 use crate::testing::SplitMix64;
@@ -101,7 +101,7 @@ impl Plain<'_> {
     }
 }
 
-const ANY_TIME: Goal = Goal::LeastTime { below: u32::MAX };
+const ANY_TIME: SequenceGoal = SequenceGoal::LeastTime { below: u32::MAX };
 
 #[test]
 fn the_tables_find_what_trying_all_sequences_finds() {
@@ -133,7 +133,7 @@ fn the_tables_find_what_trying_all_sequences_finds() {
                 };
                 for (goal, time) in [
                     (ANY_TIME, fitting().min()),
-                    (Goal::MostTime, fitting().max()),
+                    (SequenceGoal::MostTime, fitting().max()),
                 ] {
                     let found = best_sequence(
                         &sets,
@@ -152,7 +152,7 @@ fn the_tables_find_what_trying_all_sequences_finds() {
                     assert!(sets.memory(&sequence) <= budget, "seed {seed}");
                     let whole = 2 * plain.memory(plain.all);
                     assert_eq!(sets.memory(&[sets.sets.len() - 1]), whole, "seed {seed}");
-                    let below = Goal::LeastTime { below: found };
+                    let below = SequenceGoal::LeastTime { below: found };
                     let mut work = u64::MAX;
                     let less = best_sequence(&sets, budget, below, &mut work, &Watch::default());
                     let least = fitting().min();

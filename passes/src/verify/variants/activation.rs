@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::values::{Value, Values};
-use super::{Like, Rules};
+use super::super::values::{ValueNumber, Values};
+use super::{NewValue, Rules};
 use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
 
 /// Outputs of an activation that are above zero exactly where the inputs are.
-pub(super) type Relus = BTreeMap<Value, Value>;
+pub(super) type Relus = BTreeMap<ValueNumber, ValueNumber>;
 
 /// All that the nodes of this kind write, with what they read. A LeakyRelu with a negative alpha is
 /// none of them.
@@ -54,16 +54,16 @@ impl Rules<'_> {
 
     /// 1 where `value`, which has the shape of `like`, is above zero, and 0 elsewhere: above zero
     /// where `value` is.
-    fn above_zero(&mut self, value: Value, like: TensorId) -> Value {
+    fn above_zero(&mut self, value: ValueNumber, like: TensorId) -> ValueNumber {
         let zero = vec![("value_float", AttributeValue::Float(0.0))];
-        let scalar = Like {
+        let scalar = NewValue {
             tensor: None,
             element: Some(ElementType::Float),
         };
         let zero = self.define("Constant", zero, vec![], scalar);
-        let of = |element| Like {
+        let of = |element| NewValue {
             element: Some(element),
-            ..Like::of(like)
+            ..NewValue::of(like)
         };
         let inputs = vec![Some(value), Some(zero)];
         let above = self.define("Greater", vec![], inputs, of(ElementType::Bool));
@@ -71,7 +71,7 @@ impl Rules<'_> {
         self.define("Cast", to, vec![Some(above)], of(ElementType::Float))
     }
 
-    fn gradient_of_relu(&mut self, op_type: &str, inputs: Vec<Option<Value>>, dx: TensorId) {
+    fn gradient_of_relu(&mut self, op_type: &str, inputs: Vec<Option<ValueNumber>>, dx: TensorId) {
         let attributes = match self.node.float("alpha") {
             Some(alpha) => vec![("alpha", AttributeValue::Float(alpha))],
             None => vec![],

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::values::{Value, equal_parts};
-use super::{Like, Rules, computation};
+use super::super::values::{ValueNumber, equal_parts};
+use super::{NewValue, Rules, computation};
 use crate::graph::{AttributeValue, ElementType, NodeId, TensorId};
 
 impl Rules<'_> {
@@ -47,7 +47,7 @@ impl Rules<'_> {
         let mut so_far = self.value(*first.first()?);
         for &next in &first[1..] {
             let pair = vec![Some(so_far), Some(self.value(next))];
-            so_far = self.define("Add", vec![], pair, Like::of(output));
+            so_far = self.define("Add", vec![], pair, NewValue::of(output));
         }
         let pair = vec![Some(so_far), Some(self.value(*last))];
         self.equate("", "Add", vec![], pair, output)
@@ -58,9 +58,9 @@ impl Rules<'_> {
         let [dy, x, w] = [0, 1, 2].map(|i| self.node.input(i));
         let (dy, x, w) = (dy?, x?, w?);
         let to = |element: ElementType| vec![("to", AttributeValue::Int(element as i64))];
-        let of = |element| Like {
+        let of = |element| NewValue {
             element: Some(element),
-            ..Like::of(x)
+            ..NewValue::of(x)
         };
         if self.graph.tensor(x).element != Some(ElementType::Float) {
             return None;
@@ -115,7 +115,7 @@ impl Rules<'_> {
     }
 
     /// Equal parts along the first axis.
-    fn split(&mut self, tensor: TensorId, count: u64) -> Option<Vec<Value>> {
+    fn split(&mut self, tensor: TensorId, count: u64) -> Option<Vec<ValueNumber>> {
         let axis = vec![("axis", AttributeValue::Int(0))];
         let mut split = computation("", "Split", axis, vec![Some(self.value(tensor))]);
         split.attributes.push(equal_parts(count as usize));
@@ -127,13 +127,14 @@ impl Rules<'_> {
         if let Some(known) = known {
             return known.iter().copied().collect();
         }
-        let parts: Option<Vec<Value>> = (0..count).map(|_| self.slice_of(tensor, count)).collect();
+        let parts: Option<Vec<ValueNumber>> =
+            (0..count).map(|_| self.slice_of(tensor, count)).collect();
         let parts = parts?;
         self.insert_all(split, parts.iter().copied().map(Some).collect());
         Some(parts)
     }
 
-    fn slice_of(&mut self, tensor: TensorId, count: u64) -> Option<Value> {
+    fn slice_of(&mut self, tensor: TensorId, count: u64) -> Option<ValueNumber> {
         let of = self.graph.tensor(tensor);
         let mut shape = of.shape.clone()?;
         *shape.first_mut()? /= count;
@@ -141,7 +142,7 @@ impl Rules<'_> {
     }
 
     /// The node itself on other inputs.
-    fn gradient(&mut self, inputs: Vec<Option<Value>>, outputs: Vec<Option<Value>>) {
+    fn gradient(&mut self, inputs: Vec<Option<ValueNumber>>, outputs: Vec<Option<ValueNumber>>) {
         let computation = super::Computation::of(self.node, inputs);
         self.insert_all(computation, outputs);
     }

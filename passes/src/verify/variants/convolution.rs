@@ -1,6 +1,6 @@
 //! Gradients of convolutions.
 
-use super::super::values::Value;
+use super::super::values::ValueNumber;
 use super::Rules;
 use crate::graph::{AttributeValue, ElementType, TensorId};
 
@@ -112,10 +112,10 @@ impl Rules<'_> {
     fn sum_of_products(
         &mut self,
         transposed: &'static str,
-        a: Value,
-        b: Value,
+        a: ValueNumber,
+        b: ValueNumber,
         shape: [i64; 2],
-    ) -> Value {
+    ) -> ValueNumber {
         let zero = vec![("value_float", AttributeValue::Float(0.0))];
         let zero = self.define_of(("", "Constant"), zero, vec![], ElementType::Float, vec![]);
         let attributes = vec![(transposed, AttributeValue::Int(1))];
@@ -125,19 +125,19 @@ impl Rules<'_> {
     }
 
     /// The tensor as a matrix of this size.
-    fn matrix(&mut self, of: TensorId, sizes: [i64; 2]) -> Value {
+    fn matrix(&mut self, of: TensorId, sizes: [i64; 2]) -> ValueNumber {
         let dims = self.dims(sizes.to_vec());
         let inputs = vec![Some(self.value(of)), Some(dims)];
         let shape = sizes.map(|size| size as u64).to_vec();
         self.define_of(("", "Reshape"), vec![], inputs, ElementType::Float, shape)
     }
 
-    fn reshapes_to(&mut self, from: Value, dims: Vec<i64>, output: TensorId) {
+    fn reshapes_to(&mut self, from: ValueNumber, dims: Vec<i64>, output: TensorId) {
         let inputs = vec![Some(from), Some(self.dims(dims))];
         self.equate("", "Reshape", vec![], inputs, output);
     }
 
-    fn dims(&mut self, dims: Vec<i64>) -> Value {
+    fn dims(&mut self, dims: Vec<i64>) -> ValueNumber {
         let rank = vec![dims.len() as u64];
         let ints = vec![("value_ints", AttributeValue::Ints(dims))];
         self.define_of(("", "Constant"), ints, vec![], ElementType::Int64, rank)

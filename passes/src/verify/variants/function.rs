@@ -1,6 +1,6 @@
 //! Operators of which the runtime itself makes several nodes.
 
-use super::{AttributeValue, Like, Rules, Value, computation};
+use super::{AttributeValue, NewValue, Rules, ValueNumber, computation};
 use crate::graph::ElementType;
 
 impl Rules<'_> {
@@ -28,24 +28,25 @@ impl Rules<'_> {
             Some(outputs) => outputs,
             None => {
                 let new = || Some(self.values.fresh(Some(ElementType::Int64), None));
-                let outputs: Vec<Option<Value>> = std::iter::repeat_with(new).take(2).collect();
+                let outputs: Vec<Option<ValueNumber>> =
+                    std::iter::repeat_with(new).take(2).collect();
                 self.insert_all(axes, outputs.clone());
                 outputs
             }
         };
         if let Some(da) = self.node.output(0) {
             let inputs = vec![Some(of_dy), Some(of_b)];
-            let whole = self.define("Div", vec![], inputs, Like::of(dy));
+            let whole = self.define("Div", vec![], inputs, NewValue::of(dy));
             self.summed_up(whole, *axes.first()?, shape_a, da);
         }
         if let Some(db) = self.node.output(1) {
-            let negative = self.define("Neg", vec![], vec![Some(of_a)], Like::of(a));
+            let negative = self.define("Neg", vec![], vec![Some(of_a)], NewValue::of(a));
             let inputs = vec![Some(of_b), Some(of_b)];
-            let squared = self.define("Mul", vec![], inputs, Like::of(b));
+            let squared = self.define("Mul", vec![], inputs, NewValue::of(b));
             let inputs = vec![Some(negative), Some(squared)];
-            let quotient = self.define("Div", vec![], inputs, Like::of(dy));
+            let quotient = self.define("Div", vec![], inputs, NewValue::of(dy));
             let inputs = vec![Some(of_dy), Some(quotient)];
-            let whole = self.define("Mul", vec![], inputs, Like::of(dy));
+            let whole = self.define("Mul", vec![], inputs, NewValue::of(dy));
             self.summed_up(whole, *axes.get(1)?, shape_b, db);
         }
         Some(())
@@ -53,9 +54,9 @@ impl Rules<'_> {
 
     fn summed_up(
         &mut self,
-        whole: Value,
-        axes: Option<Value>,
-        shape: Value,
+        whole: ValueNumber,
+        axes: Option<ValueNumber>,
+        shape: ValueNumber,
         output: crate::graph::TensorId,
     ) {
         let one = |name| (name, AttributeValue::Int(1));

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::values::{Value, Values};
-use super::{Attributes, Like, Rules};
+use super::super::values::{ValueNumber, Values};
+use super::{Attributes, NewValue, Rules};
 use crate::graph::{AttributeValue, Constant, ElementType, Graph, NodeId, TensorId};
 
 /// The batch normalizations in training, by what they write.
-pub(super) type Normalizations = BTreeMap<Value, NodeId>;
+pub(super) type Normalizations = BTreeMap<ValueNumber, NodeId>;
 
 pub(super) fn normalizations(values: &Values, graph: &Graph, order: &[NodeId]) -> Normalizations {
     let written = |&id: &NodeId| {
@@ -22,12 +22,12 @@ pub(super) fn normalizations(values: &Values, graph: &Graph, order: &[NodeId]) -
 
 /// What is normalized, `X * factor + (B - mean * factor)` with `factor = inverse * scale`, which is how the CPU
 /// kernel computes it, with the mean and the inverse deviation that the node has left.
-struct Normalized {
+struct NormalizedFrom {
     x: TensorId,
-    bias: Value,
-    mean: Value,
-    factor: Value,
-    vector: Like,
+    bias: ValueNumber,
+    mean: ValueNumber,
+    factor: ValueNumber,
+    vector: NewValue,
 }
 
 impl Rules<'_> {
@@ -100,7 +100,7 @@ impl Rules<'_> {
     }
 
     /// The running statistics, which are `updated`, do not enter it.
-    fn normalized(&mut self, node: NodeId, updated: &[bool]) -> Option<Normalized> {
+    fn normalized(&mut self, node: NodeId, updated: &[bool]) -> Option<NormalizedFrom> {
         let node = self.graph.node(node);
         let inputs = [0, 1, 2].map(|i| node.input(i));
         let outputs = [0, 3, 4].map(|i| node.output(i));
@@ -112,9 +112,9 @@ impl Rules<'_> {
             && !used.iter().chain([&y]).any(|t| updated[t.index()])
             && node.int("training_mode") == Some(1)
             && self.opset() >= 13;
-        let vector = Like::of(mean);
+        let vector = NewValue::of(mean);
         let [scale, bias, mean, inverse] = [scale, bias, mean, inverse].map(|t| self.value(t));
-        applies.then(|| Normalized {
+        applies.then(|| NormalizedFrom {
             x,
             bias,
             mean,

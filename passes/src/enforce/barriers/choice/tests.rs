@@ -72,12 +72,12 @@ fn placed(graph: &Graph) -> Enforceable<'static> {
     enforceable(graph, RuntimeSettings::LEAN)
 }
 
-fn choice<'p>(of: &'p Enforceable<'_>, budget: u64) -> Choice<'p> {
-    Choice::new(of, budget, Thinning::Thorough)
+fn choice<'p>(of: &'p Enforceable<'_>, budget: u64) -> BarrierChoice<'p> {
+    BarrierChoice::new(of, budget, Thinning::Thorough)
 }
 
-fn fits(choice: &Choice<'_>, barriers: &[Barrier]) -> bool {
-    let mut effort = Effort::default();
+fn fits(choice: &BarrierChoice<'_>, barriers: &[Barrier]) -> bool {
+    let mut effort = TrialEffort::default();
     choice.first_misfit(barriers, &mut effort).is_none()
 }
 
@@ -123,7 +123,7 @@ fn all_barriers_together_enforce_the_files_order() {
         let placement = placed.placement();
         let made = choice(&placed, 0);
         let all = placement.barriers(&vec![true; placement.len()]);
-        for run in made.runs(&all, &mut Effort::default()) {
+        for run in made.runs(&all, &mut TrialEffort::default()) {
             // The runtime puts every Shape and Size directly behind its producer.
             let moves = |position: &u32| {
                 let node = graph.node(graph.order()[*position as usize]);
@@ -151,7 +151,7 @@ fn less_work_leaves_more_barriers_and_the_same_peak() {
         for (allowance, total) in [0, 1_000, WORK].into_iter().zip(&mut total) {
             let mut made = choice(&placed, budget);
             made.allowance = allowance;
-            let mut effort = Effort::default();
+            let mut effort = TrialEffort::default();
             let chosen = made.choose_by(&mut effort).expect("all barriers fit");
             // Adding and thinning out, of barriers and of waits, end with the simulation that uses up
             // their allowance; one more each for no barrier and for all. Each visits, in two orders, at most every node
@@ -189,7 +189,7 @@ fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
         for (i, thinning) in [QUICK * placement.len(), THINNING].into_iter().enumerate() {
             let mut made = choice(&placed, budget);
             made.thinning = thinning;
-            let mut effort = Effort::default();
+            let mut effort = TrialEffort::default();
             let chosen = made.choose_by(&mut effort).expect("all barriers fit");
             assert!(fits(&made, &chosen), "seed {seed}");
             work[i] += effort.work;
@@ -227,8 +227,8 @@ fn barriers_that_take_room_are_chosen_where_all_of_them_take_too_much() {
             }
         };
         assert!(fits(&made, &barriers), "seed {seed}");
-        let needed = |run: &Run| !made.is_kept_by(run);
-        let unchanged = made.runs(&[], &mut Effort::default());
+        let needed = |run: &TrialRun| !made.is_kept_by(run);
+        let unchanged = made.runs(&[], &mut TrialEffort::default());
         by_room += usize::from(!barriers.is_empty() && unchanged.iter().any(needed));
     }
     assert!(by_room > 20, "{by_room} with barriers, {refused} refused");
