@@ -11,7 +11,7 @@ use ckpt_passes::graph::{
 use ckpt_passes::operators::{Provider, aliases, in_place, workspace};
 use ckpt_passes::pass::Pass as _;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
-use ckpt_passes::runtime::shapes::runtime_shapes;
+use ckpt_passes::runtime::known_shapes::runtime_shapes;
 use serde_json::Value;
 
 /// What the runtime allocates for its own bookkeeping while one node runs, at most.

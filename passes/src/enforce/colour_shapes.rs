@@ -24,8 +24,8 @@ use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 use crate::runtime::allocation;
 use crate::runtime::fusing::Fusing;
+use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::order::{ExecutionOrder, execution_order};
-use crate::runtime::shapes::runtime_shapes;
 use crate::runtime::skeleton::Skeleton;
 
 /// What the names begin with.

@@ -24,8 +24,8 @@ use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Runtime;
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
+use crate::runtime::known_shapes::RuntimeInference;
 use crate::runtime::rounding::Rounding;
-use crate::runtime::shapes::RuntimeInference;
 
 /// What the names of hidden dimensions begin with.
 pub const PREFIX: &str = "hidden_";

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::need::{beside_steps, simulated};
+use super::simulation::{beside_steps, simulated};
 use super::{Chosen, Optimized, Options};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;

@@ -1,24 +1,24 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
-mod better;
+mod cheaper_copies;
+mod comparison;
+mod convolution_options;
 mod convolutions;
-mod copies;
 mod faults;
-mod form;
-mod forms;
-mod need;
 mod original;
 mod pipeline;
-mod provider;
-mod rivals;
+mod published;
+mod replacements;
+mod simulation;
+mod variant_graph;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use faults::FailedCandidate;
-use need::{describe, need, simulated};
 use original::as_listed;
 pub use pipeline::REWRITING;
+use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
@@ -447,7 +447,7 @@ pub fn optimize_each(
     let input = with_shapes(&input, options)?;
     verify::declarations(&input, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&input, options)?;
-    let mut row = provider::optimize_each(&input, options, budgets)?;
+    let mut row = convolution_options::optimize_each(&input, options, budgets)?;
     for (result, asked) in row.iter_mut().zip(budgets) {
         // Where the reserve alone is more, what is left for the graph does not tell what was asked for.
         if let (Err(OptimizeError::Infeasible { budget, .. }), BudgetRequest::Bytes(bytes)) =

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::need::{describe, in_default_order};
+use super::simulation::{describe, in_default_order};
 use super::{Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;

@@ -1,19 +1,19 @@
 //! The stages over one graph with shapes: search, apply, enforce the order, check, sum up.
 
-mod enforcement;
 mod hiding;
 mod searches;
 mod smallest;
 mod summary;
+mod within_budget;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::better::better;
+use super::comparison::better;
 use super::faults::{FailedCandidate, Found, is_unproved};
-use super::form::{Choices, Form, apply};
-use super::need::{Candidate, frame, need};
 use super::original::Original;
-use super::rivals::{MOST_NODES, Rivals};
+use super::published::{MOST_NODES, Rivals};
+use super::simulation::{Candidate, frame, need};
+use super::variant_graph::{Choices, Form, apply};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;

@@ -18,9 +18,9 @@
 //! The object that stands for a tensor is given back with the buffer it was made with; those of the other tensors that
 //! came to lie there stay to the end of the step (measured: chains of 200 results in place, or of as many aliases).
 
-use super::pattern::{self, Pattern};
+use super::known_shapes::Shapes;
+use super::memory_pattern::{self, Pattern};
 use super::settings::RuntimeSettings;
-use super::shapes::Shapes;
 use super::skeleton::Skeleton;
 
 /// What the runtime allocates for one order.
@@ -346,7 +346,7 @@ impl<'s> MemoryPlanner<'s> {
             buffers: self.buffers(|owner| !inside(owner)),
             pattern: Some(pattern.size()),
             ends,
-            tables: pattern::tables(known, placed),
+            tables: memory_pattern::tables(known, placed),
             objects: self.objects(),
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::allocation::Allocation;
-use super::pattern::ALIGNMENT;
+use super::memory_pattern::ALIGNMENT;
 use super::skeleton::Skeleton;
 
 /// How large regions are: `arena_extend_strategy`.

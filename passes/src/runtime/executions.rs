@@ -2,10 +2,10 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
+use super::known_shapes::{Shapes, runtime_shapes};
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
-use super::shapes::{Shapes, runtime_shapes};
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::cost::Cost;

@@ -5,9 +5,9 @@
 //! beginning to the end.
 
 use super::allocation::{self, Allocation};
+use super::known_shapes::Shapes;
 use super::order::{ExecutionOrder, execution_order};
 use super::settings::RuntimeSettings;
-use super::shapes::Shapes;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::cost::Cost;

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::memory_efficient::memory_efficient;
+use super::memory_efficient_order::memory_efficient;
 use super::skeleton::{Lists, Skeleton};
 
 /// `SessionOptions.execution_order`.

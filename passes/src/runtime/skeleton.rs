@@ -6,9 +6,9 @@
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
-use crate::runtime::equal::equal_nodes;
 use crate::runtime::fusing::Fusing;
-use crate::runtime::shapes::runtime_shapes;
+use crate::runtime::known_shapes::runtime_shapes;
+use crate::runtime::merged::equal_nodes;
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 mod alternatives;
 mod bound;
-mod bulk;
+mod evict_many;
 mod exact;
 mod first_order;
 mod greedy;

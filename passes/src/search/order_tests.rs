@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::alternatives::Alternatives;
-use super::bulk::{evict_below, prices};
+use super::evict_many::{evict_below, prices};
 use super::greedy::greedy;
 use super::neighbourhood::improve;
 use super::prune::prune;

@@ -1,7 +1,7 @@
 //! The smallest peak: descents from nothing and from schedules for very little memory, each aiming lower and lower
 //! until it is stuck.
 
-use super::bulk;
+use super::evict_many;
 use super::greedy::{Reached, greedy};
 use super::neighbourhood;
 use super::problem::Step;
@@ -120,10 +120,10 @@ impl Search {
         let chain = reversal::ForwardChain::of(&self.problem, turn as Step);
         let prices = match self.problem.is_large() {
             true => Vec::new(),
-            false => bulk::prices(&self.problem),
+            false => evict_many::prices(&self.problem),
         };
         let cheap = parallel::map(&prices, |&price| {
-            evaluate(&|state| bulk::evict_below(state, price))
+            evaluate(&|state| evict_many::evict_below(state, price))
         });
         let few = 1..=MOST_CHECKPOINTS;
         let twice = |&checkpoints: &usize| Some(2 * checkpoints);

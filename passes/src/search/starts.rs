@@ -1,6 +1,6 @@
 //! Where a search begins: schedules within a budget that are made at once, each in another way.
 
-use super::bulk;
+use super::evict_many;
 use super::greedy::{Reached, greedy};
 use super::neighbourhood;
 use super::profile::Exponent;
@@ -84,7 +84,7 @@ impl Search {
         }
         let mut starts = vec![Start::Greedy(Exponent::One)];
         if !self.problem.is_large() {
-            let prices = bulk::prices(&self.problem).into_iter();
+            let prices = evict_many::prices(&self.problem).into_iter();
             starts.extend(prices.take(ROUGH).map(Start::Plenty));
         }
         let found = parallel::map(&starts, |start| self.start(start, target));
@@ -125,7 +125,9 @@ impl Search {
                 .collect(),
             None if self.problem.is_large() => vec![Start::Greedy(Exponent::One)],
             None => {
-                let plenty = bulk::prices(&self.problem).into_iter().map(Start::Plenty);
+                let plenty = evict_many::prices(&self.problem)
+                    .into_iter()
+                    .map(Start::Plenty);
                 EXPONENTS
                     .map(Start::Greedy)
                     .into_iter()
@@ -205,7 +207,7 @@ impl Search {
             Start::Greedy(_) => {}
             Start::Frozen(_) => state.freeze(true),
             Start::Plenty(price) => {
-                bulk::evict_below(&mut state, *price);
+                evict_many::evict_below(&mut state, *price);
                 if state.all_copies().is_empty() {
                     return None;
                 }

@@ -34,7 +34,7 @@ mod chen;
 mod greedy_remat;
 mod knapsack;
 mod lower_set;
-mod portfolio;
+mod quick_plans;
 
 use std::fmt;
 use std::str::FromStr;
@@ -55,7 +55,7 @@ use crate::watch::Watch;
 
 pub use family::{Judged, PlanFamily, Tagged};
 pub use forward::{ForwardPart, Vertex};
-pub use portfolio::Portfolio;
+pub use quick_plans::Portfolio;
 pub use segments::{Segments, mirrored};
 
 /// How to search.

@@ -5,9 +5,9 @@ use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::Provider;
 use crate::runtime::fusing::Fusing;
+use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
-use crate::runtime::shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::skeleton::{Lists, Share, Skeleton};
 
 /// By position: is there to be a barrier before this node?

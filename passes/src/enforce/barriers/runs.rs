@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use super::placement::{Barrier, Placement};
+use crate::runtime::known_shapes::Shapes;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::shapes::Shapes;
 use crate::runtime::skeleton::Skeleton;
 
 /// One way in which the runtime executes the graph with barriers.

@@ -1,9 +1,9 @@
 //! The smallest peaks, with barriers.
 
 use super::super::OptimizeError;
-use super::super::need::{Candidate, frame};
-use super::super::rivals::Rivals;
-use super::enforcement::{CORRECTIONS, Goal};
+use super::super::published::Rivals;
+use super::super::simulation::{Candidate, frame};
+use super::within_budget::{CORRECTIONS, Goal};
 use super::{Pipeline, hair};
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Thinning;

@@ -1,7 +1,7 @@
 //! What was done, in figures.
 
-use super::super::form::{Choices, Form};
-use super::super::need::{Candidate, frame, reserved_in_default_order};
+use super::super::simulation::{Candidate, frame, reserved_in_default_order};
+use super::super::variant_graph::{Choices, Form};
 use super::super::{StopReason, Summary};
 use super::Pipeline;
 use crate::analysis::cost::time_of_all;

@@ -1,8 +1,8 @@
-use super::enforcement::Goal;
+use super::within_budget::Goal;
 use super::*;
 use crate::analysis::cost::costs;
 use crate::enforce::barriers::Enforceable;
-use crate::optimize::need::in_default_order;
+use crate::optimize::simulation::in_default_order;
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;

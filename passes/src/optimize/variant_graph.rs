@@ -1,7 +1,7 @@
 //! A graph with variants in it, and what a planner has to know of it.
 
 use super::Options;
-use super::copies::{cost_copies_of_dropouts, use_cheaper_copies};
+use super::cheaper_copies::{cost_copies_of_dropouts, use_cheaper_copies};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::cost::Cost;

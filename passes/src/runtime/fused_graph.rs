@@ -5,7 +5,7 @@
 //! them, which is that of the DEFAULT order. So what is fused runs later than planned wherever nothing waits for
 //! it: 252 weight gradients of lstm4x64 took 3,792 MB instead of 718 in PRIORITY_BASED order.
 //!
-//! - Of nodes that compute the same, one is left, and lasts for all (`equal.rs`).
+//! - Of nodes that compute the same, one is left, and lasts for all (`merged.rs`).
 //! - Identity nodes go from ORT_ENABLE_BASIC on (measured: 33 fewer let a rewritten ResNet-50 take 237
 //!   instead of 190 MB).
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.

@@ -1,6 +1,6 @@
 //! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
 
-use super::form::Choices;
+use super::variant_graph::Choices;
 use super::{Execution, Options, Peak};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;

@@ -97,7 +97,7 @@ fn of_all(costs: &[Cost], nodes: &[NodeId]) -> Cost {
 mod tests {
     use super::*;
     use crate::optimize::BudgetRequest;
-    use crate::optimize::form::Form;
+    use crate::optimize::variant_graph::Form;
     use crate::pass::Pass;
     use crate::plan::Plan;
     use crate::rewrite::insert_mirrors::InsertMirrors;

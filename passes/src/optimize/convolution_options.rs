@@ -3,11 +3,11 @@
 //! They hold for all convolutions of a session, so each choice is planned for as a device of its own. The fastest
 //! comes first, and is what the others are compared with: their convolutions are slower, which counts as added.
 
-use super::better::better;
+use super::comparison::better;
 use super::convolutions::name_algorithms;
 use super::faults::Found;
-use super::need::{describe, reserved_in_default_order, simulated};
-use super::{BudgetRequest, OptimizeError, Optimized, Options, forms};
+use super::simulation::{describe, reserved_in_default_order, simulated};
+use super::{BudgetRequest, OptimizeError, Optimized, Options, replacements};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
 use crate::graph::Graph;
@@ -23,14 +23,14 @@ pub(super) fn optimize_each(
 ) -> Result<Vec<Found>, OptimizeError> {
     if !has_algorithms(graph, options) {
         let options = options.beside_model(graph);
-        let mut row = forms::optimize_each(graph, &options, budgets)?;
-        forms::or_untouched(&mut row, graph, &options, budgets);
+        let mut row = replacements::optimize_each(graph, &options, budgets)?;
+        replacements::or_untouched(&mut row, graph, &options, budgets);
         return Ok(row);
     }
     let [fastest, others @ ..] =
         AlgorithmChoice::ALL.map(|choice| options.with_choice(graph, choice));
     let reference = Reference::of(graph, fastest);
-    let mut row = forms::optimize_each(graph, &reference.options, budgets)?;
+    let mut row = replacements::optimize_each(graph, &reference.options, budgets)?;
     for found in row.iter_mut().flatten() {
         found.summary.convolutions = Some(reference.options.device.convolutions.choice);
     }
@@ -51,7 +51,7 @@ pub(super) fn optimize_each(
             .iter()
             .map(|(found, budget)| in_bytes(found, **budget))
             .collect();
-        let tried = forms::optimize_each(graph, &options, &requests)?;
+        let tried = replacements::optimize_each(graph, &options, &requests)?;
         for ((found, budget), other) in open.into_iter().zip(tried) {
             if other
                 .as_ref()
@@ -64,7 +64,7 @@ pub(super) fn optimize_each(
         }
     }
     let chosen = Some(reference.options.device.convolutions.choice);
-    for untouched in forms::or_untouched(&mut row, graph, &reference.options, budgets) {
+    for untouched in replacements::or_untouched(&mut row, graph, &reference.options, budgets) {
         untouched.summary.convolutions = chosen;
     }
     for found in row.iter_mut().flatten() {

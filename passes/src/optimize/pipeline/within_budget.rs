@@ -1,6 +1,6 @@
 //! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
 
-use super::super::need::{Candidate, frame};
+use super::super::simulation::{Candidate, frame};
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;

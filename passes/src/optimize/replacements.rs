@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use super::better::better;
+use super::comparison::better;
 use super::faults::Found;
 use super::faults::{self, is_unproved};
-use super::form::Choices;
 use super::original::Original;
 use super::pipeline::Pipeline;
+use super::variant_graph::Choices;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, Uses};
