@@ -66,14 +66,23 @@ impl Recomputation {
         recomputation
     }
 
-    /// No copies of what reads or writes values that are rounded by who reads them.
+    /// No copies of what the runtime would round otherwise; and of what touches 16 bits only nodes like it.
     pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider) {
         let rounding = Rounding::of(graph, provider);
+        let uses = Uses::of(graph);
         for &id in graph.order() {
-            if rounding.touches(graph.node(id)) {
+            let node = graph.node(id);
+            if !rounding.touches(node) {
+                continue;
+            }
+            if self.parts.remove(&id).is_some() {
+                self.copies.remove(&id);
+                self.rules[id.index()] = operators::recompute_in(graph, &uses, node);
+            }
+            let by_others = self.rules[id.index()] == Recompute::DropoutFromMask;
+            if by_others || rounding.is_single(graph, id) {
                 self.rules[id.index()] =
                     Recompute::Never("the runtime rounds 16-bit values by who reads them");
-                self.parts.remove(&id);
                 self.copies.remove(&id);
             }
         }

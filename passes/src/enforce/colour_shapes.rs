@@ -128,13 +128,14 @@ fn in_place_groups(skeleton: &Skeleton) -> Vec<u32> {
         let (written, read) = (root(&mut parent, written), root(&mut parent, read));
         parent[written as usize] = read;
     };
-    let optimized = skeleton.optimized();
-    let optimized = optimized.iter().map(|(optimized, _)| optimized);
-    for skeleton in std::iter::once(skeleton).chain(optimized) {
-        for &order in ExecutionOrder::of(skeleton) {
-            let order = execution_order(skeleton, order);
-            for (written, read) in allocation::in_place(skeleton, &order) {
-                join(written, read);
+    let plain = skeleton.as_run().into_iter();
+    let forms = plain.chain(skeleton.optimized()).map(|(form, _)| form);
+    let forms: Vec<Skeleton> = forms.collect();
+    for form in std::iter::once(skeleton).chain(&forms) {
+        for &order in ExecutionOrder::of(form) {
+            let order = execution_order(form, order);
+            for (written, read) in allocation::in_place(form, &order) {
+                join(skeleton.named(written), skeleton.named(read));
             }
         }
     }

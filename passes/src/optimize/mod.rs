@@ -505,13 +505,19 @@ fn verify_rewritten(
         simulated(graph, &costs, options)
     };
     let before = simulate(&as_listed(original));
-    let before = before.first().map_or(&[][..], |(_, run)| &run.order);
+    let before = before.first().map_or(Vec::new(), |(_, run)| run.nodes());
     let unchanged = is_unchanged(original, rewritten, &correspondence);
     for (order, after) in simulate(rewritten) {
         // The unmodified graph may itself update in another sequence in another order.
         if !unchanged {
-            verify::updates(original, before, rewritten, &after.order, &correspondence)
-                .map_err(failed)?;
+            verify::updates(
+                original,
+                &before,
+                rewritten,
+                &after.nodes(),
+                &correspondence,
+            )
+            .map_err(failed)?;
         }
         let need = need(rewritten, &after);
         verify::budget(budget, [(order.name(), need)]).map_err(failed)?;

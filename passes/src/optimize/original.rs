@@ -48,7 +48,7 @@ impl<'g> Original<'g> {
         let liveness = in_default_order(&as_listed(graph), &costs, options);
         Original {
             graph,
-            sequences: sequences(graph, &liveness.order),
+            sequences: sequences(graph, &liveness.nodes()),
             costs,
             liveness,
             provider: options.device.provider,

@@ -35,7 +35,9 @@ impl Reserved {
 /// A graph in all its execution orders, as it is and, where that differs, as the runtime optimizes it.
 pub struct Executions<'g> {
     graph: &'g Graph,
+    /// The graph as it is, and the positions of its nodes in it.
     skeleton: Skeleton,
+    positions: Vec<u32>,
     shapes: Shapes,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
@@ -74,7 +76,9 @@ impl<'g> Executions<'g> {
     pub fn of(graph: &'g Graph, provider: Provider, costs: &[Cost]) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs);
+        let shapes = Shapes::of(graph, &shapes, skeleton.size.len());
         let optimized = skeleton.optimized();
+        let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
         let ways: Vec<_> = forms
@@ -91,8 +95,9 @@ impl<'g> Executions<'g> {
         });
         Executions {
             graph,
-            shapes: Shapes::of(graph, &shapes),
+            shapes,
             skeleton,
+            positions,
             optimized,
             ways,
         }
@@ -146,14 +151,15 @@ impl<'g> Executions<'g> {
             allocation: &allocation,
             needs: profile(run, &way.executed, &allocation),
         };
+        let positions = way
+            .form
+            .map_or(&self.positions, |form| &self.optimized[form].1);
         let mut executed = way.executed.clone();
-        if let Some(form) = way.form {
-            let positions = &self.optimized[form].1;
-            for node in &mut executed {
-                *node = positions[*node as usize];
-            }
+        for node in &mut executed {
+            *node = positions[*node as usize];
         }
-        Liveness::describe(self.graph, &self.skeleton, &executed, known)
+        let inserted = run.inserted_in(&way.executed);
+        Liveness::describe(self.graph, &self.skeleton, &executed, inserted, known)
     }
 
     fn form(&self, way: &Way) -> &Skeleton {

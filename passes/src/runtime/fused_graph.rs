@@ -20,6 +20,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::casts::Casting;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;
@@ -51,8 +52,20 @@ pub fn optimized_order(
 
 impl Skeleton {
     /// What runs at ORT_ENABLE_BASIC and at the levels above, where that is something else. Tensors keep
-    /// their numbers.
+    /// their numbers. Casts come last (`casts.rs`).
     pub(crate) fn optimized(&self) -> Vec<OptimizedForm> {
+        let forms = self.fused().into_iter();
+        let with_casts = |(form, positions): OptimizedForm| match form.as_run() {
+            None => (form, positions),
+            Some((run, kept)) => {
+                let kept = kept.iter().map(|&node| positions[node as usize]);
+                (run, kept.collect())
+            }
+        };
+        forms.map(with_casts).collect()
+    }
+
+    fn fused(&self) -> Vec<OptimizedForm> {
         let mut nodes = Nodes::of(self);
         let mut forms = Vec::new();
         let forwards = self.fusing.contains(&Fusing::Forwards);
@@ -95,6 +108,7 @@ struct FusedNode<'s> {
     fusing: Fusing,
     /// See [`Skeleton::equal`].
     equal: u32,
+    casting: Casting,
 }
 
 impl<'s> FusedNode<'s> {
@@ -172,6 +186,7 @@ impl<'s> Nodes<'s> {
                 workspace: skeleton.workspace[node],
                 fusing: skeleton.fusing[node],
                 equal: skeleton.equal[node],
+                casting: skeleton.casting.get(node).copied().unwrap_or(Casting::No),
             });
         }
         nodes
@@ -266,12 +281,17 @@ impl<'s> Nodes<'s> {
             shares: Lists::with_capacity(nodes, self.skeleton.shares.items()),
             fusing: vec![Fusing::No; nodes],
             equal: vec![0; nodes],
+            wide: self.skeleton.wide.clone(),
+            whole: self.skeleton.whole.clone(),
             ..structure
         };
         let mut positions = Vec::with_capacity(nodes);
         for node in self.nodes.iter().flatten() {
             form.shares.push(node.shares.iter().copied());
             form.workspace.push(node.workspace);
+            if !self.skeleton.casting.is_empty() {
+                form.casting.push(node.casting);
+            }
             form.early.push(self.skeleton.early[node.position as usize]);
             positions.push(node.position);
         }
@@ -371,17 +391,20 @@ impl<'s> Nodes<'s> {
 
     /// A Gemm takes in its activation.
     fn activate_gemm(&self, index: u32) -> Option<Change> {
+        self.assigned(index)?;
         self.takes_in(index, Fusing::Gemm, |fusing| fusing == Fusing::Activation)
     }
 
     /// A convolution takes in its activation.
     fn activate_convolution(&self, index: u32) -> Option<Change> {
+        self.assigned(index)?;
         let activates = |fusing| fusing == Fusing::Activation;
         self.takes_in(index, Fusing::Convolution, activates)
     }
 
     /// An addition of a bias takes in the Gelu behind it.
     fn gelu(&self, index: u32) -> Option<Change> {
+        self.assigned(index)?;
         let is_gelu = |fusing| matches!(fusing, Fusing::Gelu { .. });
         self.takes_in(index, Fusing::Bias, is_gelu)
     }
@@ -443,8 +466,13 @@ impl<'s> Nodes<'s> {
         )
     }
 
+    /// The node, if there is a kernel for it: from ORT_ENABLE_EXTENDED on, others are not looked at.
+    fn assigned(&self, index: u32) -> Option<&FusedNode<'s>> {
+        self.node(index).filter(|node| node.casting.has_kernel())
+    }
+
     fn product(&self, index: u32) -> Option<&FusedNode<'s>> {
-        self.node(index)
+        self.assigned(index)
             .filter(|node| matches!(node.fusing, Fusing::Product { .. }))
     }
 
@@ -504,6 +532,7 @@ impl<'s> Nodes<'s> {
                 _ => node.fusing,
             },
             equal: 0,
+            casting: node.casting,
         });
     }
 

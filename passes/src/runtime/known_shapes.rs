@@ -9,9 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::casts;
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
-use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, TensorKind};
+use super::skeleton::NO_TENSOR;
+use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,19 +27,32 @@ pub(crate) struct Shapes {
 }
 
 impl Shapes {
-    /// Takes in one more tensor, which forwards what another has.
-    pub(crate) fn forward(&mut self, tensor: u32) {
-        self.class.push(self.class[tensor as usize]);
-        self.resolved.push(self.resolved[tensor as usize]);
+    /// Takes in one more tensor, which forwards what another has, and what casts make of it, which are [`wide`] by tensor.
+    ///
+    /// [`wide`]: crate::runtime::skeleton::Skeleton::wide
+    pub(crate) fn forward(&mut self, tensor: u32, wide: &[u32]) {
+        let mut all = vec![tensor];
+        if let Some(&wide) = wide.get(tensor as usize).filter(|&&wide| wide != NO_TENSOR) {
+            all.extend([wide, wide + 1]);
+        }
+        for tensor in all {
+            self.class.push(self.class[tensor as usize]);
+            self.resolved.push(self.resolved[tensor as usize]);
+        }
     }
 
-    /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`].
-    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Shapes {
+    /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make
+    /// of those in float16.
+    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>], tensors: usize) -> Shapes {
         let bound = bound_symbols(graph);
         let mut numbers: BTreeMap<(u64, &[Dimension]), u32> = BTreeMap::new();
         let mut known = Shapes::default();
-        for (id, shape) in graph.tensor_ids().zip(shapes) {
-            let bytes = graph.tensor(id).element.map(|element| element.bytes(1).0);
+        for (tensor, shape) in shapes.iter().take(tensors).enumerate() {
+            let bytes = match tensor < graph.tensor_count() {
+                true => graph.tensor(TensorId(tensor as u32)).element,
+                false => Some(ElementType::Float),
+            };
+            let bytes = bytes.map(|element| element.bytes(1).0);
             let (Some(shape), Some(bytes)) = (shape, bytes) else {
                 known.class.push(None);
                 known.resolved.push(false);
@@ -79,7 +94,8 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 }
 
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
-/// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes.
+/// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts
+/// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     runtime_shapes_declared(graph, BTreeMap::new())
 }
@@ -96,7 +112,10 @@ pub(crate) fn runtime_shapes_declared(
     for &id in graph.order() {
         inference.node(graph, id);
     }
-    inference.shapes
+    match casts::are_there(graph) {
+        true => inference.with_casts(graph),
+        false => inference.shapes,
+    }
 }
 
 /// The runtime's inference of shapes, node by node.
@@ -141,6 +160,30 @@ impl RuntimeInference {
             let declared = self.shapes[output.index()].take();
             self.shapes[output.index()] = merged(declared, inferred);
         }
+    }
+
+    /// All shapes, with those of what casts make of tensors in float16. What a node writes before a cast is new to the runtime, so
+    /// that only its rules tell the shape; they are asked before casts that undo each other go.
+    fn with_casts(self, graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+        let mut written = vec![None; self.shapes.len()];
+        for &id in graph.order() {
+            let node = graph.node(id);
+            let is_half =
+                |tensor: TensorId| graph.tensor(tensor).element == Some(ElementType::Float16);
+            if node.writes().any(is_half) {
+                for (output, inferred) in node.outputs.iter().zip(self.inferred(graph, id)) {
+                    if let Some(output) = output {
+                        written[output.index()] = inferred;
+                    }
+                }
+            }
+        }
+        let mut all = self.shapes;
+        for half in casts::halves(graph) {
+            all.push(all[half.index()].clone());
+            all.push(written[half.index()].take());
+        }
+        all
     }
 
     /// What the runtime infers of each result from the node's inputs.

@@ -6,7 +6,7 @@
 
 use super::allocation::{self, Allocation};
 use super::known_shapes::Shapes;
-use super::order::{ExecutionOrder, execution_order};
+use super::order::{ExecutionOrder, execution_order, in_sequence};
 use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
@@ -32,8 +32,10 @@ pub struct Liveness {
     pub pattern: Option<Bytes>,
     /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
     pub pattern_tables: Bytes,
-    /// The nodes as they run.
+    /// What runs at each step: the node, or that for which the runtime inserts a cast there.
     pub order: Vec<NodeId>,
+    /// By step: is it such a cast?
+    pub inserted: Vec<bool>,
     /// What is live at the peak besides what the caller owns, largest first.
     pub holders: Vec<Holder>,
 }
@@ -67,25 +69,27 @@ impl Liveness {
         provider: Provider,
         costs: &[Cost],
     ) -> Liveness {
-        let skeleton = Skeleton::of(graph, provider, costs);
+        let (skeleton, positions) = Skeleton::of(graph, provider, costs).into_run();
         let order = execution_order(&skeleton, order);
-        Liveness::lean(graph, &skeleton, &order)
+        Liveness::lean(graph, &skeleton, &positions, &order)
     }
 
     /// Simulates `graph` in its file order, whether or not the runtime would run that.
     pub fn in_file_order(graph: &Graph, provider: Provider, costs: &[Cost]) -> Liveness {
-        let skeleton = Skeleton::of(graph, provider, costs);
-        let order: Vec<u32> = (0..skeleton.len() as u32).collect();
-        Liveness::lean(graph, &skeleton, &order)
+        let (skeleton, positions) = Skeleton::of(graph, provider, costs).into_run();
+        let order = in_sequence(&skeleton, &positions);
+        Liveness::lean(graph, &skeleton, &positions, &order)
     }
 
-    fn lean(graph: &Graph, skeleton: &Skeleton, order: &[u32]) -> Liveness {
+    fn lean(graph: &Graph, skeleton: &Skeleton, positions: &[u32], order: &[u32]) -> Liveness {
         let allocation = allocation::lean(skeleton, order);
         let known = WorkedOut {
             allocation: &allocation,
             needs: profile(skeleton, order, &allocation),
         };
-        Liveness::describe(graph, skeleton, order, known)
+        let inserted = skeleton.inserted_in(order);
+        let order = order.iter().map(|&node| positions[node as usize]);
+        Liveness::describe(graph, skeleton, &order.collect::<Vec<_>>(), inserted, known)
     }
 
     /// `order` has positions in the graph's order.
@@ -93,6 +97,7 @@ impl Liveness {
         graph: &Graph,
         skeleton: &Skeleton,
         order: &[u32],
+        inserted: Vec<bool>,
         known: WorkedOut<'_>,
     ) -> Liveness {
         let fixed = fixed_bytes(graph);
@@ -105,7 +110,10 @@ impl Liveness {
             .buffers
             .iter()
             .filter(|b| (b.first..=b.last).contains(&step))
-            .map(|b| Holder::Tensor(TensorId(b.owner), Bytes(skeleton.size[b.owner as usize])))
+            .map(|b| {
+                let tensor = TensorId(skeleton.named(b.owner));
+                Holder::Tensor(tensor, Bytes(skeleton.size[b.owner as usize]))
+            })
             .collect();
         holders.push(Holder::Pattern(Bytes(allocation.pattern.unwrap_or(0))));
         if let Some(&node) = order.get(step) {
@@ -123,8 +131,16 @@ impl Liveness {
             pattern: allocation.pattern.map(Bytes),
             pattern_tables: Bytes(allocation.tables),
             order,
+            inserted,
             holders,
         }
+    }
+
+    /// The graph's own nodes as they run.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let steps = self.order.iter().zip(&self.inserted);
+        let own = steps.filter(|(_, inserted)| !**inserted);
+        own.map(|(&id, _)| id).collect()
     }
 
     /// The most that any step needs, with the runtime's objects for tensors ([`TENSOR`]).

@@ -3,6 +3,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod arena;
+pub(crate) mod casts;
 pub mod convolution_costs;
 pub mod convolutions;
 pub mod device;
@@ -10,6 +11,7 @@ pub mod executions;
 pub mod functions;
 pub mod fused_graph;
 pub mod fusing;
+mod half;
 pub mod inferred_shapes;
 pub mod known_shapes;
 pub mod liveness;

@@ -178,14 +178,34 @@ fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) 
     order
 }
 
+/// The nodes by their `positions` in another sequence, as far as they can run by these.
+pub(crate) fn in_sequence(skeleton: &Skeleton, positions: &[u32]) -> Vec<u32> {
+    if positions.is_sorted() {
+        return (0..skeleton.len() as u32).collect();
+    }
+    by_key(skeleton, &Edges::of(skeleton), |i| {
+        Reverse((positions[i as usize], i))
+    })
+}
+
 fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {
-    let key = |i: u32| Reverse((!skeleton.reads_only_shape[i as usize], i));
+    by_key(skeleton, edges, |i| {
+        Reverse((!skeleton.reads_only_shape[i as usize], i))
+    })
+}
+
+/// Of the nodes that can run, the one with the largest key is next.
+fn by_key<F: Ord + Copy>(
+    skeleton: &Skeleton,
+    edges: &Edges,
+    key: impl Fn(u32) -> Reverse<(F, u32)>,
+) -> Vec<u32> {
     let consumers = edges.consumers();
     let nodes = skeleton.len();
     let mut missing: Vec<usize> = (0..nodes).map(|i| edges.producers.get(i).len()).collect();
     let mut ready: BinaryHeap<_> = (0..nodes as u32)
         .filter(|&i| missing[i as usize] == 0)
-        .map(key)
+        .map(&key)
         .collect();
     let mut found = Vec::with_capacity(nodes);
     while let Some(Reverse((_, i))) = ready.pop() {

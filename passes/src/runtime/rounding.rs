@@ -1,71 +1,166 @@
-//! Values that the runtime rounds, or does not, by who reads and writes them.
+//! Values that the runtime rounds to 16 bits, or does not, by who reads and writes them.
 //!
-//! Source: `InsertCastTransformer` of the runtime, which runs at every level of optimization; measured at
-//! ORT_DISABLE_ALL. Where the CPU has no kernel for float16, the node computes in float32 between casts. Then pairs of
-//! casts that undo each other are removed, and with them the rounding to 16 bits. Whether there is such a pair depends on the
-//! readers of a value: a PassThrough between two nodes keeps the rounding that the unmodified graph does not do, a
-//! copy that only some read may lose it. So what is added to a graph must leave the readers and writers of such
-//! values alone.
+//! A node that the CPU computes in float32 hands its result on without rounding to others like it, but rounded
+//! to nodes with a kernel for float16 (`casts.rs`). So copies of a node and of its readers change no bit, as each reads what the original
+//! reads. What does change some:
+//!
+//! - a PassThrough between a node that writes and one that reads, unless the runtime computes it in float32 exactly where it would not have rounded;
+//! - a reader more or less, where it is the readers together on which it depends: of a cast of the file that has another behind it, of
+//!   a node whose kernel is used only because one of its readers has one, too.
 
-use crate::graph::{ElementType, Graph, Node, TensorId};
+use super::casts::{self, Party, loses_bits, parties};
+use super::skeleton::Skeleton;
+use crate::cost::Cost;
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::Provider;
 
-/// Which values of a graph have to keep their writer and their readers for the bits to stay.
+/// Which parts of a graph have to keep their writers and their readers for the bits to stay.
+#[derive(Default)]
 pub(crate) struct Rounding {
+    /// By tensor; empty where nothing is rounded.
+    held: Vec<Held>,
     /// By tensor.
-    depends: Vec<bool>,
+    writer: Vec<Option<Party>>,
+    /// By node id.
+    party: Vec<Party>,
+    /// By node id: would a copy be computed otherwise?
+    single: Vec<bool>,
+}
+
+/// What must stay as it is around a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// It is not rounded.
+    Wide,
+    /// It is in float16; what one reader reads does not depend on others.
+    Free,
+    /// No node with a kernel may read it besides its readers.
+    Alone,
+    /// Its writer and its readers, all of them.
+    All,
 }
 
 impl Rounding {
     /// O(nodes).
     pub(crate) fn of(graph: &Graph, provider: Provider) -> Rounding {
-        let is_half = |id: TensorId| {
-            let element = graph.tensor(id).element;
-            matches!(element, Some(ElementType::Float16 | ElementType::Bfloat16))
-        };
-        let mut depends: Vec<bool> = match provider {
-            Provider::Cpu => graph.tensor_ids().map(is_half).collect(),
-            // It has the kernels.
-            Provider::Cuda => Vec::new(),
-        };
-        // Casts alone all have kernels.
-        let computes = |node: &Node| {
-            let mut all = node.reads().chain(node.writes());
-            !node.is("", "Cast") && all.any(|id| depends.get(id.index()) == Some(&true))
-        };
-        if !graph.order().iter().any(|&id| computes(graph.node(id))) {
-            depends.clear();
-            return Rounding { depends };
+        // A GPU has the kernels.
+        if provider != Provider::Cpu || !casts::are_there(graph) {
+            return Rounding::default();
         }
-        // With casts that the runtime inserts, those of the graph are removed in pairs as well.
-        let mut cast = vec![false; depends.len()];
-        for &id in graph.order() {
-            let node = graph.node(id);
-            if !node.is("", "Cast") {
-                continue;
-            }
-            for tensor in node.reads().filter(|tensor| cast[tensor.index()]) {
-                depends[tensor.index()] = true;
-            }
-            for tensor in node.writes() {
-                cast[tensor.index()] = true;
-            }
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(graph, provider, &costs);
+        let mut party = vec![Party::Kernel; graph.node_count()];
+        let mut single = vec![false; graph.node_count()];
+        for (&id, (is, could_be_forced)) in graph.order().iter().zip(parties(graph, &skeleton)) {
+            party[id.index()] = is;
+            single[id.index()] = could_be_forced;
         }
-        Rounding { depends }
+        let uses = Uses::of(graph);
+        let writer = |tensor| uses.producer(tensor).map(|id| party[id.index()]);
+        let held = |tensor: TensorId| {
+            let readers = uses.readers(tensor).iter();
+            let readers = readers.map(|&id| (party[id.index()], gives_result(graph, id)));
+            let readers: Vec<_> = readers.collect();
+            if graph.tensor(tensor).element == Some(ElementType::Float16) {
+                return held(writer(tensor), &readers);
+            }
+            let is_cast = |party: Party| matches!(party, Party::Cast { .. });
+            match writer(tensor).is_some_and(is_cast) && readers.iter().any(|&(r, _)| is_cast(r)) {
+                true => Held::All,
+                false => Held::Wide,
+            }
+        };
+        Rounding {
+            held: graph.tensor_ids().map(held).collect(),
+            writer: graph.tensor_ids().map(writer).collect(),
+            party,
+            single,
+        }
     }
 
-    /// Does it matter who reads the tensor, and who writes it?
-    pub(crate) fn depends(&self, tensor: TensorId) -> bool {
+    fn held(&self, tensor: TensorId) -> Held {
         // What was added to the graph since is not rounded.
-        self.depends
-            .get(tensor.index())
-            .is_some_and(|&depends| depends)
+        let held = self.held.get(tensor.index()).copied();
+        held.unwrap_or(Held::Wide)
     }
 
-    /// Does the node read or write such a tensor?
+    /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
+    pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
+        match self.held(tensor) {
+            Held::Wide => return true,
+            Held::All => return false,
+            Held::Free | Held::Alone => {}
+        }
+        match (self.writer[tensor.index()], self.party[reader.index()]) {
+            (_, Party::Forced | Party::Pieces) | (Some(Party::Forced | Party::Pieces), _) => false,
+            (Some(Party::Wide), reader) => !matches!(reader, Party::Cast { .. }),
+            (Some(Party::Cast { .. }), reader) => reader != Party::Wide,
+            (Some(Party::Kernel) | None, _) => true,
+        }
+    }
+
+    /// May a PassThrough wait for the tensor, beside another that it passes on?
+    pub(crate) fn may_wait(&self, tensor: TensorId) -> bool {
+        matches!(self.held(tensor), Held::Wide | Held::Free)
+    }
+
+    /// Is it rounded anywhere?
+    pub(crate) fn depends(&self, tensor: TensorId) -> bool {
+        self.held(tensor) != Held::Wide
+    }
+
+    /// Does the node read or write anything that is?
     pub(crate) fn touches(&self, node: &Node) -> bool {
         let mut all = node.reads().chain(node.writes());
         all.any(|tensor| self.depends(tensor))
+    }
+
+    /// Would a copy be computed otherwise than the original, or the original otherwise beside it?
+    pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
+        let node = graph.node(id);
+        let mut all = node.reads().chain(node.writes());
+        self.single.get(id.index()) == Some(&true) || all.any(|t| self.held(t) == Held::All)
+    }
+}
+
+fn gives_result(graph: &Graph, id: NodeId) -> bool {
+    let mut writes = graph.node(id).writes();
+    writes.any(|tensor| graph.outputs.contains(&tensor))
+}
+
+/// What must stay around a tensor in float16 with these readers; also, whether they give results to the caller.
+fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> Held {
+    let any = |party: Party| readers.iter().any(|&(reader, _)| reader == party);
+    let cast = |&(reader, gives_result): &(Party, bool)| match reader {
+        Party::Cast { to, .. } => Some((to, gives_result)),
+        _ => None,
+    };
+    let mut casts = readers.iter().filter_map(cast);
+    if any(Party::Pieces) {
+        return Held::All;
+    }
+    match writer {
+        Some(Party::Pieces) => Held::All,
+        // A cast behind it that stays reads what is rounded only if others do.
+        Some(Party::Wide) => {
+            let stays = |(to, gives_result)| to != ElementType::Float || gives_result;
+            match casts.any(stays) {
+                true => Held::All,
+                false => Held::Free,
+            }
+        }
+        Some(Party::Forced) => Held::Alone,
+        Some(Party::Kernel) | None => Held::Free,
+        // Others behind it tell whether it counts as rounding on purpose.
+        Some(Party::Cast { from, .. }) => {
+            let has_casts = casts.clone().next().is_some();
+            let on_purpose = casts.all(|(to, _)| loses_bits(to, ElementType::Float16, false));
+            let depends = any(Party::Wide) && (has_casts || from != ElementType::Float);
+            match depends || !on_purpose {
+                true => Held::All,
+                false => Held::Free,
+            }
+        }
     }
 }
 
@@ -73,33 +168,106 @@ impl Rounding {
 mod tests {
     use super::*;
 
+    /// By tensor that is rounded: how it is held, and by reader whether it may read a PassThrough of it.
+    fn held(text: &str) -> String {
+        let graph = Graph::parse(text).unwrap();
+        assert_eq!(Rounding::of(&graph, Provider::Cuda).held, []);
+        let rounding = Rounding::of(&graph, Provider::Cpu);
+        let uses = Uses::of(&graph);
+        let depends = graph.tensor_ids().filter(|&id| rounding.depends(id));
+        let lines = depends.map(|id| {
+            let reader = |&reader: &NodeId| {
+                let mark = match rounding.may_pass(id, reader) {
+                    true => "",
+                    false => "!",
+                };
+                let written = graph.node(reader).writes().next().unwrap();
+                format!(" {mark}{}", graph.tensor(written).name)
+            };
+            let readers: String = uses.readers(id).iter().map(reader).collect();
+            format!(
+                "{} {:?}:{readers}",
+                graph.tensor(id).name,
+                rounding.held(id)
+            )
+        });
+        let single = graph
+            .order()
+            .iter()
+            .filter(|&&id| rounding.is_single(&graph, id));
+        let single = single.map(|&id| graph.tensor(graph.node(id).output(0).unwrap()).name.clone());
+        let single = single.collect::<Vec<_>>().join(" ");
+        format!("{}\nsingle: {single}", lines.collect::<Vec<_>>().join("\n"))
+    }
+
     #[test]
-    fn sixteen_bits_and_what_lies_between_two_casts_keep_their_readers_on_the_cpu() {
-        let graph = Graph::parse(
-            "g (float[4] x) => (double[4] y, float[4] z)
-            <float16[4] h, float16[4] g, float[4] f, double[4] d, float[4] e>
-            { h = Cast<to = 10>(x) g = Exp(h) f = Cast<to = 1>(g) d = Cast<to = 11>(f) y = Exp(d) e = Exp(x)
-              z = Cast<to = 1>(e) }",
-        )
-        .unwrap();
-        let depending = |provider| {
-            let rounding = Rounding::of(&graph, provider);
-            let all = graph.tensor_ids().filter(|&id| rounding.depends(id));
-            let names = all.map(|id| graph.tensor(id).name.as_str());
-            names.collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(depending(Provider::Cpu), "h g f");
-        assert_eq!(depending(Provider::Cuda), "");
+    fn between_nodes_without_a_kernel_all_may_be_repeated_and_passed_on() {
+        insta::assert_snapshot!(held(
+            "g (float[4] x) => (float[4] y) <float16[4] h, float16[4] a, float16[4] b, float[4] f>
+            { h = Cast<to = 10>(x) a = Exp(h) b = Exp(a) f = Cast<to = 1>(b) y = Exp(f) }"
+        ), @r"
+        h Free: !a
+        a Free: b
+        b Free: !f
+        single:
+        ");
+    }
+
+    #[test]
+    fn what_casts_of_the_file_round_and_widen_again_stays_as_it_is() {
+        insta::assert_snapshot!(held(
+            "g (float[4] x) => (float[4] y, float[4] z) <float16[4] h, float16[4] a, float[4] f>
+            { h = Cast<to = 10>(x) a = Exp(h) f = Cast<to = 1>(a) y = Exp(f) z = Cast<to = 1>(h) }"
+        ), @r"
+        h All: !a !z
+        a Free: !f
+        single: h a z
+        ");
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_used_keeps_its_surroundings_and_one_that_is_used_its_readers() {
+        insta::assert_snapshot!(held(
+            "g (float16[4,4] x) => (float16[4,4] y, float16[4,4] z)
+            <float16[4,4] a, float16[4,4] t, float16[4,4] b, float16[4,4] s>
+            { a = Exp(x) t = Transpose<perm = [1, 0]>(a) y = Log(t) b = Exp(a) s = Transpose<perm = [1, 0]>(b)
+              z = Transpose<perm = [1, 0]>(s) }"
+        ), @r"
+        x Free: a
+        y Free:
+        z Free:
+        a Free: !t b
+        t Alone: !y
+        b Free: s
+        s Free: z
+        single: s
+        ");
+    }
+
+    #[test]
+    fn what_is_taken_apart_and_what_lies_between_two_casts_of_the_file_stay() {
+        insta::assert_snapshot!(held(
+            "g (float[4] x) => (float[4] y) <float16[4] h, float16[4] a, float[4] f, float16[4] k, float16[4] b>
+            { h = Cast<to = 10>(x) a = com.microsoft.Gelu(h) f = Cast<to = 1>(a) k = Cast<to = 10>(f) b = Exp(k)
+              y = Cast<to = 1>(b) }"
+        ), @r"
+        h All: !a
+        a All: !f
+        f All: !k
+        k Free: !b
+        b All: !y
+        single: h a f k b y
+        ");
     }
 
     #[test]
     fn casts_alone_round_as_they_say() {
-        let graph = Graph::parse(
+        insta::assert_snapshot!(held(
             "g (float[4] x) => (float[4] y) <float16[4] h, float[4] f>
-            { h = Cast<to = 10>(x) f = Cast<to = 1>(h) y = Exp(f) }",
-        )
-        .unwrap();
-        let rounding = Rounding::of(&graph, Provider::Cpu);
-        assert!(graph.tensor_ids().all(|id| !rounding.depends(id)));
+            { h = Cast<to = 10>(x) f = Cast<to = 1>(h) y = Exp(f) }"
+        ), @r"
+        h Free: f
+        single:
+        ");
     }
 }

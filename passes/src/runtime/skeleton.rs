@@ -6,6 +6,7 @@
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
+use crate::runtime::casts::{self, Casting};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::merged::equal_nodes;
@@ -67,6 +68,9 @@ pub(crate) struct Share {
     pub(crate) always: bool,
 }
 
+/// No number of a tensor. See [`Skeleton::wide`].
+pub(crate) const NO_TENSOR: u32 = u32::MAX;
+
 /// A shape as the runtime knows it.
 type KnownDimensions = Option<Vec<Dimension>>;
 
@@ -89,6 +93,15 @@ pub(crate) struct Skeleton {
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
+    /// By node: what the casts that the runtime inserts do with it; empty where it inserts and removes none.
+    pub(crate) casting: Vec<Casting>,
+    /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
+    /// that what its node writes before a cast, both in float32; [`NO_TENSOR`] for all others.
+    pub(crate) wide: Vec<u32>,
+    /// By tensor of such a graph: does the runtime know the whole shape? Else nothing is computed in its place.
+    pub(crate) whole: Vec<bool>,
+    /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
+    pub(crate) inserted: Vec<bool>,
     /// The YieldOp, which hands over to PyTorch and back.
     pub(crate) yield_op: Option<u32>,
     /// By tensor.
@@ -128,9 +141,15 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
+        if provider == Provider::Cpu && casts::are_there(graph) {
+            skeleton.add_wide(graph, shapes);
+        }
         let uses = Uses::of(graph);
         for (position, &id) in graph.order().iter().enumerate() {
             let node = graph.node(id);
+            if !skeleton.wide.is_empty() {
+                skeleton.casting.push(Casting::of(graph, node));
+            }
             if node.is("com.microsoft", "YieldOp") {
                 skeleton.yield_op = Some(position as u32);
                 for tensor in node.reads() {
@@ -141,6 +160,58 @@ impl Skeleton {
             skeleton.push_node(graph, &uses, shapes, id, provider, workspace);
         }
         skeleton
+    }
+
+    /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].
+    fn add_wide(&mut self, graph: &Graph, shapes: &[KnownDimensions]) {
+        let whole = |shape: &KnownDimensions| {
+            let shape = shape.as_ref();
+            shape.is_some_and(|shape| !shape.contains(&Dimension::Unknown))
+        };
+        self.wide = vec![NO_TENSOR; self.size.len()];
+        self.whole = shapes[..self.size.len()].iter().map(whole).collect();
+        for (of, shapes) in casts::halves(graph).zip(shapes[self.size.len()..].chunks(2)) {
+            self.wide[of.index()] = self.size.len() as u32;
+            for shape in shapes {
+                let bytes = |count: u64| count.saturating_mul(4);
+                self.size
+                    .push(graph.tensor(of).element_count().map_or(0, bytes));
+                self.owned.push(false);
+                self.output.push(false);
+                self.wide.push(NO_TENSOR);
+                self.whole.push(whole(shape));
+            }
+        }
+    }
+
+    /// Takes in a tensor that forwards another, with what casts make of it; which one it is.
+    pub(crate) fn forward(&mut self, tensor: u32) -> u32 {
+        let new = self.size.len() as u32;
+        self.size.push(self.size[tensor as usize]);
+        self.owned.push(false);
+        self.output.push(false);
+        if let Some(&wide) = self.wide.get(tensor as usize) {
+            self.wide.push(NO_TENSOR);
+            self.whole.push(self.whole[tensor as usize]);
+            if wide != NO_TENSOR {
+                self.wide[new as usize] = self.forward(wide);
+                self.forward(wide + 1);
+            }
+        }
+        new
+    }
+
+    /// Which nodes of `order` the runtime inserts.
+    pub(crate) fn inserted_in(&self, order: &[u32]) -> Vec<bool> {
+        let inserted = |&node: &u32| self.inserted.get(node as usize) == Some(&true);
+        order.iter().map(inserted).collect()
+    }
+
+    /// The tensor of the graph that a tensor is, or of which casts make it.
+    pub(crate) fn named(&self, tensor: u32) -> u32 {
+        let is_made_of = |&wide: &u32| wide != NO_TENSOR && (wide..=wide + 1).contains(&tensor);
+        let of = self.wide.iter().position(is_made_of);
+        of.map_or(tensor, |of| of as u32)
     }
 
     /// The skeleton with a tensor of no size from the first to the second of each pair, which are
@@ -154,6 +225,10 @@ impl Skeleton {
             linked.size.push(0);
             linked.owned.push(false);
             linked.output.push(false);
+            if !linked.wide.is_empty() {
+                linked.wide.push(NO_TENSOR);
+                linked.whole.push(false);
+            }
             writes[first as usize].push(tensor);
             reads[second as usize].push(tensor);
         }

@@ -9,6 +9,7 @@
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
+use crate::runtime::casts::as_computed;
 use crate::runtime::liveness;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
@@ -37,6 +38,7 @@ pub fn first_orders(
         .iter()
         .map(|&(first, second)| (place(first), place(second)))
         .collect();
+    let graph = &*as_computed(graph, provider);
     let plain = Skeleton::of(graph, provider, costs);
     let skeleton = if pairs.is_empty() {
         plain

@@ -12,6 +12,7 @@ use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
 use crate::plan::RELEASED_FROM;
+use crate::runtime::casts::as_computed;
 use crate::watch::Watch;
 
 /// A position in the order of first computations.
@@ -133,7 +134,8 @@ impl Problem {
         costs: &[Cost],
         recomputation: &Recomputation,
     ) -> Problem {
-        Builder::new(graph, order).build(provider, costs, recomputation)
+        let graph = as_computed(graph, provider);
+        Builder::new(&graph, order).build(provider, costs, recomputation)
     }
 
     /// Translates a graph in all its forms; costs and rules are by its nodes, `base` is the
@@ -146,7 +148,7 @@ impl Problem {
         recomputation: &Recomputation,
     ) -> Problem {
         let order = alternatives.order(base);
-        let graph = &alternatives.graph;
+        let graph = &as_computed(&alternatives.graph, provider);
         let mut problem = Builder::new(graph, &order).build(provider, costs, recomputation);
         let mut step_of = vec![0; graph.node_count()];
         for (step, id) in order.iter().enumerate() {

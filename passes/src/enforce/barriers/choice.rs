@@ -209,16 +209,14 @@ impl<'p> BarrierChoice<'p> {
     pub(super) fn planned(&self) -> &PlannedNeed {
         self.planned.get_or_init(|| {
             let built = Built::of(self.placement, &[]);
-            let order: Vec<u32> = (0..self.placement.len() as u32).collect();
-            PlannedNeed::of(&self.needs(&built, &built.plain.0, &order))
+            PlannedNeed::of(&self.needs(&built, &built.plain.0, &built.sequence()))
         })
     }
 
     /// The most that it needs with both settings off.
     pub(super) fn lean(&self) -> u64 {
         let built = Built::of(self.placement, &[]);
-        let order: Vec<u32> = (0..self.placement.len() as u32).collect();
-        Needs::of(&built.plain.0, &order, None, self.object).most()
+        Needs::of(&built.plain.0, &built.sequence(), None, self.object).most()
     }
 
     /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much

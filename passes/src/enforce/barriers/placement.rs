@@ -4,6 +4,7 @@ use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::Provider;
+use crate::runtime::casts::Casting;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::rounding::Rounding;
@@ -42,6 +43,8 @@ pub(super) struct Placement {
     waitable: Vec<bool>,
     /// By node: does it read what an earlier barrier passes through from that barrier?
     follows: Vec<bool>,
+    /// By tensor: does it matter to the runtime's rounding who reads it from a barrier?
+    keeps: Vec<bool>,
 }
 
 /// Can `node` read any of its inputs from a PassThrough? What a YieldOp hands over has memory of its own, which
@@ -63,7 +66,11 @@ impl Placement {
         let base = Skeleton::with_shapes(graph, &shapes, provider, costs);
         let coloured = || {
             let names = colour_shapes::names(graph, &base, &shapes);
-            Shapes::of(graph, &runtime_shapes_declared(graph, names))
+            Shapes::of(
+                graph,
+                &runtime_shapes_declared(graph, names),
+                base.size.len(),
+            )
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
@@ -79,7 +86,7 @@ impl Placement {
                 producer[tensor as usize] = Some(node as u32);
             }
         }
-        let may_pass = |t: TensorId| graph.tensor(t).other.is_none() && !rounding.depends(t);
+        let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
         let passed = |id: &NodeId| {
             let node = graph.node(*id);
             if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
@@ -89,7 +96,8 @@ impl Placement {
             if node.is("com.microsoft", "YieldOp") {
                 return None;
             }
-            let mut inputs = node.inputs.iter().flatten().filter(|t| may_pass(**t));
+            let may_pass = |t: &&TensorId| is_tensor(**t) && rounding.may_pass(**t, *id);
+            let mut inputs = node.inputs.iter().flatten().filter(may_pass);
             let computed = inputs
                 .clone()
                 .find(|t| graph.tensor(**t).kind == TensorKind::Value);
@@ -102,7 +110,8 @@ impl Placement {
                 shares.any(|share| share.written == tensor && base.owned[share.read as usize])
             };
             let written = base.writes.get(node).iter().copied();
-            let written = written.filter(|&t| may_pass(TensorId(t)));
+            let written =
+                written.filter(|&t| is_tensor(TensorId(t)) && rounding.may_wait(TensorId(t)));
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {
@@ -113,6 +122,7 @@ impl Placement {
                 .iter()
                 .map(|&id| follows(graph.node(id)))
                 .collect(),
+            keeps: graph.tensor_ids().map(|t| rounding.depends(t)).collect(),
             waitable,
             producer,
             base,
@@ -162,7 +172,7 @@ impl Placement {
                     barriers.push(Barrier {
                         before: node as u32,
                         passed,
-                        lasts: !self.base.owned[passed as usize],
+                        lasts: !self.base.owned[passed as usize] && !self.keeps[passed as usize],
                         waits,
                     });
                 }
@@ -193,6 +203,8 @@ impl Placement {
             size: with_room(&self.base.size, added),
             owned: with_room(&self.base.owned, added),
             output: with_room(&self.base.output, added),
+            wide: self.base.wide.clone(),
+            whole: self.base.whole.clone(),
             ..Skeleton::default()
         };
         let mut position = Vec::with_capacity(nodes);
@@ -204,19 +216,16 @@ impl Placement {
             if let Some(barrier) = barrier {
                 let passed = latest[barrier.passed as usize];
                 let reads = || std::iter::once(passed).chain(barrier.waits.iter().copied());
-                let first = skeleton.size.len() as u32;
-                let writes: Vec<u32> = reads().zip(first..).map(|(_, new)| new).collect();
-                for tensor in reads() {
-                    skeleton.size.push(skeleton.size[tensor as usize]);
-                    if let Some(shapes) = &mut shapes {
-                        shapes.forward(tensor);
+                let writes: Vec<u32> = reads().map(|tensor| skeleton.forward(tensor)).collect();
+                if let Some(shapes) = &mut shapes {
+                    for tensor in reads() {
+                        shapes.forward(tensor, &skeleton.wide);
                     }
-                    skeleton.owned.push(false);
-                    skeleton.output.push(false);
                 }
+                let first = writes[0];
                 skeleton.reads.push(reads());
-                skeleton.writes.push(writes);
-                let shares = reads().zip(first..);
+                skeleton.writes.push(writes.iter().copied());
+                let shares = reads().zip(writes.iter().copied());
                 skeleton.shares.push(shares.map(|(read, written)| Share {
                     written,
                     read,
@@ -227,6 +236,9 @@ impl Placement {
                 skeleton.reads_only_shape.push(false);
                 skeleton.fusing.push(Fusing::No);
                 skeleton.equal.push(0);
+                if !skeleton.wide.is_empty() {
+                    skeleton.casting.push(Casting::BARRIER);
+                }
                 position.push(node as u32);
                 latest[barrier.passed as usize] = first;
             }
@@ -255,6 +267,7 @@ impl Placement {
                 .push(self.base.reads_only_shape[node]);
             skeleton.fusing.push(self.base.fusing[node]);
             skeleton.equal.push(self.base.equal[node]);
+            skeleton.casting.extend(self.base.casting.get(node));
             if self.base.yield_op == Some(node as u32) {
                 skeleton.yield_op = Some(position.len() as u32);
             }

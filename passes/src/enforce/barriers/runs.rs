@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::placement::{Barrier, Placement};
 use crate::runtime::known_shapes::Shapes;
-use crate::runtime::order::ExecutionOrder;
+use crate::runtime::order::{ExecutionOrder, in_sequence};
 use crate::runtime::skeleton::Skeleton;
 
 /// One way in which the runtime executes the graph with barriers.
@@ -25,12 +25,19 @@ pub(super) type TrialWay = (usize, ExecutionOrder);
 
 /// The graph with barriers in it, in all its forms.
 pub(super) struct Built {
-    /// With the positions of its nodes in the file.
+    /// As the file has it, where the runtime inserts casts or takes some out; else it is `plain`.
+    listed: Option<(Skeleton, Vec<u32>)>,
+    /// As it runs without optimizations, with the positions of its nodes in the file.
     pub(super) plain: (Skeleton, Vec<u32>),
     pub(super) shapes: Option<Shapes>,
     /// By position in the file: how many outputs the barrier there has.
     outputs: Vec<u32>,
     optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
+}
+
+/// The positions in the file of nodes that have these in a graph of which those in the file are known.
+fn in_file(kept: &[u32], position: &[u32]) -> Vec<u32> {
+    kept.iter().map(|&node| position[node as usize]).collect()
 }
 
 impl Built {
@@ -40,20 +47,31 @@ impl Built {
             outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
         }
         let (skeleton, position, shapes) = placement.with_barriers(barriers);
+        let listed = (skeleton, position);
+        let (plain, listed) = match listed.0.as_run() {
+            None => (listed, None),
+            Some((run, kept)) => ((run, in_file(&kept, &listed.1)), Some(listed)),
+        };
         Built {
-            plain: (skeleton, position),
+            listed,
+            plain,
             shapes,
             outputs,
             optimized: OnceLock::new(),
         }
     }
 
+    /// The file's order.
+    pub(super) fn sequence(&self) -> Vec<u32> {
+        in_sequence(&self.plain.0, &self.plain.1)
+    }
+
     pub(super) fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
-        let (skeleton, position) = &self.plain;
-        let in_file = |kept: Vec<u32>| kept.iter().map(|&n| position[n as usize]).collect();
+        let (skeleton, position) = self.listed.as_ref().unwrap_or(&self.plain);
         let optimize = || {
             let forms = skeleton.optimized().into_iter();
-            forms.map(|(form, kept)| (form, in_file(kept))).collect()
+            let in_file = |(form, kept): (Skeleton, Vec<u32>)| (form, in_file(&kept, position));
+            forms.map(in_file).collect()
         };
         self.optimized.get_or_init(optimize)
     }
