@@ -943,37 +943,6 @@ fn help_states_the_promise_and_the_exit_statuses() {
     }
 }
 
-/// `UPDATE_README=1` writes what is printed into README.md.
-#[test]
-fn readme_shows_what_its_first_command_prints() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once("cargo run --release -- ").unwrap();
-    let (arguments, rest) = rest.split_once('\n').unwrap();
-    let (between, rest) = rest.split_once("```text\n").unwrap();
-    let (quoted, after) = rest.split_once("```\n").unwrap();
-
-    let folder = Folder::new();
-    fs::create_dir_all(folder.path("testdata/models")).unwrap();
-    let model = arguments.split(' ').next().unwrap();
-    folder.add(model, model);
-    let arguments_and_defaults = arguments.split(' ').chain([SETTINGS, "default"]);
-    let output = folder.output(arguments_and_defaults);
-    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    let printed = String::from_utf8(output.stdout).unwrap();
-    if std::env::var_os("UPDATE_README").is_some() {
-        let start = format!("{before}cargo run --release -- {arguments}\n{between}");
-        let text = format!("{start}```text\n{printed}```\n{after}");
-        fs::write(&path, text).unwrap();
-    } else {
-        assert_eq!(
-            without_times(&printed),
-            without_times(quoted),
-            "printed, and quoted in README.md: bring it up to date with UPDATE_README=1"
-        );
-    }
-}
-
 #[test]
 fn a_comparison_has_every_strategy_and_every_budget() {
     let folder = Folder::new();
