@@ -1,4 +1,5 @@
-//! Writes random training graphs as ONNX text: `random_graphs COUNT SIZE FOLDER`.
+//! Writes random training graphs as ONNX text: `random_graphs COUNT SIZE FOLDER [varied]`. Varied ones have all layers that ONNX
+//! Runtime runs on a CPU, and some have a `batch` of any size.
 //!
 //! `tools/fixtures/text_to_onnx.py` turns them into files that ONNX Runtime runs.
 
@@ -6,14 +7,22 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use ckpt_passes::testing::random_training_graph;
+use ckpt_passes::testing::{random_training_graph, varied_training_graph};
 
 #[allow(clippy::print_stderr)]
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [count, size, folder] = arguments.as_slice() else {
-        eprintln!("usage: random_graphs COUNT SIZE FOLDER");
+    let [count, size, folder, kind @ ..] = arguments.as_slice() else {
+        eprintln!("usage: random_graphs COUNT SIZE FOLDER [varied]");
         return ExitCode::from(2);
+    };
+    let make = match kind.first().map(String::as_str) {
+        None => random_training_graph,
+        Some("varied") => varied_training_graph,
+        Some(other) => {
+            eprintln!("{other} is no kind: expected varied, or nothing");
+            return ExitCode::from(2);
+        }
     };
     let (Ok(count), Ok(size)) = (count.parse::<u64>(), size.parse()) else {
         eprintln!("COUNT and SIZE are numbers");
@@ -21,7 +30,7 @@ fn main() -> ExitCode {
     };
     let folder = Path::new(folder);
     for seed in 0..count {
-        let text = random_training_graph(seed, size).to_text();
+        let text = make(seed, size).to_text();
         let path = folder.join(format!("random_{size}_{seed}.onnxtxt"));
         if let Err(error) = fs::create_dir_all(folder).and_then(|()| fs::write(&path, text)) {
             eprintln!("{}: {error}", path.display());

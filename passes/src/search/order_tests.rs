@@ -22,7 +22,9 @@ use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
-use crate::testing::{SplitMix64, random_training_graph, unknown_costs, unknown_graph};
+use crate::testing::{
+    SplitMix64, random_training_graph, strange_training_graph, unknown_costs, unknown_graph,
+};
 use crate::verify;
 
 const CPU: Provider = Provider::Cpu;
@@ -53,7 +55,7 @@ impl Case {
         }
     }
 
-    /// Half of them are of unknown operators, the others of layers.
+    /// A third of them are of unknown operators, the others of layers.
     fn all(count: u64) -> impl Iterator<Item = Case> {
         (0..count).flat_map(|seed| {
             let random = &mut SplitMix64::new(seed);
@@ -64,7 +66,9 @@ impl Case {
             let unknown = Case::of(graph, overrides, format!("unknown {seed}"));
             let graph = random_training_graph(seed, 4 + seed as usize % 60);
             let layers = Case::of(graph, BTreeMap::new(), format!("layers {seed}"));
-            [unknown, layers]
+            let graph = strange_training_graph(seed, 12 + seed as usize % 60);
+            let strange = Case::of(graph, BTreeMap::new(), format!("strange {seed}"));
+            [unknown, layers, strange]
         })
     }
 

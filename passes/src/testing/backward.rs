@@ -232,6 +232,11 @@ impl Builder {
                 give(weight, made[made.len() - 1]);
                 give(x, made[0]);
             }
+            Layer::Further(ref further) => {
+                for (to, gradient) in further.gradients(self, dy[0], wanted) {
+                    give(to, gradient);
+                }
+            }
             Layer::Flatten { .. }
             | Layer::Split { .. }
             | Layer::Dropout { .. }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::further::Variety;
 use super::graphs::Builder;
 use super::layers::{Layer, convolution, gemm, layer_norm, pool};
 use crate::graph::{AttributeValue, ElementType, TensorId, TensorKind};
@@ -21,7 +22,7 @@ pub(super) struct Forward {
     /// Values within [-1, 1], which products keep finite.
     bounded: BTreeSet<TensorId>,
     /// Nodes that may still be added, those of the backward part included.
-    left: isize,
+    pub(super) left: isize,
     pub(super) weighty: bool,
     /// Scale, shift, running mean and variance of every batch normalization.
     norms: Vec<[TensorId; 4]>,
@@ -29,7 +30,7 @@ pub(super) struct Forward {
 
 /// Below this size there are no weights.
 const SMALL: usize = 12;
-const BATCH: u64 = 4;
+pub(super) const BATCH: u64 = 4;
 
 impl Forward {
     pub(super) fn new(builder: &mut Builder, size: usize) -> Forward {
@@ -83,6 +84,10 @@ impl Forward {
     }
 
     fn layer(&mut self, builder: &mut Builder, x: TensorId) {
+        if builder.variety != Variety::Usual && builder.random.one_in(2) && self.further(builder, x)
+        {
+            return;
+        }
         let shape = builder.shape(x);
         let image = shape.len() == 4;
         let room = |nodes: isize| self.left >= nodes;
@@ -139,7 +144,7 @@ impl Forward {
     }
 
     fn concat(&mut self, builder: &mut Builder, a: TensorId) {
-        let b = self.partner(builder, a, |a, b| a[2..] == b[2..]);
+        let b = self.partner(builder, a, |a, b| a[0] == b[0] && a[2..] == b[2..]);
         let (mut shape, other) = (builder.shape(a), builder.shape(b));
         if shape[1] + other[1] > 32 {
             return self.unary(builder, a);
@@ -155,7 +160,7 @@ impl Forward {
     }
 
     /// An activation of the same rank whose shape `fits`: a skip connection. Maybe `a` itself.
-    fn partner(
+    pub(super) fn partner(
         &self,
         builder: &mut Builder,
         a: TensorId,
@@ -384,14 +389,27 @@ impl Forward {
         }
     }
 
-    fn weight(&mut self, builder: &mut Builder, wish: &str, shape: &[u64]) -> TensorId {
+    pub(super) fn weight(&mut self, builder: &mut Builder, wish: &str, shape: &[u64]) -> TensorId {
         let id = builder.tensor(wish, TensorKind::Input, ElementType::Float, shape);
         self.weights.push(id);
         self.differentiable.insert(id);
         id
     }
 
-    fn add(&mut self, layer: Layer, reads: &[TensorId], writes: &[TensorId], nodes: isize) {
+    /// Notes whether the values of `y` are within [-1, 1].
+    pub(super) fn bound(&mut self, y: TensorId, is_bounded: bool) {
+        if is_bounded {
+            self.bounded.insert(y);
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        layer: Layer,
+        reads: &[TensorId],
+        writes: &[TensorId],
+        nodes: isize,
+    ) {
         self.layers.push(layer);
         self.left -= nodes;
         self.consumed.extend(reads);

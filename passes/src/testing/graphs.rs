@@ -2,6 +2,7 @@
 
 use super::SplitMix64;
 use super::forward::Forward;
+use super::further::Variety;
 use crate::graph::{
     Attribute, AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor,
     TensorId, TensorKind, Uses,
@@ -15,11 +16,31 @@ use crate::graph::{
 /// operators, and one InPlaceAccumulatorV2 per weight; batch 4, concrete shapes everywhere. Small
 /// ones have no weights and give the gradient of their input instead. Values stay finite.
 pub fn random_training_graph(seed: u64, size: usize) -> Graph {
-    let mut builder = Builder::new(seed);
+    made(seed, size, Variety::Usual)
+}
+
+/// The same of all that real training graphs are made of: with transpositions, gathers, slices, recurrent layers and so on, with
+/// batches of any size (4, where `batch` is bound to that) and without declared sizes; of what ONNX Runtime runs on a CPU.
+pub fn varied_training_graph(seed: u64, size: usize) -> Graph {
+    made(seed, size, Variety::Runnable)
+}
+
+/// The same, with what the runtime has no CPU kernels for, bodies that are not looked into, and a YieldOp.
+pub fn strange_training_graph(seed: u64, size: usize) -> Graph {
+    made(seed, size, Variety::Any)
+}
+
+fn made(seed: u64, size: usize, variety: Variety) -> Graph {
+    let mut builder = Builder::new(seed, variety);
     let mut forward = Forward::new(&mut builder, size);
     forward.grow(&mut builder);
     let heads = forward.heads(&mut builder);
     builder.backward(&forward, heads);
+    if variety != Variety::Usual && builder.random.one_in(2) {
+        let labels = builder.graph.tensor_named("labels");
+        let batched: Vec<TensorId> = [forward.input].into_iter().chain(labels).collect();
+        builder.leave_batch_open(&batched);
+    }
     builder.finish()
 }
 
@@ -29,10 +50,11 @@ pub(super) struct Builder {
     pub(super) random: SplitMix64,
     /// Names look like PyTorch's export: `/layer/Relu_3_output_0`.
     slashes: bool,
+    pub(super) variety: Variety,
 }
 
 impl Builder {
-    fn new(seed: u64) -> Builder {
+    fn new(seed: u64, variety: Variety) -> Builder {
         let mut random = SplitMix64::new(seed);
         let mut graph = Graph::new(format!("random_{seed}"));
         graph.opsets.insert(String::new(), 15);
@@ -42,6 +64,7 @@ impl Builder {
             graph,
             random,
             slashes,
+            variety,
         }
     }
 
@@ -110,6 +133,18 @@ impl Builder {
         outputs: &[Option<(ElementType, Vec<u64>)>],
         attributes: &[(&str, AttributeValue)],
     ) -> Vec<TensorId> {
+        let inputs: Vec<Option<TensorId>> = inputs.iter().copied().map(Some).collect();
+        self.node_of(operator, &inputs, outputs, attributes)
+    }
+
+    /// The same, with omitted inputs.
+    pub(super) fn node_of(
+        &mut self,
+        operator: &str,
+        inputs: &[Option<TensorId>],
+        outputs: &[Option<(ElementType, Vec<u64>)>],
+        attributes: &[(&str, AttributeValue)],
+    ) -> Vec<TensorId> {
         let (domain, op_type) = match operator.strip_prefix('.') {
             Some(op_type) => ("com.microsoft", op_type),
             None => ("", operator),
@@ -131,8 +166,7 @@ impl Builder {
                 .map(|(element, shape)| self.tensor(&wish, TensorKind::Value, *element, shape));
             ids.push(made);
         }
-        let inputs = inputs.iter().copied().map(Some).collect();
-        let mut node = Node::new(name, domain, op_type, inputs, ids.clone());
+        let mut node = Node::new(name, domain, op_type, inputs.to_vec(), ids.clone());
         node.attributes = attributes
             .iter()
             .map(|(name, value)| Attribute {
@@ -221,6 +255,67 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn every_further_layer_occurs_and_every_size_that_is_not_declared_follows() {
+        use crate::pass::Pass;
+        use crate::rewrite::infer_shapes::InferShapes;
+        let (mut open, mut seen) = (0, std::collections::BTreeSet::new());
+        for seed in 0..300 {
+            for graph in [
+                varied_training_graph(seed, 12 + seed as usize % 60),
+                strange_training_graph(seed, 12 + seed as usize % 60),
+            ] {
+                let operators = graph.order().iter().map(|&id| graph.node(id));
+                seen.extend(operators.map(|node| node.op_type.clone()));
+                assert_eq!(crate::verify::structure(&graph), Ok(()), "seed {seed}");
+                let mut blank = graph.clone();
+                for id in graph.tensor_ids() {
+                    if graph.tensor(id).kind == TensorKind::Value {
+                        let tensor = blank.tensor_mut(id);
+                        (tensor.shape, tensor.constant) = (None, None);
+                        // A declared type stays, and nothing else.
+                        tensor.element = tensor
+                            .declared
+                            .is_some()
+                            .then_some(tensor.element)
+                            .flatten();
+                    }
+                }
+                let batch = Dimension::Symbol("batch".to_owned());
+                let declared = |id: &TensorId| graph.tensor(*id).declared.clone();
+                let is_open = graph
+                    .inputs
+                    .iter()
+                    .filter_map(declared)
+                    .any(|d| d.contains(&batch));
+                let bindings = is_open
+                    .then(|| ("batch".to_owned(), 4))
+                    .into_iter()
+                    .collect();
+                InferShapes { bindings }
+                    .run(&mut blank)
+                    .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                for id in graph.tensor_ids() {
+                    let (there, expected) = (blank.tensor(id), graph.tensor(id));
+                    assert_eq!(
+                        there.shape, expected.shape,
+                        "seed {seed}: {}",
+                        expected.name
+                    );
+                    assert_eq!(
+                        there.element, expected.element,
+                        "seed {seed}: {}",
+                        expected.name
+                    );
+                }
+                open += usize::from(is_open);
+            }
+        }
+        assert!(open > 100, "{open}");
+        let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
+        insta::assert_snapshot!(seen.join(" "), @"Add AveragePool AveragePoolGrad BatchNormInternal BatchNormalizationGrad Cast Concat ConstantOfShape Conv ConvGrad ConvTranspose ConvTransposeGrad Div DivGrad Dropout DropoutGrad Einsum Erf Exp Expand Flatten FusedMatMul Gather GatherGrad Gelu GeluGrad Gemm GlobalAveragePool Greater Identity If InPlaceAccumulatorV2 LSTMGrad LSTMTraining LayerNormalization LayerNormalizationGrad Loop MatMul MaxPool MaxPoolGrad Mul Neg Pad PassThrough Pow RandomNormalLike ReduceMean ReduceSum Relu ReluGrad Reshape Resize ResizeGrad Scale Shape Sigmoid SigmoidGrad Slice SliceGrad Softmax SoftmaxCrossEntropyLoss SoftmaxCrossEntropyLossGrad SoftmaxGrad_13 Split Squeeze Sub Sum Tanh TanhGrad Tile Transpose Unsqueeze Where YieldOp");
     }
 
     #[test]

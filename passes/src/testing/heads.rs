@@ -1,6 +1,7 @@
 //! Where the forward part ends and the backward part begins.
 
 use super::forward::Forward;
+use super::further::Variety;
 use super::graphs::Builder;
 use crate::graph::{AttributeValue, ElementType, TensorId, TensorKind};
 
@@ -37,6 +38,19 @@ impl Forward {
                 continue;
             }
             let shape = builder.shape(of);
+            // PyTorch makes the loss, and hands its gradient back.
+            if builder.variety == Variety::Any && ends.len() == 1 && builder.random.one_in(2) {
+                let attributes = [
+                    ("full_shape_outputs", AttributeValue::Ints(vec![0])),
+                    (
+                        "non_differentiable_outputs",
+                        AttributeValue::Ints(Vec::new()),
+                    ),
+                ];
+                let gradient = builder.node(".YieldOp", &[of], &shape, &attributes);
+                heads.push(Head { of, gradient });
+                continue;
+            }
             let (loss, head) = match shape.len() == 2 && shape[1] >= 3 && last {
                 true => cross_entropy(builder, of),
                 false => mean(builder, of),

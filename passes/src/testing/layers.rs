@@ -1,5 +1,6 @@
 //! What the forward part is made of, and the attributes that both halves share.
 
+use super::further::Further;
 use crate::graph::{AttributeValue, TensorId};
 
 /// One differentiable step, with the tensors that its gradient needs.
@@ -78,6 +79,8 @@ pub(super) enum Layer {
         y: TensorId,
         window: i64,
     },
+    /// Another one.
+    Further(Further),
 }
 
 impl Layer {
@@ -85,6 +88,7 @@ impl Layer {
     pub(super) fn outputs(&self) -> Vec<TensorId> {
         match *self {
             Layer::Split { parts, .. } => parts.to_vec(),
+            Layer::Further(ref further) => vec![further.y],
             Layer::Unary { y, .. }
             | Layer::Binary { y, .. }
             | Layer::Flatten { y, .. }

@@ -4,6 +4,7 @@ mod backward;
 mod brute_force;
 mod chain;
 mod forward;
+mod further;
 mod graphs;
 mod heads;
 mod layers;
@@ -16,7 +17,7 @@ mod unroll;
 
 pub use brute_force::{Optimum, brute_force};
 pub use chain::{UniformChain, fewest_advances};
-pub use graphs::random_training_graph;
+pub use graphs::{random_training_graph, strange_training_graph, varied_training_graph};
 pub use peak::naive_peak;
 pub use random::{Draw, SplitMix64};
 pub use unknown::{unknown_costs, unknown_graph};

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{brute_force, naive_peak, random_training_graph};
+use super::{
+    brute_force, naive_peak, random_training_graph, strange_training_graph, varied_training_graph,
+};
 use crate::analysis::recompute::Recomputation;
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -66,7 +68,13 @@ fn budgets(search: &mut Search, count: u64) -> impl Iterator<Item = Bytes> + use
 
 /// Applies the plan and checks all that is promised of the result; false if no barriers keep the
 /// runtime to it.
-fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget: Bytes) -> bool {
+fn apply_and_verify(
+    original: &Graph,
+    plan: &Plan,
+    rules: &Recomputation,
+    budget: Bytes,
+    is_varied: bool,
+) -> bool {
     let mut graph = original.clone();
     InsertMirrors {
         plan,
@@ -92,10 +100,9 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
     let found = verify::equivalence(original, &graph, &BTreeSet::new()).unwrap();
     for order in ExecutionOrder::ALL {
         let run = simulate(&graph, order);
-        assert_eq!(
-            naive_peak(&graph, &run.order, CPU, &costs(&graph)),
-            run.peak
-        );
+        // The runtime has less in place where it does not know the shapes, of which the naive peak knows nothing.
+        let naive = naive_peak(&graph, &run.order, CPU, &costs(&graph));
+        assert!(naive <= run.peak && (naive == run.peak || is_varied));
         verify::budget(budget, [("this", run.peak)]).unwrap();
         verify::updates(original, &reference, &graph, &run.order, &found).unwrap();
     }
@@ -105,19 +112,29 @@ fn apply_and_verify(original: &Graph, plan: &Plan, rules: &Recomputation, budget
 #[test]
 fn plans_applied_to_random_graphs_pass_verification() {
     let (mut applied, mut enforced) = (0, 0);
-    for seed in 0..24 {
-        let original = random_training_graph(seed, 10 + seed as usize % 50);
+    let graphs = (0..24).flat_map(|seed| {
+        let size = 10 + seed as usize % 50;
+        let varied = varied_training_graph(seed, size);
+        [
+            (random_training_graph(seed, size), false),
+            (varied, true),
+            (strange_training_graph(seed, size), true),
+        ]
+    });
+    for (original, is_varied) in graphs {
         let rules = Recomputation::of(&original, &BTreeMap::new());
         let order = first_order(&original, &costs(&original));
         let mut search = search(&original, &order, &rules);
         for budget in budgets(&mut search, 3) {
             if let Some(plan) = search.within(budget) {
                 applied += 1;
-                enforced += usize::from(apply_and_verify(&original, &plan, &rules, budget));
+                enforced += usize::from(apply_and_verify(
+                    &original, &plan, &rules, budget, is_varied,
+                ));
             }
         }
     }
-    assert!(enforced * 10 > applied * 9, "{enforced} of {applied}");
+    assert!(enforced * 10 > applied * 8, "{enforced} of {applied}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 use super::within_budget::Goal;
 use super::*;
 use crate::analysis::cost::costs;
+use crate::cost::Nanos;
 use crate::enforce::barriers::Enforceable;
 use crate::optimize::simulation::in_default_order;
+use crate::graph::{Node, Tensor, TensorKind};
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;
@@ -272,4 +274,29 @@ fn a_graph_fits_its_own_peak_and_more_budget_never_makes_that_infeasible() {
     }
     // Else nothing was tried that is feasible only as it is.
     assert!(over > 0);
+}
+
+#[test]
+fn barriers_that_take_for_ever_are_added_up_without_an_overflow() {
+    let graph = random_training_graph(7, 60);
+    let mut options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.5));
+    options.device.launch = Nanos(u64::MAX / 2);
+    let original = Original::of(&graph, &options);
+    let nothing = Choices::new();
+    let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+    let mut barred = graph.clone();
+    for number in 0..3 {
+        let read = barred.inputs[0];
+        let name = format!("passed_{number}");
+        let passed = barred.add_tensor(Tensor {
+            name,
+            kind: TensorKind::Value,
+            ..barred.tensor(read).clone()
+        });
+        let (reads, writes) = (vec![Some(read)], vec![Some(passed)]);
+        let barrier = Node::new("", "com.microsoft", "PassThrough", reads, writes);
+        barred.add_node(barrier);
+    }
+    let candidate = Candidate::new(barred, &options);
+    assert_eq!(pipeline.time_of_barriers(&candidate), u64::MAX);
 }

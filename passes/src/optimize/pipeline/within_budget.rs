@@ -159,7 +159,8 @@ impl Pipeline<'_> {
         let (graph, costs) = (&candidate.graph, &candidate.costs);
         let is_barrier = |id: &&NodeId| self.options.runtime.is_barrier(graph.node(**id));
         let barriers = graph.order().iter().filter(is_barrier);
-        barriers.map(|id| costs[id.index()].time.0).sum()
+        let times = barriers.map(|id| costs[id.index()].time.0);
+        times.fold(0, u64::saturating_add)
     }
 
     /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less, down to what is

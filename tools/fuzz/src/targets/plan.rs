@@ -102,6 +102,12 @@ pub(super) fn plan(
                     return Err(format!("given up for another: {fault}"));
                 }
                 fits.push((summary.budget, true));
+                // What the written file holds for.
+                let mut planned = options.clone();
+                if let Some(choice) = summary.convolutions {
+                    planned.device.convolutions.choice = choice;
+                }
+                let options = &planned;
                 verify_written(graph, &optimized.graph, options, summary.budget)
                     .map_err(|error| format!("the second opinion: {error}"))?;
                 if let Some(model) = model {

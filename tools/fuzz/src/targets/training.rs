@@ -1,7 +1,10 @@
 //! Random training graphs, with costs as odd as they may be.
 
 use ckpt_passes::analysis::cost::NodeOverride;
-use ckpt_passes::testing::{Draw, random_training_graph};
+use ckpt_passes::graph::Dimension;
+use ckpt_passes::testing::{
+    Draw, random_training_graph, strange_training_graph, varied_training_graph,
+};
 
 use super::plan;
 use crate::source::Source;
@@ -9,9 +12,19 @@ use crate::source::Source;
 pub(super) fn run(source: &mut Source) -> Result<(), String> {
     let most = 4 << source.below(5);
     let size = 3 + source.below(most);
-    let graph = random_training_graph(source.bits(), size);
+    let make = source.pick(&[
+        random_training_graph,
+        varied_training_graph,
+        strange_training_graph,
+    ]);
+    let graph = make(source.bits(), size);
     source.file("txt", || graph.to_listing().into_bytes());
     let mut options = plan::options(source);
+    let batch = Dimension::Symbol("batch".to_owned());
+    let mut inputs = graph.inputs.iter().map(|&id| graph.tensor(id));
+    if inputs.any(|input| input.declared.iter().flatten().any(|size| *size == batch)) {
+        options.bindings.insert("batch".to_owned(), 4);
+    }
     if source.one_in(4) {
         for &id in graph.order() {
             if source.one_in(2) {
