@@ -1,7 +1,9 @@
 //! Why a call did not do what it was asked to do.
 
+use std::io;
 use std::path::PathBuf;
 
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{OptimizeError, Peak};
 use thiserror::Error;
 
@@ -80,6 +82,8 @@ pub enum Error {
     },
     #[error("{}: it was changed while this program worked on it; nothing was written", path.display())]
     Changed { path: PathBuf },
+    #[error("cannot make a temporary file: {0}")]
+    Temporary(#[source] io::Error),
     #[error("cancelled; nothing was written")]
     Cancelled,
 }
@@ -87,9 +91,14 @@ pub enum Error {
 impl Error {
     /// Where nothing fits the budget: the smallest peak that was found, and what holds it.
     pub fn smallest(&self) -> Option<&Peak> {
+        self.infeasible().map(|(_, smallest)| smallest)
+    }
+
+    /// The same, with the budget.
+    pub fn infeasible(&self) -> Option<(Bytes, &Peak)> {
         match self {
             Error::Optimize { error, .. } => match &**error {
-                OptimizeError::Infeasible { smallest, .. } => Some(smallest),
+                OptimizeError::Infeasible { budget, smallest } => Some((*budget, smallest)),
                 _ => None,
             },
             _ => None,

@@ -1,6 +1,7 @@
 //! A model and options, brought together: the graph that all calls begin with.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, measure};
@@ -21,6 +22,7 @@ pub(crate) struct Job {
     pub(crate) options: Options,
     /// With what the profile tells of its shapes.
     pub(crate) graph: Graph,
+    pub(crate) begun: Instant,
     /// What was said so far that the user should look at.
     pub(crate) warnings: Vec<Warning>,
 }
@@ -28,12 +30,14 @@ pub(crate) struct Job {
 impl Job {
     /// Reads the graph, and warns of what does not go together.
     pub(crate) fn new(model: &Model, options: &Options) -> Result<Job, Error> {
+        let begun = Instant::now();
         let passes = options.for_passes(BudgetRequest::Smallest)?;
         let graph = graph(model, &passes, options.profile.as_deref())?;
         let mut job = Job {
             model: model.clone(),
             options: options.clone(),
             graph,
+            begun,
             warnings: Vec::new(),
         };
         for warning in warnings::doubts(model, &job.graph, &passes, options.profile.as_deref()) {

@@ -112,6 +112,11 @@ impl Rewritten {
         self.search_time
     }
 
+    /// How long everything took, up to now.
+    pub(crate) fn total_time(&self) -> Duration {
+        self.job.begun.elapsed()
+    }
+
     /// What a session has to be made with, so that the budget holds.
     pub fn session(&self) -> Session {
         Session::of(&self.passes, &self.optimized.summary)
@@ -121,6 +126,15 @@ impl Rewritten {
     pub fn write(self, out: &Path) -> Result<Rewritten, Error> {
         let target = Target::new(&self.job.model, out)?;
         self.prepare(&target)?.commit()
+    }
+
+    /// The file as bytes, proved like one that is written. Not for models that keep data in other files.
+    pub fn to_bytes(self) -> Result<(Vec<u8>, Rewritten), Error> {
+        let folder = tempfile::tempdir().map_err(Error::Temporary)?;
+        let file = folder.path().join("rewritten.onnx");
+        let rewritten = self.write(&file)?;
+        let bytes = std::fs::read(&file).map_err(Error::Temporary)?;
+        Ok((bytes, rewritten))
     }
 
     /// Writes the graph beside its place, and proves that what lies on the disk is what was promised. A file that
@@ -247,7 +261,7 @@ mod tests {
         drop(pending);
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "no file is left behind");
-        crate::report::error(&error)
+        error.explained()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::failure::Failure;
-use crate::inputs::{Budget, SizeProblem, size};
+use crate::inputs::{Budget, SizeProblem, parse_size};
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
@@ -142,7 +142,7 @@ pub(super) struct Setting {
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     pub(super) dimensions: Vec<Dimension>,
     /// Memory that the graph does not show: optimizer state, CUDA context.
-    #[arg(long, value_name = "SIZE", value_parser = size::size, default_value = "0")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     #[arg(allow_hyphen_values = true)]
     pub(super) reserve: Bytes,
     /// What the graph runs on: a preset, or a JSON file that describes a device.

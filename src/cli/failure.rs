@@ -7,14 +7,13 @@ use ckpt_passes::optimize::OptimizeError;
 use thiserror::Error;
 
 use crate::error::Error;
-use crate::report;
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
-    #[error("{}", report::error(.0))]
+    #[error("{}", .0.explained())]
     Library(#[from] Error),
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },

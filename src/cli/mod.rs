@@ -7,6 +7,8 @@ mod fault;
 mod messages;
 mod report_file;
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -23,13 +25,18 @@ use crate::text::printable;
 
 /// Does what the command line says; the exit status says how it went.
 pub fn main() -> ExitCode {
+    ExitCode::from(main_with(env::args_os()))
+}
+
+/// The same with these arguments, the first of which is the program's name; gives the exit status.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let started = Instant::now();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(refused) => {
             // Whoever closed the stream does not want to read it.
             let _ = refused.print();
-            return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
+            return u8::try_from(refused.exit_code()).unwrap_or(2);
         }
     };
     let quiet = match (&arguments.command, &arguments.rewrite) {
@@ -47,10 +54,10 @@ pub fn main() -> ExitCode {
         (None, None) => Err(Failure::Usage("expected IN and OUT; see --help".to_owned())),
     };
     match result.and_then(|printed| show(printed, &messages)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => {
             messages.error(&failure);
-            ExitCode::from(failure.exit_status())
+            failure.exit_status()
         }
     }
 }

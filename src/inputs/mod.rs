@@ -6,7 +6,7 @@ mod conv_table;
 mod costs;
 mod device;
 mod profile;
-pub(crate) mod size;
+mod size;
 
 pub use budget::Budget;
 pub use conv_table::{ConvTableError, parse as parse_conv_table, read as read_conv_table};
@@ -14,4 +14,4 @@ pub(crate) use costs::unknown_nodes;
 pub use costs::{CostsError, parse as parse_costs, read as read_costs};
 pub use device::{DeviceError, find as find_device, parse as parse_device};
 pub use profile::{Profile, ProfileError, parse as parse_profile, read as read_profile};
-pub use size::SizeProblem;
+pub use size::{SizeProblem, size as parse_size};

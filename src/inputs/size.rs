@@ -53,7 +53,7 @@ pub(crate) fn budget(text: &str) -> Result<BudgetRequest, SizeProblem> {
 }
 
 /// An amount that may be zero: `2GiB`, `0`.
-pub(crate) fn size(text: &str) -> Result<Bytes, SizeProblem> {
+pub fn size(text: &str) -> Result<Bytes, SizeProblem> {
     bytes(text.trim(), SIZES)
 }
 

@@ -1,15 +1,19 @@
 //! The result for programs.
 
+use std::collections::BTreeMap;
+
 use ckpt_passes::analysis::mirrors::is_mirror;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::NodeId;
 use ckpt_passes::operators::variants::Approximation;
-use ckpt_passes::optimize::{Execution, Peak};
+use ckpt_passes::optimize::{Execution, Measured, Peak};
 use serde::Serialize;
 
 use super::{Outcome, stop_reason};
+use crate::inspect::Inspection;
 use crate::json::line;
 use crate::session::{ProviderOptions, provider_options};
+use crate::verify::Verification;
 
 /// What `--json` prints. Other people's scripts rely on the names.
 #[derive(Serialize)]
@@ -198,6 +202,62 @@ fn execution(execution: &Execution, budget: Bytes) -> ExecutionReport {
         level: execution.level.name(),
         bytes: execution.bytes.0,
         within_budget: execution.bytes <= budget,
+    }
+}
+
+/// What one training step takes, order by order.
+#[derive(Serialize)]
+struct MeasuredReport<'a> {
+    fixed_bytes: u64,
+    /// By execution order; those that are the same as another are left out.
+    orders: BTreeMap<&'static str, OrderReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct OrderReport<'a> {
+    peak_bytes: u64,
+    #[serde(flatten)]
+    peak: PeakReport<'a>,
+}
+
+#[derive(Serialize)]
+struct InspectionReport<'a> {
+    nodes: usize,
+    #[serde(flatten)]
+    measured: MeasuredReport<'a>,
+}
+
+#[derive(Serialize)]
+struct VerificationReport<'a> {
+    before: MeasuredReport<'a>,
+    after: MeasuredReport<'a>,
+}
+
+pub(super) fn inspection(inspection: &Inspection) -> String {
+    line(&InspectionReport {
+        nodes: inspection.nodes,
+        measured: measured(&inspection.measured),
+    })
+}
+
+pub(super) fn verification(verification: &Verification) -> String {
+    line(&VerificationReport {
+        before: measured(&verification.before),
+        after: measured(&verification.after),
+    })
+}
+
+fn measured(measured: &Measured) -> MeasuredReport<'_> {
+    let orders = super::peaks(measured).map(|(order, found)| {
+        let report = OrderReport {
+            peak_bytes: found.bytes.0,
+            peak: peak(found),
+        };
+        (order, report)
+    });
+    MeasuredReport {
+        fixed_bytes: measured.fixed.0,
+        orders: orders.collect(),
     }
 }
 

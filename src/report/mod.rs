@@ -55,6 +55,46 @@ impl Outcome<'_> {
     }
 }
 
+impl Rewritten {
+    /// What was done, as `ckpt-opt` prints it; `output` is where it was written.
+    pub fn table(&self, output: Option<&Path>) -> String {
+        self.outcome(output).table()
+    }
+
+    /// What `--report` writes: one JSON object, as the reference describes it.
+    pub fn report(&self) -> String {
+        self.outcome(None).full_json()
+    }
+
+    /// Memory over one step, before and after, as an SVG image.
+    pub fn plot(&self) -> String {
+        self.outcome(None).plot()
+    }
+
+    fn outcome<'a>(&'a self, output: Option<&'a Path>) -> Outcome<'a> {
+        Outcome {
+            rewritten: self,
+            output,
+            costs: None,
+            total_time: self.total_time(),
+        }
+    }
+}
+
+impl Inspection {
+    /// The same as one JSON object on one line.
+    pub fn json(&self) -> String {
+        json::inspection(self)
+    }
+}
+
+impl Verification {
+    /// The same as one JSON object on one line.
+    pub fn json(&self) -> String {
+        json::verification(self)
+    }
+}
+
 /// The result of `inspect`.
 pub(crate) fn inspection(inspection: &Inspection) -> String {
     let mut text = format!(
@@ -93,30 +133,33 @@ fn peaks(measured: &Measured) -> impl Iterator<Item = (&'static str, &Peak)> {
     .chain(memory_efficient.map(|peak| ("MEMORY_EFFICIENT", peak)))
 }
 
-/// Why nothing was done, for people: what happened, and what to do about it.
-pub(crate) fn error(error: &Error) -> String {
-    let mut text = error.to_string();
-    let Error::Optimize { error, .. } = error else {
-        return text;
-    };
-    match &**error {
-        OptimizeError::Infeasible { smallest, .. } => {
-            // Besides, the runtime keeps an account of every tensor.
-            let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
-            let _ = write!(
-                text,
-                "\nof that, the caller and the runtime itself own {}; the rest is held{}nothing was written",
-                smallest.bytes - held,
-                holders(smallest)
-            );
+impl Error {
+    /// What happened, and what to do about it, for people.
+    pub fn explained(&self) -> String {
+        let mut text = self.to_string();
+        let Error::Optimize { error, .. } = self else {
+            return text;
+        };
+        match &**error {
+            OptimizeError::Infeasible { smallest, .. } => {
+                // Besides, the runtime keeps an account of every tensor.
+                let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
+                let _ = write!(
+                    text,
+                    "\nof that, the caller and the runtime itself own {}; the rest is held{}nothing was written",
+                    smallest.bytes - held,
+                    holders(smallest)
+                );
+            }
+            OptimizeError::Shape(InferShapesError::Unbound { names }) => {
+                let dims: Vec<String> =
+                    names.iter().map(|name| format!("--dim {name}=N")).collect();
+                let _ = write!(text, "; add {}", dims.join(" "));
+            }
+            _ => {}
         }
-        OptimizeError::Shape(InferShapesError::Unbound { names }) => {
-            let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-            let _ = write!(text, "; add {}", dims.join(" "));
-        }
-        _ => {}
+        text
     }
-    text
 }
 
 fn peak_and_holders(peak: &Peak) -> String {

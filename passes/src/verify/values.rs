@@ -350,12 +350,12 @@ pub fn declarations(graph: &Graph, permitted: &BTreeSet<String>) -> Result<(), V
         type_and_shape(tensor.element, &tensor.shape)
     };
     Err(Violation::Declarations {
-        first: writer(first),
-        second: writer(second),
-        tensor: graph.tensor(first).name.clone(),
-        other: graph.tensor(second).name.clone(),
-        said: said(first),
-        otherwise: said(second),
+        first: writer(first).into(),
+        second: writer(second).into(),
+        tensor: graph.tensor(first).name.as_str().into(),
+        other: graph.tensor(second).name.as_str().into(),
+        said: said(first).into(),
+        otherwise: said(second).into(),
     })
 }
 

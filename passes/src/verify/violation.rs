@@ -30,12 +30,12 @@ pub enum Violation {
          \"{other}\" is {otherwise}; expected one type and one shape for both"
     )]
     Declarations {
-        first: String,
-        second: String,
-        tensor: String,
-        other: String,
-        said: String,
-        otherwise: String,
+        first: Box<str>,
+        second: Box<str>,
+        tensor: Box<str>,
+        other: Box<str>,
+        said: Box<str>,
+        otherwise: Box<str>,
     },
     #[error("graph input \"{tensor}\" is the result of a node")]
     InputIsComputed { tensor: String },
