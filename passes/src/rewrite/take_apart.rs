@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-use crate::graph::{Attribute, AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Attribute, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::functions::{Function, FunctionNode, function};
@@ -44,11 +44,11 @@ impl TakeApart {
     fn pieces(&self, graph: &mut Graph, all: bool) -> Vec<NodeId> {
         let (mut order, mut pieces) = (Vec::with_capacity(graph.order().len()), Vec::new());
         for id in graph.order().to_vec() {
-            let Some(function) = function(graph.node(id), self.provider) else {
+            let Some(function) = function(graph, graph.node(id), self.provider) else {
                 order.push(id);
                 continue;
             };
-            let made = take_apart(graph, id, function, all);
+            let made = take_apart(graph, id, &function, all);
             order.extend(&made);
             pieces.extend(made);
         }
@@ -93,10 +93,10 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Function, all: bool) -> 
         let outputs: Vec<Option<TensorId>> = step.outputs.iter().map(&mut resolve).collect();
         let written = outputs.iter().flatten().next().copied();
         let mut node = Node::new("", step.domain, step.op_type, inputs, outputs);
-        for (name, value) in step.attributes {
+        for (name, value) in &step.attributes {
             node.attributes.push(Attribute {
                 name: (*name).to_owned(),
-                value: AttributeValue::Int(*value),
+                value: value.clone(),
             });
         }
         if position + 1 == steps.len() {
@@ -138,6 +138,7 @@ fn is_needed(function: &Function, node: &Node, position: usize) -> bool {
 mod tests {
     use super::*;
     use crate::bytes::Bytes;
+    use crate::graph::AttributeValue;
     use crate::optimize::{BudgetRequest, measure};
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::strategy::Strategy;
@@ -223,6 +224,80 @@ mod tests {
         node.inputs.swap(0, 1);
         let (before, after) = (inferred(before), inferred(after));
         assert!(verify::equivalence(&before, &after, &Default::default()).is_err());
+    }
+
+    /// A graph with one such node between two others, and the same taken apart.
+    fn one(node: &str) -> (Graph, Graph) {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4,6] x, float[2] s, float[2] b, double[1] d) => (float[N,4,6] p) {{
+                a = Exp (x) y = {node} p = Cast <to = 1> (y)
+            }}"#
+        );
+        let before = Graph::parse(&text).unwrap();
+        let mut after = before.clone();
+        let provider = Provider::Cpu;
+        assert_eq!(TakeApart { provider }.run(&mut after), Ok(Changed::Yes));
+        (inferred(before), inferred(after))
+    }
+
+    const FUNCTIONS: [&str; 4] = [
+        "HardSwish (a)",
+        "Mish (a)",
+        "CastLike (a, d)",
+        "GroupNormalization <num_groups = 2, epsilon = 0.001> (a, s, b)",
+    ];
+
+    #[test]
+    fn pieces_compute_what_the_operator_does() {
+        for node in FUNCTIONS {
+            let (before, after) = one(node);
+            verify::equivalence(&before, &after, &Default::default()).unwrap();
+            let described = |graph: &Graph| {
+                let tensor = graph.tensor(graph.tensor_named("y").unwrap());
+                (tensor.element, tensor.shape.clone())
+            };
+            assert_eq!(described(&before), described(&after), "{node}");
+        }
+        let (_, after) = one(FUNCTIONS[0]);
+        insta::assert_snapshot!(operators(&after).join(" "), @"Exp HardSigmoid Mul Cast");
+        let (_, after) = one(FUNCTIONS[1]);
+        insta::assert_snapshot!(operators(&after).join(" "), @"Exp Softplus Tanh Mul Cast");
+        let (_, after) = one(FUNCTIONS[3]);
+        insta::assert_snapshot!(operators(&after).join(" "), @"Exp Constant Cast Shape Shape Constant Div Shape Shape Concat Reshape Constant Reshape Constant ReduceMean Mul ReduceMean Mul Sub Add Sqrt Sub Div Constant Cast Cast Reshape Reshape Mul Add Reshape Cast");
+    }
+
+    #[test]
+    fn no_piece_may_have_another_attribute_or_operand() {
+        for node in FUNCTIONS {
+            let (before, after) = one(node);
+            for &id in after.order() {
+                let piece = after.node(id).clone();
+                for place in 0..piece.attributes.len() {
+                    let mut changed = after.clone();
+                    let value = &mut changed.node_mut(id).attributes[place].value;
+                    *value = match value.clone() {
+                        AttributeValue::Int(value) => AttributeValue::Int(value + 1),
+                        AttributeValue::Ints(values) => {
+                            AttributeValue::Ints(values.iter().map(|value| value + 1).collect())
+                        }
+                        AttributeValue::Floats(values) => {
+                            AttributeValue::Floats(values.iter().map(|value| value + 1.0).collect())
+                        }
+                        AttributeValue::Float(value) => AttributeValue::Float(value + 1.0),
+                        other => other,
+                    };
+                    let verified = verify::equivalence(&before, &changed, &Default::default());
+                    assert!(verified.is_err(), "{node}: {piece:?}");
+                }
+                if piece.inputs.len() == 2 && piece.inputs[0] != piece.inputs[1] {
+                    let mut changed = after.clone();
+                    changed.node_mut(id).inputs.swap(0, 1);
+                    let verified = verify::equivalence(&before, &changed, &Default::default());
+                    assert!(verified.is_err(), "{node}: {piece:?}");
+                }
+            }
+        }
     }
 
     #[test]
