@@ -205,9 +205,12 @@ pub struct Task<'t> {
 pub struct Rewriting {
     /// The graph in the plan's order with its copies, as it is written but for what enforces the order.
     pub with_copies: fn(&Graph, &Plan, &Recomputation) -> Graph,
-    /// Replaces nodes; which nodes stand where each of them stood, in the order in which they run.
-    pub with_variants: fn(&mut Graph, &[(NodeId, &'static Variant)]) -> Vec<(NodeId, Vec<NodeId>)>,
+    /// Replaces nodes.
+    pub with_variants: fn(&mut Graph, &[(NodeId, &'static Variant)]) -> Replaced,
 }
+
+/// By node that was replaced: the nodes that stand where it stood, in the order in which they run.
+pub type Replaced = Vec<(NodeId, Vec<NodeId>)>;
 
 /// A graph in all its forms, with what the search needs to know of it.
 pub struct Joint {
