@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ckpt_passes::pass::{Ran, Runner};
 use ckpt_passes::strategy::Strategy;
 use ckpt_passes::watch::{Best, Watch};
 
@@ -55,6 +56,8 @@ pub enum Event<'a> {
         /// What is measured.
         what: &'a str,
     },
+    /// A pass ran, on one of the graphs that are tried before one is written; several run at once.
+    Ran(Ran<'a>),
     /// Something the user should look at.
     Warning(&'a Warning),
 }
@@ -109,6 +112,14 @@ impl Control {
         if let Some(on_event) = &self.on_event {
             on_event(event);
         }
+    }
+
+    /// What runs passes, and tells of each.
+    pub(crate) fn passes(&self) -> Runner {
+        let Some(on_event) = self.on_event.clone() else {
+            return Runner::default();
+        };
+        Runner::telling(Arc::new(move |ran| on_event(&Event::Ran(*ran))))
     }
 
     /// What ends a search: this, or the time limit.

@@ -93,6 +93,7 @@ impl Options {
             runtime: Runtime::of(self.runtime_settings),
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
+            passes: self.control.passes(),
         })
     }
 

@@ -1165,3 +1165,25 @@ fn convolution_tables_are_for_gpus_and_checked() {
     let on_cpu = json(&folder.output(SMALL.into_iter().chain(["--json"])));
     assert_eq!(on_cpu.get("provider_options"), None);
 }
+
+#[test]
+fn what_a_pass_leaves_and_how_long_passes_take_can_be_seen() {
+    let folder = Folder::new();
+    let dump = "--dump-after=insert-mirrors=mirrors.txt";
+    let mut command = folder.command(SMALL);
+    command.args([dump, "--timings", "--quiet"]);
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{}", shown(&output));
+    let text = fs::read_to_string(folder.path("mirrors.1.txt")).expect("a dump");
+    let graph = ckpt_passes::graph::Graph::parse(&text).expect("a graph in text form");
+    assert!(
+        graph
+            .node_ids()
+            .any(|id| graph.node(id).name.ends_with("/recompute_1"))
+    );
+    let table = String::from_utf8_lossy(&output.stderr);
+    let ran = |pass| table.lines().any(|line| line.starts_with(pass));
+    assert!(ran("insert-mirrors ") && ran("insert-barriers "), "{table}");
+    let unknown = folder.run(SMALL.into_iter().chain(["--dump-after", "mirrors"]));
+    assert!(unknown.contains("no pass is called"), "{unknown}");
+}

@@ -276,6 +276,7 @@ fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
                     runtime: Runtime::LEAN,
                     watch: Arc::default(),
                     solving: solving(10),
+                    passes: ckpt_passes::pass::Runner::default(),
                 };
                 // `optimize` verifies what it returns.
                 match optimize(&graph, &options) {

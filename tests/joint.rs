@@ -177,6 +177,7 @@ fn plan_with(
                 .then(|| Arc::new(Highs { until: Some(until) }) as _),
             ..Solving::default()
         },
+        passes: ckpt_passes::pass::Runner::default(),
     };
     match optimize(graph, &options) {
         Ok(found) => Some(found.summary),

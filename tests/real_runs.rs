@@ -377,6 +377,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
                 },
                 watch: Arc::default(),
                 solving: Solving::default(),
+                passes: ckpt_passes::pass::Runner::default(),
             };
             let predicted = measure(&graph, &options).expect("a simulation");
             for (order, peak) in [

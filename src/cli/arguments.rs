@@ -12,6 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::failure::Failure;
+use super::passes::Dump;
 use crate::inputs::{Budget, SizeProblem, parse_size};
 
 /// What stands behind the options in the help.
@@ -127,6 +128,13 @@ pub(super) struct Rewrite {
     /// Plan and verify, but do not write OUT.
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// For those who work on this program: write each graph that the pass NAME leaves, as text, to FILE
+    /// (NAME.onnxtxt), with a number in its name; more graphs are tried than one is written.
+    #[arg(long, value_name = "NAME[=FILE]")]
+    pub(super) dump_after: Vec<Dump>,
+    /// For them too: say on standard error how often each pass ran, and how long that took.
+    #[arg(long)]
+    pub(super) timings: bool,
     /// No progress on standard error; warnings and errors still appear.
     #[arg(long)]
     pub(super) quiet: bool,

@@ -15,6 +15,7 @@ use super::arguments::{
 };
 use super::failure::Failure;
 use super::messages::Messages;
+use super::passes::PassLog;
 use super::report_file::{ReportFile, Source, replaces_none};
 use crate::conv_table;
 use crate::error::Error;
@@ -41,8 +42,11 @@ pub(super) fn rewrite(
     started: Instant,
     messages: &Messages,
 ) -> Result<Printed, Failure> {
+    let setting = options(&arguments.setting, arguments.setting.bindings()?, messages)?;
+    let (log, control) = PassLog::watch(&arguments.dump_after, setting.control.clone());
     let options = Options {
         strategy: arguments.strategy,
+        control,
         variants: arguments
             .variants
             .iter()
@@ -52,7 +56,7 @@ pub(super) fn rewrite(
         seed: arguments.seed,
         time_limit: arguments.time_limit,
         certify: arguments.certify,
-        ..options(&arguments.setting, arguments.setting.bindings()?, messages)?
+        ..setting
     };
     let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
     messages.progress(format_args!("reading {}", arguments.input.display()));
@@ -90,7 +94,9 @@ pub(super) fn rewrite(
             }
         }
     }
-    let mut rewritten = Some(optimize(&model, &arguments.budget, &options)?);
+    let optimized = optimize(&model, &arguments.budget, &options);
+    log.end(arguments.timings, messages);
+    let mut rewritten = Some(optimized?);
     let prepared = match (&target, rewritten.take_if(|_| target.is_some())) {
         (Some(target), Some(rewritten)) => Some(rewritten.prepare(target)?),
         _ => None,

@@ -56,6 +56,7 @@ impl Messages {
             }
             Event::Warning(Warning::GivenUp(fault)) => self.warning(fault::given_up(fault)),
             Event::Warning(Warning::Doubt(text)) => self.warning(text),
+            Event::Ran(_) => {}
             Event::Searching { evaluations, best } => self.searching(*evaluations, *best),
         }
     }

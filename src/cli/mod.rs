@@ -5,6 +5,7 @@ mod commands;
 mod failure;
 mod fault;
 mod messages;
+mod passes;
 mod report_file;
 
 use std::env;

@@ -25,7 +25,7 @@ use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
-use crate::pass::Pass;
+use crate::pass::Runner;
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale};
 use crate::rewrite::take_apart::TakeApart;
@@ -81,6 +81,8 @@ pub struct Options {
     pub watch: Arc<Watch>,
     /// For what a solver is used.
     pub solving: Solving,
+    /// Runs the passes.
+    pub passes: Runner,
 }
 
 impl Options {
@@ -386,7 +388,7 @@ fn check_reserve(graph: &Graph, options: &Options) -> Result<(), OptimizeError> 
 pub fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
     let mut graph = graph.clone();
     let bindings = options.bindings.clone();
-    InferShapes { bindings }.run(&mut graph)?;
+    options.passes.run(&InferShapes { bindings }, &mut graph)?;
     Ok(graph)
 }
 
@@ -443,7 +445,7 @@ pub fn optimize_each(
     }
     let mut input = input.clone();
     let provider = options.device.provider;
-    let Ok(_) = TakeApart { provider }.run(&mut input);
+    let Ok(_) = options.passes.run(&TakeApart { provider }, &mut input);
     let input = with_shapes(&input, options)?;
     verify::declarations(&input, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&input, options)?;

@@ -67,7 +67,7 @@ impl<'o> Pipeline<'o> {
         offers: &Choices,
         options: &'o Options,
     ) -> Pipeline<'o> {
-        let base = Form::new(apply(original.graph, &decided), options);
+        let base = Form::new(apply(original.graph, &decided, options), options);
         let orders = match decided.is_empty() {
             true => original.orders().to_vec(),
             false => original.orders_of(&base.graph, &base.costs),
@@ -124,7 +124,10 @@ impl<'o> Pipeline<'o> {
         {
             return form.clone();
         }
-        let form = Form::new(apply(&self.base.graph, variants), self.options);
+        let form = Form::new(
+            apply(&self.base.graph, variants, self.options),
+            self.options,
+        );
         let form = Arc::new(form);
         *latest = Some((variants.clone(), form.clone()));
         form

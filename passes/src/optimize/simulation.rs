@@ -7,7 +7,6 @@ use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::colour_shapes::ColourShapes;
 use crate::graph::{Graph, TensorId};
-use crate::pass::Pass;
 use crate::runtime::executions::{Executions, Reserved};
 use crate::runtime::liveness::{Holder, Liveness};
 use crate::runtime::order::ExecutionOrder;
@@ -34,7 +33,7 @@ impl Candidate {
     pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
         let provider = options.device.provider;
         if options.runtime.settings != RuntimeSettings::LEAN {
-            let Ok(_) = ColourShapes { provider }.run(&mut graph);
+            let Ok(_) = options.passes.run(&ColourShapes { provider }, &mut graph);
         }
         Candidate::new(graph, options)
     }

@@ -7,7 +7,6 @@ use crate::analysis::recompute::Recomputation;
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
-use crate::pass::Pass;
 use crate::rewrite::apply_variants::ApplyVariants;
 
 /// Which nodes to replace, and by what; ascending by node.
@@ -36,8 +35,8 @@ impl Form {
 }
 
 /// `graph` with these nodes replaced.
-pub(super) fn apply(graph: &Graph, choices: &Choices) -> Graph {
+pub(super) fn apply(graph: &Graph, choices: &Choices, options: &Options) -> Graph {
     let mut form = graph.clone();
-    let Ok(_) = ApplyVariants { choices }.run(&mut form);
+    let Ok(_) = options.passes.run(&ApplyVariants { choices }, &mut form);
     form
 }

@@ -28,6 +28,7 @@ pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         },
         watch: Arc::default(),
         solving: Solving::default(),
+        passes: crate::pass::Runner::default(),
     }
 }
 

@@ -7,7 +7,6 @@ use crate::enforce::barriers::Enforceable;
 use crate::enforce::colour_shapes::COLOURED_FROM;
 use crate::enforce::hide_sizes::HideSizes;
 use crate::graph::Graph;
-use crate::pass::Pass;
 
 /// Hiding sizes may take this part of a step.
 const HIDING: u64 = 200;
@@ -42,13 +41,13 @@ impl Pipeline<'_> {
         let hidden = |few: usize| {
             let only = sources[..few].iter().map(|&(source, _)| source).collect();
             let mut hidden = plain.graph().clone();
-            let Ok(_) = HideSizes {
+            let hide = HideSizes {
                 from,
                 only: Some(&only),
                 provider,
                 runtime,
-            }
-            .run(&mut hidden);
+            };
+            let Ok(_) = self.options.passes.run(&hide, &mut hidden);
             let hidden = self.enforceable(hidden);
             let added = time_of_all(hidden.graph(), hidden.costs()).saturating_sub(before);
             (hidden, added)

@@ -1,5 +1,7 @@
 //! The smallest peaks, with barriers.
 
+use std::time::Instant;
+
 use super::super::OptimizeError;
 use super::super::published::Rivals;
 use super::super::simulation::{Candidate, frame};
@@ -146,14 +148,17 @@ impl Pipeline<'_> {
     /// The plan with the smallest peak, with every barrier that helps.
     pub(super) fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
         let applied = self.apply(plan);
-        self.candidate(applied.within_smallest_peak(thinning), plan)
+        let started = Instant::now();
+        let graph = applied.within_smallest_peak(thinning);
+        self.tell_of_barriers(&applied, &graph, started);
+        self.candidate(graph, plan)
     }
 
     /// `smallest`, or what needs less because not every barrier is there: they take some room as well.
     pub(super) fn with_fewer_barriers(&self, plan: &Plan, smallest: Candidate) -> Candidate {
         let applied = self.apply(plan);
         let within = |budget: Bytes, thinning: Thinning| {
-            let enforced = applied.within(budget, thinning).ok()?;
+            let enforced = self.with_barriers(&applied, budget, thinning).ok()?;
             let candidate = self.candidate(enforced, plan);
             (candidate.need() < smallest.need()).then_some(candidate)
         };

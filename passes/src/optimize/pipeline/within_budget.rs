@@ -1,5 +1,7 @@
 //! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
 
+use std::time::Instant;
+
 use super::super::simulation::{Candidate, frame};
 use super::{Pipeline, SLIGHT};
 use crate::analysis::cost::{costs, time_of_all};
@@ -10,7 +12,7 @@ use crate::enforce::keep_apart::KeepApart;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::enforce::unmark_fused::UnmarkFused;
 use crate::graph::{Graph, NodeId};
-use crate::pass::Pass;
+use crate::pass::{Changed, INSERT_BARRIERS};
 use crate::plan::Plan;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::TENSOR;
@@ -254,7 +256,7 @@ impl Pipeline<'_> {
     ) -> Result<Option<Candidate>, Bytes> {
         let budget = goal.budget;
         let enforced = |room: Bytes, thinning: Thinning| {
-            let graph = applied.within(room, thinning)?;
+            let graph = self.with_barriers(applied, room, thinning)?;
             Ok(self.candidate(graph, plan))
         };
         let planned = applied.planned_peak();
@@ -325,11 +327,39 @@ impl Pipeline<'_> {
             plan: late.as_ref().unwrap_or(plan),
             recomputation: &form.recomputation,
         };
-        let Ok(_) = insert.run(&mut graph);
-        let Ok(_) = UnmarkFused.run(&mut graph);
-        let Ok(_) = KeepApart.run(&mut graph);
-        let Ok(_) = ReleaseUnread.run(&mut graph);
+        let passes = &self.options.passes;
+        let Ok(_) = passes.run(&insert, &mut graph);
+        let Ok(_) = passes.run(&UnmarkFused, &mut graph);
+        let Ok(_) = passes.run(&KeepApart, &mut graph);
+        let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
         self.hidden(graph)
+    }
+
+    /// The applied plan with its order enforced.
+    pub(super) fn with_barriers(
+        &self,
+        applied: &Enforceable<'_>,
+        budget: Bytes,
+        thinning: Thinning,
+    ) -> Result<Graph, NotEnforceable> {
+        let started = Instant::now();
+        let graph = applied.within(budget, thinning)?;
+        self.tell_of_barriers(applied, &graph, started);
+        Ok(graph)
+    }
+
+    pub(super) fn tell_of_barriers(
+        &self,
+        applied: &Enforceable<'_>,
+        graph: &Graph,
+        started: Instant,
+    ) {
+        let changed = match graph.node_count() == applied.graph().node_count() {
+            true => Changed::No,
+            false => Changed::Yes,
+        };
+        let passes = &self.options.passes;
+        passes.tell(INSERT_BARRIERS, changed, started, graph);
     }
 
     pub(super) fn costs_of(&self, graph: &Graph) -> Vec<Cost> {

@@ -51,6 +51,7 @@ pub(super) fn options(source: &mut Source) -> Options {
         runtime: source.pick(&[Runtime::LEAN, Runtime::DEFAULT]),
         watch: Arc::default(),
         solving: Solving::default(),
+        passes: ckpt_passes::pass::Runner::default(),
     }
 }
 
