@@ -41,6 +41,11 @@ pub(super) fn as_listed(graph: &Graph) -> Cow<'_, Graph> {
     Cow::Owned(listed)
 }
 
+/// Does the file list the nodes in the graph's order?
+pub(super) fn is_as_listed(graph: &Graph) -> bool {
+    matches!(as_listed(graph), Cow::Borrowed(_))
+}
+
 impl<'g> Original<'g> {
     /// For the device and the settings in `options`.
     pub(super) fn of(graph: &'g Graph, options: &Options) -> Original<'g> {

@@ -10,9 +10,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::comparison::better;
 use super::faults::{FailedCandidate, Found, is_unproved};
-use super::original::Original;
+use super::original::{Original, is_as_listed};
 use super::published::{MOST_NODES, Rivals};
-use super::simulation::{Candidate, frame, need};
+use super::simulation::{Candidate, frame, need, simulated};
 use super::variant_graph::{Choices, Form, apply};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
 use crate::analysis::cost::time_of_all;
@@ -281,9 +281,11 @@ impl<'o> Pipeline<'o> {
         found
     }
 
-    /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory.
+    /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory. Without
+    /// barriers, nothing but luck keeps updates in their sequence where nodes are new or get other indices.
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
-        let fits = |candidate: &Candidate| candidate.need() <= budget;
+        let fits =
+            |candidate: &Candidate| candidate.need() <= budget && self.keeps_sequences(candidate);
         let untouched = Candidate::new(self.original.graph.clone(), self.options);
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
@@ -294,6 +296,25 @@ impl<'o> Pipeline<'o> {
         }
         let hidden = self.hidden(self.original.graph.clone());
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
+    }
+
+    /// Do nodes that have to run one before the other do so in every execution order? A graph that is written as it was
+    /// read runs as it did.
+    fn keeps_sequences(&self, candidate: &Candidate) -> bool {
+        let (original, graph) = (self.original, &candidate.graph);
+        let as_it_was = graph.order() == original.graph.order() && is_as_listed(original.graph);
+        if original.sequences.is_empty() || as_it_was {
+            return true;
+        }
+        let runs = simulated(graph, &candidate.costs, self.options);
+        runs.into_iter().all(|(_, run)| {
+            let mut place = vec![0; graph.node_count()];
+            for (step, id) in run.nodes().iter().enumerate() {
+                place[id.index()] = step;
+            }
+            let mut pairs = original.sequences.iter();
+            pairs.all(|(first, second)| place[first.index()] < place[second.index()])
+        })
     }
 
     /// The graph as it is, if it fits the `budget` in DEFAULT order, unoptimized: that is what its peak is said to be, so

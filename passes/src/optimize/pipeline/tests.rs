@@ -4,12 +4,13 @@ use crate::analysis::cost::costs;
 use crate::cost::Nanos;
 use crate::enforce::barriers::Enforceable;
 use crate::graph::{Node, Tensor, TensorKind};
+use crate::optimize::optimize;
 use crate::optimize::simulation::in_default_order;
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;
 use crate::strategy::tests::options;
-use crate::testing::random_training_graph;
+use crate::testing::{SplitMix64, random_training_graph};
 
 #[test]
 fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
@@ -299,4 +300,36 @@ fn barriers_that_take_for_ever_are_added_up_without_an_overflow() {
     }
     let candidate = Candidate::new(barred, &options);
     assert_eq!(pipeline.time_of_barriers(&candidate), u64::MAX);
+}
+
+#[test]
+fn updates_keep_the_sequence_that_they_have_in_a_file_that_is_not_sorted() {
+    let mut in_sequence = 0;
+    for seed in 0..240 {
+        let mut graph = random_training_graph(seed, 30 + seed as usize % 60);
+        // As if it was read from a file that lists the nodes in any sequence.
+        let mut random = SplitMix64::new(seed);
+        let mut places: Vec<u32> = (0..graph.node_count() as u32).collect();
+        for at in (1..places.len()).rev() {
+            places.swap(at, random.below(at + 1));
+        }
+        for (id, place) in graph.order().to_vec().into_iter().zip(places) {
+            graph.node_mut(id).template = Some(place);
+        }
+        let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(2.0));
+        options.runtime.settings = RuntimeSettings::DEFAULT;
+        let original = Original::of(&graph, &options);
+        if original.sequences.is_empty() {
+            continue;
+        }
+        in_sequence += 1;
+        let found = optimize(&graph, &options).expect("a plan").summary;
+        assert_eq!(found.faults, [], "seed {seed}");
+        // Sorted and with barriers, it may not fit what it needs as it is.
+        options.budget = BudgetRequest::PartOfPeak(1.0);
+        if let Ok(found) = optimize(&graph, &options) {
+            assert_eq!(found.summary.faults, [], "seed {seed}");
+        }
+    }
+    assert!(in_sequence > 3, "{in_sequence}");
 }
