@@ -12,7 +12,7 @@ use crate::cost::{Cost, Nanos};
 use crate::graph::{ElementType, Graph, Node, NodeId};
 use crate::operators::variants::nodes::{PART, part_name};
 use crate::operators::{self, Provider};
-use crate::runtime::casts;
+use crate::runtime::casting;
 use crate::runtime::convolution_costs;
 use crate::runtime::device::{Device, efficiency, nanos, rate};
 
@@ -40,11 +40,11 @@ pub type Overrides = BTreeMap<String, NodeOverride>;
 /// What is said of a node goes for its mirrors, `<original>/recompute_<k>` with the attribute `__recompute = k`,
 /// and for the nodes of its variants, unless something is said of these themselves.
 pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost> {
-    let between_casts = device.provider == Provider::Cpu && casts::are_there(graph);
+    let between_casts = device.provider == Provider::Cpu && casting::are_there(graph);
     let wide = between_casts.then(|| in_float(graph));
     let cost = |id: NodeId| {
         let node = graph.node(id);
-        let wide = wide.as_ref().filter(|_| casts::is_cast(graph, node));
+        let wide = wide.as_ref().filter(|_| casting::is_cast(graph, node));
         let modelled = modelled(wide.unwrap_or(graph), node, device);
         said_of(overrides, node).map_or(modelled, |said| said.cost(modelled))
     };
@@ -56,7 +56,7 @@ pub fn costs(graph: &Graph, device: &Device, overrides: &Overrides) -> Vec<Cost>
 /// The graph with float32 in place of float16, as the CPU computes what it has no kernels for.
 fn in_float(graph: &Graph) -> Graph {
     let mut wide = graph.clone();
-    let halves: Vec<_> = casts::halves(graph).collect();
+    let halves: Vec<_> = casting::halves(graph).collect();
     for half in halves {
         wide.tensor_mut(half).element = Some(ElementType::Float);
     }

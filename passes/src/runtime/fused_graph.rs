@@ -20,7 +20,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::casts::Casting;
+use super::casting::Casting;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;

@@ -9,10 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::casts;
+use super::casting::{NO_TENSOR, are_there, halves};
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
-use super::skeleton::NO_TENSOR;
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// See the module's documentation. By tensor.
@@ -112,7 +111,7 @@ pub(crate) fn runtime_shapes_declared(
     for &id in graph.order() {
         inference.node(graph, id);
     }
-    match casts::are_there(graph) {
+    match are_there(graph) {
         true => inference.with_casts(graph),
         false => inference.shapes,
     }
@@ -179,7 +178,7 @@ impl RuntimeInference {
             }
         }
         let mut all = self.shapes;
-        for half in casts::halves(graph) {
+        for half in halves(graph) {
             all.push(all[half.index()].clone());
             all.push(written[half.index()].take());
         }

@@ -8,7 +8,8 @@
 //! - a reader more or less, where it is the readers together on which it depends: of a cast of the file that has another behind it, of
 //!   a node whose kernel is used only because one of its readers has one, too.
 
-use super::casts::{self, Party, loses_bits, parties};
+use super::casting::{are_there, loses_bits};
+use super::casts::{Party, parties};
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
 use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses};
@@ -44,7 +45,7 @@ impl Rounding {
     /// O(nodes).
     pub(crate) fn of(graph: &Graph, provider: Provider) -> Rounding {
         // A GPU has the kernels.
-        if provider != Provider::Cpu || !casts::are_there(graph) {
+        if provider != Provider::Cpu || !are_there(graph) {
             return Rounding::default();
         }
         let costs = vec![Cost::default(); graph.node_count()];

@@ -6,7 +6,7 @@
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
-use crate::runtime::casts::{self, Casting};
+use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::merged::equal_nodes;
@@ -67,9 +67,6 @@ pub(crate) struct Share {
     /// Always (an alias), or only if nobody else still reads the input (in place).
     pub(crate) always: bool,
 }
-
-/// No number of a tensor. See [`Skeleton::wide`].
-pub(crate) const NO_TENSOR: u32 = u32::MAX;
 
 /// A shape as the runtime knows it.
 type KnownDimensions = Option<Vec<Dimension>>;
@@ -141,7 +138,7 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
-        if provider == Provider::Cpu && casts::are_there(graph) {
+        if provider == Provider::Cpu && are_there(graph) {
             skeleton.add_wide(graph, shapes);
         }
         let uses = Uses::of(graph);
@@ -170,7 +167,7 @@ impl Skeleton {
         };
         self.wide = vec![NO_TENSOR; self.size.len()];
         self.whole = shapes[..self.size.len()].iter().map(whole).collect();
-        for (of, shapes) in casts::halves(graph).zip(shapes[self.size.len()..].chunks(2)) {
+        for (of, shapes) in halves(graph).zip(shapes[self.size.len()..].chunks(2)) {
             self.wide[of.index()] = self.size.len() as u32;
             for shape in shapes {
                 let bytes = |count: u64| count.saturating_mul(4);

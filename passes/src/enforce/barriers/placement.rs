@@ -4,7 +4,7 @@ use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::Provider;
-use crate::runtime::casts::Casting;
+use crate::runtime::casting::Casting;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::rounding::Rounding;
