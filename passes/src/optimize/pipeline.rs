@@ -36,10 +36,10 @@ use crate::strategy::{
 use searches::Searches;
 
 /// A plan that adds no more than this part of the step's time stands.
-const CHEAP: u64 = 20;
+const STANDS_BELOW: u64 = 20;
 
 /// Up to this part of a budget need not be used.
-const SLIGHT: u64 = 400;
+const UNUSED_PART: u64 = 400;
 
 /// What is worked out beside the search, unless somebody needs it before.
 type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
@@ -241,7 +241,7 @@ impl<'o> Pipeline<'o> {
         request: BudgetRequest,
     ) -> Result<Optimized, OptimizeError> {
         // It lets the search look for a cheaper plan with the same peak.
-        let reached = || smallest.need() + hair(smallest.need());
+        let reached = || smallest.need() + negligible(smallest.need());
         let budget = self.budget(request, reached);
         let mut given_up = None;
         if let Some(same) = self.without_copies(budget) {
@@ -452,7 +452,7 @@ impl<'o> Pipeline<'o> {
     fn is_cheap(&self, candidate: &Candidate) -> bool {
         let step = time_of_all(&candidate.graph, &candidate.costs);
         let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
-        added <= step / CHEAP && (barriers <= added / 8 || barriers <= step / 2_000)
+        added <= step / STANDS_BELOW && (barriers <= added / 8 || barriers <= step / 2_000)
     }
 
     fn stopped(&self) -> bool {
@@ -521,8 +521,8 @@ fn has_sums(known: &Summary) -> bool {
     names.any(|name| sums.clone().any(|sum| sum.name == name))
 }
 
-/// A hair's breadth: peaks that differ by less are as good as the same.
-fn hair(peak: Bytes) -> Bytes {
+/// A negligible's breadth: peaks that differ by less are as good as the same.
+fn negligible(peak: Bytes) -> Bytes {
     Bytes(peak.0 / 500)
 }
 

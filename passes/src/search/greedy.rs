@@ -73,10 +73,14 @@ pub(crate) enum Reached {
 /// Evicts until everything fits, nothing helps, or its work passes `limit`.
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
     let steps = state.problem.steps.len();
-    let tolerance = if steps > Problem::MANY { 1.3 } else { 1.1 };
+    let tolerance = if steps > Problem::MOST_STEPS_IN_FULL {
+        1.3
+    } else {
+        1.1
+    };
     let mut run = GreedyRun {
         excess: Excess::of(state),
-        stale_after: 1 + steps as u64 / Problem::MANY as u64,
+        stale_after: 1 + steps as u64 / Problem::MOST_STEPS_IN_FULL as u64,
         queue: BinaryHeap::new(),
         ceiling: f64::MAX,
         patience: CEILING,

@@ -13,7 +13,7 @@ use super::state::{Copy, Decisions, State};
 const SLACK: f64 = 0.02;
 
 /// After so many rounds the search returns to the best schedule.
-const PATIENCE: u64 = 64;
+const ROUNDS_TO_RETURN: u64 = 64;
 
 /// The most neighbouring copies that one round takes out.
 const LARGEST_HOLE: usize = 100;
@@ -58,7 +58,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
             restore(state, &current.1);
         }
         round += 1;
-        if round.is_multiple_of(PATIENCE) && current.0 > best.0 {
+        if round.is_multiple_of(ROUNDS_TO_RETURN) && current.0 > best.0 {
             current = best.clone();
             restore(state, &current.1);
         }

@@ -119,11 +119,11 @@ pub(crate) struct Problem {
 
 impl Problem {
     /// With more steps than that, what is not near-linear is left out.
-    pub(crate) const MANY: usize = 3000;
+    pub(crate) const MOST_STEPS_IN_FULL: usize = 3000;
 
-    /// Is it large? See [`Problem::MANY`].
+    /// Is it large? See [`Problem::MOST_STEPS_IN_FULL`].
     pub(crate) fn is_large(&self) -> bool {
-        self.steps.len() > Problem::MANY
+        self.steps.len() > Problem::MOST_STEPS_IN_FULL
     }
 
     /// Translates `graph`, whose first computations run in `order`.

@@ -30,7 +30,7 @@ const GAP: f64 = 0.0075;
 const GAIN: f64 = 0.0001;
 
 /// A gap this narrow is not worth any.
-const CLOSED: f64 = 0.0005;
+const GAP_NOT_WORTH_ROUNDS: f64 = 0.0005;
 
 /// A search that has to add less than something is given up where its best rough start would have to lose more than
 /// this part of its gap for that, ...
@@ -94,7 +94,11 @@ impl Search {
         let mut given_up = false;
         let mut before: Option<u64> = None;
         for round in 0..most {
-            let worth = if round < rounds { CLOSED } else { GAP };
+            let worth = if round < rounds {
+                GAP_NOT_WORTH_ROUNDS
+            } else {
+                GAP
+            };
             let best = found.first()?;
             let hope = if round == 0 { HOPE } else { LATE_HOPE };
             given_up = self.is_far(budget, best, below, hope, &mut bounds);

@@ -43,7 +43,7 @@ const EXPONENTS: [Exponent; 3] = [Exponent::One, Exponent::Half, Exponent::Two];
 
 /// A budget this much below one that is known has the same starts: the pipeline aims a little
 /// lower when the runtime's order needs more than the plan's.
-const NEAR: f64 = 0.98;
+const SAME_STARTS: f64 = 0.98;
 
 /// A start may evaluate so much for each step: of 100,000 nodes, 300 to 460 for each were needed.
 const START_PER_STEP: u64 = 1000;
@@ -114,7 +114,9 @@ impl Search {
             };
         }
         let near = self.starts.take().filter(|known| {
-            known.improved && budget <= known.budget && target >= self.target(known.budget) * NEAR
+            known.improved
+                && budget <= known.budget
+                && target >= self.target(known.budget) * SAME_STARTS
         });
         let improved = near.is_some();
         let mut starts: Vec<Start> = match near {

@@ -141,7 +141,7 @@ pub(super) fn modelled(
     // The first is looked for to the end.
     let mut work = u64::MAX;
     let mut found: Vec<(u64, Modelled)> = Vec::new();
-    for budget in budgets(least, most, sets.sets.len() > MANY) {
+    for budget in budgets(least, most, sets.sets.len() > FEWER_BUDGETS_FROM) {
         let lower = times.range(..budget).next_back().map(|known| *known.1);
         let upper = times.range(budget..).next().map(|known| *known.1);
         // More memory is of use for less time alone.
@@ -206,7 +206,7 @@ const LEAST_OCTAVES: u32 = 2;
 const MOST_OCTAVES: u32 = 8;
 
 /// So many lower sets take so long that fewer budgets are tried.
-const MANY: usize = 1_000;
+const FEWER_BUDGETS_FROM: usize = 1_000;
 
 /// Table entries that may be looked at for budgets above the smallest: some seconds.
 const WORK: u64 = 150_000_000;

@@ -31,7 +31,7 @@ struct Others {
 const MOST_NODES: usize = 5_000;
 
 /// An own plan that adds no more than this part of the step's time stands.
-const CHEAP: u64 = 20;
+const STANDS_BELOW: u64 = 20;
 
 impl<'t> Portfolio<'t> {
     /// Begins with `own`, which looks at these orders of first computations.
@@ -107,7 +107,7 @@ impl Planner for Portfolio<'_> {
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
         let own = self.own.cheaper(budget, below);
         let times = self.task.costs.iter().map(|cost| cost.time.0);
-        let cheap = times.fold(0, u64::saturating_add) / CHEAP;
+        let cheap = times.fold(0, u64::saturating_add) / STANDS_BELOW;
         if below <= cheap || own.as_ref().is_ok_and(|plan| plan.added <= cheap) {
             return own;
         }

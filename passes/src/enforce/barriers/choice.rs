@@ -26,13 +26,13 @@ const WORK: usize = 40_000_000;
 const THINNING: usize = WORK / 20;
 
 /// How many times a quick look at either visits every node, ...
-const QUICK: usize = 24;
+const QUICK_VISITS: usize = 24;
 
 /// ... and at least a thorough one.
-const THOROUGH: usize = 192;
+const THOROUGH_VISITS: usize = 192;
 
 /// So many times barriers are added where each stretch that exceeds the budget begins, before there are more in longer ones.
-const PATIENCE: u32 = 16;
+const ROUNDS_OF_FIRSTS: u32 = 16;
 
 /// In how many groups at most waits are thinned out.
 const GROUPS: usize = 64;
@@ -113,8 +113,8 @@ impl<'p> BarrierChoice<'p> {
             relaxed: false,
             allowance: WORK,
             thinning: match thinning {
-                Thinning::Quick => THINNING.min(QUICK * placement.len()),
-                Thinning::Thorough => THINNING.max(THOROUGH * placement.len()),
+                Thinning::Quick => THINNING.min(QUICK_VISITS * placement.len()),
+                Thinning::Thorough => THINNING.max(THOROUGH_VISITS * placement.len()),
             },
             planned: &of.planned,
         }
@@ -138,7 +138,7 @@ impl<'p> BarrierChoice<'p> {
                 break;
             }
             // Where many are needed, more and more at a time.
-            let halved = u32::saturating_sub(round, PATIENCE);
+            let halved = u32::saturating_sub(round, ROUNDS_OF_FIRSTS);
             let stretch = self.placement.len().checked_shr(halved).unwrap_or(0).max(1);
             if effort.work > self.allowance || !self.add(&runs, stretch, &mut chosen, effort) {
                 break;

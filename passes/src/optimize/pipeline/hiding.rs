@@ -1,6 +1,6 @@
 //! Which sizes are hidden from the runtime.
 
-use super::{Pipeline, SLIGHT};
+use super::{Pipeline, UNUSED_PART};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Enforceable;
@@ -22,7 +22,7 @@ impl Pipeline<'_> {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
-        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / SLIGHT) {
+        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / UNUSED_PART) {
             return plain;
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.

@@ -16,7 +16,7 @@ pub(super) struct Searches {
 
 /// The pipeline aims a little lower when the runtime's order needs more than the plan's. Down to
 /// this part of a budget, what was the best order for it still is.
-const NEAR: f64 = 0.98;
+const SAME_ORDER: f64 = 0.98;
 
 impl Searches {
     pub(super) fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
@@ -29,7 +29,7 @@ impl Searches {
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
         if let Some((chosen, known)) = self.chosen
             && budget <= known
-            && budget.0 as f64 >= known.0 as f64 * NEAR
+            && budget.0 as f64 >= known.0 as f64 * SAME_ORDER
         {
             return Some(chosen);
         }

@@ -6,7 +6,7 @@ use super::super::OptimizeError;
 use super::super::published::Rivals;
 use super::super::simulation::{Candidate, frame};
 use super::within_budget::{CORRECTIONS, Goal};
-use super::{Pipeline, hair};
+use super::{Pipeline, negligible};
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Thinning;
 use crate::plan::Plan;
@@ -16,7 +16,7 @@ use crate::strategy::{Planner, Unplanned};
 const SMALLER: usize = 5;
 
 /// Less than this part of what a step takes is not worth trying for.
-const NARROW: u64 = 50;
+const WORTH_TRYING: u64 = 50;
 
 impl Pipeline<'_> {
     /// The smallest that is found with more work; an error if even that does not fit.
@@ -72,7 +72,7 @@ impl Pipeline<'_> {
         let mut beside = self.framed();
         for _ in 0..SMALLER {
             let between = best.need() - missed;
-            if between <= Bytes((best.need() - self.original.liveness.fixed).0 / NARROW)
+            if between <= Bytes((best.need() - self.original.liveness.fixed).0 / WORTH_TRYING)
                 || self.stopped()
             {
                 break;
@@ -134,7 +134,7 @@ impl Pipeline<'_> {
         };
         let all: Vec<(Plan, Candidate)> = plans.into_iter().map(with_barriers).collect();
         let least = all.iter().map(|(_, smallest)| smallest.need()).min();
-        let near = least.unwrap_or_default() + hair(least.unwrap_or_default());
+        let near = least.unwrap_or_default() + negligible(least.unwrap_or_default());
         all.into_iter()
             .filter(|(_, smallest)| smallest.need() <= near)
             .map(|(plan, smallest)| {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::simulation::{Candidate, frame};
-use super::{Pipeline, SLIGHT};
+use super::{Pipeline, UNUSED_PART};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -240,7 +240,7 @@ impl Pipeline<'_> {
         let applied = self.apply(&plan);
         let (lean, planned) = (applied.lean_peak(), applied.planned_peak());
         let extra = planned - lean;
-        let matters = planned > room || extra <= Bytes(budget.0 / SLIGHT);
+        let matters = planned > room || extra <= Bytes(budget.0 / UNUSED_PART);
         match matters {
             true => room - extra - Bytes(extra.0 / ALTERED),
             false => room,

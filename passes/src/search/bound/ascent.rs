@@ -14,7 +14,7 @@ pub(crate) enum Rounds {
 }
 
 /// Rounds without a better bound before the pace is halved.
-const PATIENCE: usize = 20;
+const ROUNDS_TO_HALVE: usize = 20;
 
 /// A cover: what is needed, and what can give it.
 pub(crate) struct Cover<'a> {
@@ -68,7 +68,7 @@ pub(crate) fn climb(cover: &Cover<'_>, known: f64, rounds: Rounds) -> f64 {
             stale = 0;
         } else {
             stale += 1;
-            if stale == PATIENCE {
+            if stale == ROUNDS_TO_HALVE {
                 (pace, stale) = (pace / 2.0, 0);
                 price.clone_from(&best_price);
                 split.weights.clone_from(&best_weights);

@@ -10,7 +10,7 @@ pub(crate) struct Overlap {
 }
 
 /// With more stretches than that, what is exact would take too long.
-const MANY: usize = 64;
+const MOST_EXACT_STRETCHES: usize = 64;
 
 impl Overlap {
     /// Of stretches `from..until`, none of them empty.
@@ -31,7 +31,7 @@ impl Overlap {
 
     /// By stretch: the largest sum of weights at any time in it, or more.
     pub(crate) fn most(&self, weights: &[f64]) -> Vec<f64> {
-        let many = self.stretches.len() > MANY;
+        let many = self.stretches.len() > MOST_EXACT_STRETCHES;
         let mut load = vec![0.0; self.places];
         let weighted = self.stretches.iter().zip(weights);
         if many {

@@ -56,7 +56,7 @@ const JOINT: f64 = 0.3;
 const WORTH_A_TRY: f64 = 0.1;
 
 /// A plan for a budget this much above stands.
-const NEAR: f64 = 0.98;
+const STANDS_FROM: f64 = 0.98;
 
 /// From which part on a rounded value counts as 1.
 const THRESHOLDS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
@@ -505,7 +505,8 @@ impl<'t, M: Model> Ilp<'t, M> {
 
 impl<M: Model> Planner for Ilp<'_, M> {
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned> {
-        let near = |of: &(Bytes, f64)| budget <= of.0 && budget.0 as f64 >= of.0.0 as f64 * NEAR;
+        let near =
+            |of: &(Bytes, f64)| budget <= of.0 && budget.0 as f64 >= of.0.0 as f64 * STANDS_FROM;
         let free = self
             .cheapest(budget)
             .is_some_and(|judged| judged.added == 0);

@@ -34,7 +34,7 @@ pub(super) fn best_sequence(
     let sets = &family.sets;
     let mut table: Vec<Vec<Entry>> = vec![Vec::new(); sets.len()];
     // By set: so many entries are worth the work of dropping some.
-    let mut many = vec![MANY; sets.len()];
+    let mut many = vec![PRUNED_FROM; sets.len()];
     table[0].push(Entry {
         time: 0,
         kept: 0,
@@ -79,7 +79,7 @@ pub(super) fn best_sequence(
             }
             if table[upper].len() > many[upper] {
                 prune(&mut table[upper], goal);
-                many[upper] = MANY.max(2 * table[upper].len());
+                many[upper] = PRUNED_FROM.max(2 * table[upper].len());
             }
         }
         table[lower] = entries;
@@ -102,7 +102,7 @@ pub(super) fn best_sequence(
 }
 
 /// Entries of one set before those are dropped that no best sequence needs.
-const MANY: usize = 1024;
+const PRUNED_FROM: usize = 1024;
 
 /// Drops entries that keep no less than one with a time that is as good.
 fn prune(entries: &mut Vec<Entry>, goal: SequenceGoal) {

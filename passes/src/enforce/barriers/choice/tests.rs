@@ -186,7 +186,10 @@ fn a_quick_look_leaves_most_needless_barriers_out_for_a_fraction_of_the_work() {
         let placement = placed.placement();
         let all = vec![true; placement.len()];
         let budget = choice(&placed, 0).peak(&all);
-        for (i, thinning) in [QUICK * placement.len(), THINNING].into_iter().enumerate() {
+        for (i, thinning) in [QUICK_VISITS * placement.len(), THINNING]
+            .into_iter()
+            .enumerate()
+        {
             let mut made = choice(&placed, budget);
             made.thinning = thinning;
             let mut effort = TrialEffort::default();
