@@ -129,7 +129,7 @@ impl<'a> Hiding<'a> {
         (provider, runtime): (Provider, Runtime),
     ) -> Option<Hiding<'a>> {
         let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-        let yields = nodes.any(|node| node.is("com.microsoft", "YieldOp"));
+        let yields = nodes.any(operators::hands_over);
         if yields || graph.opsets.get("") < Some(&OPSET) {
             return None;
         }

@@ -245,6 +245,16 @@ pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     }
 }
 
+/// Does the node hand over to PyTorch and back, in the middle of a step?
+pub fn hands_over(node: &Node) -> bool {
+    node.is(MICROSOFT, "YieldOp")
+}
+
+/// Does the node read nothing of its input but the shape?
+pub fn reads_only_shape(node: &Node) -> bool {
+    node.domain.is_empty() && matches!(node.op_type.as_str(), "Shape" | "Size")
+}
+
 /// Is the tensor the same in every step: a Constant, or an initializer that the caller cannot replace?
 pub fn is_fixed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
     match uses.producer(tensor) {

@@ -147,7 +147,7 @@ impl Skeleton {
             if !skeleton.wide.is_empty() {
                 skeleton.casting.push(Casting::of(graph, node));
             }
-            if node.is("com.microsoft", "YieldOp") {
+            if operators::hands_over(node) {
                 skeleton.yield_op = Some(position as u32);
                 for tensor in node.reads() {
                     skeleton.output[tensor.index()] = true;
@@ -295,7 +295,7 @@ impl Skeleton {
         self.early
             .push(operators::early_workspace(graph, node, workspace));
         self.reads_only_shape
-            .push(node.is("", "Shape") || node.is("", "Size"));
+            .push(operators::reads_only_shape(node));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
         self.fusing
             .push(Fusing::of(graph, uses, node, provider, shape));

@@ -266,7 +266,7 @@ fn depend_on_gradients(task: &Task<'_>, producers: &[Option<NodeId>]) -> Vec<boo
     let mut handed_over = vec![false; task.graph.node_count()];
     for &id in task.order {
         let node = task.graph.node(id);
-        handed_over[id.index()] = is_yield(node);
+        handed_over[id.index()] = operators::hands_over(node);
         let from_gradient = node.reads().filter_map(|t| producers[t.index()]);
         gradient[id.index()] = node.op_type.contains("Grad")
             || node.op_type.starts_with("InPlaceAccumulator")
@@ -277,10 +277,6 @@ fn depend_on_gradients(task: &Task<'_>, producers: &[Option<NodeId>]) -> Vec<boo
     gradient
 }
 
-fn is_yield(node: &crate::graph::Node) -> bool {
-    node.is("com.microsoft", "YieldOp")
-}
-
 /// By node id: does the loss, or what a YieldOp hands over, depend on it?
 fn needed_by_loss(task: &Task<'_>, producers: &[Option<NodeId>], gradient: &[bool]) -> Vec<bool> {
     let graph = task.graph;
@@ -288,12 +284,17 @@ fn needed_by_loss(task: &Task<'_>, producers: &[Option<NodeId>], gradient: &[boo
     for &output in &graph.outputs {
         if let Some(id) = producers[output.index()]
             && !gradient[id.index()]
-            && !is_yield(graph.node(id))
+            && !operators::hands_over(graph.node(id))
         {
             needed[id.index()] = true;
         }
     }
-    if !needed.contains(&true) && !graph.order().iter().any(|&id| is_yield(graph.node(id))) {
+    if !needed.contains(&true)
+        && !graph
+            .order()
+            .iter()
+            .any(|&id| operators::hands_over(graph.node(id)))
+    {
         // A graph without a loss: what needs no gradient is forward.
         for &id in graph.order() {
             needed[id.index()] = !gradient[id.index()];
@@ -301,9 +302,9 @@ fn needed_by_loss(task: &Task<'_>, producers: &[Option<NodeId>], gradient: &[boo
     }
     for &id in task.order.iter().rev() {
         let node = graph.node(id);
-        if needed[id.index()] || is_yield(node) && !gradient[id.index()] {
+        if needed[id.index()] || operators::hands_over(node) && !gradient[id.index()] {
             for producer in node.reads().filter_map(|t| producers[t.index()]) {
-                needed[producer.index()] |= !is_yield(graph.node(producer));
+                needed[producer.index()] |= !operators::hands_over(graph.node(producer));
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
-use crate::operators::Provider;
+use crate::operators::{self, Provider};
 use crate::runtime::casting::Casting;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
@@ -51,8 +51,7 @@ pub(super) struct Placement {
 /// PassThrough refuses (measured); a Shape or a Size runs behind the producer of its input, and had better not run late.
 /// What subgraphs read goes by its name.
 pub(super) fn follows(node: &Node) -> bool {
-    let by_place = node.is("", "Shape") || node.is("", "Size");
-    !by_place && !node.is("com.microsoft", "YieldOp") && node.captures.is_empty()
+    !operators::reads_only_shape(node) && !operators::hands_over(node) && node.captures.is_empty()
 }
 
 impl Placement {
@@ -89,11 +88,11 @@ impl Placement {
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
         let passed = |id: &NodeId| {
             let node = graph.node(*id);
-            if node.is("", "Shape") || node.is("", "Size") || node.is("", "Constant") {
+            if operators::reads_only_shape(node) || node.is("", "Constant") {
                 return None;
             }
             // What it hands over has memory of its own, which PassThrough refuses (measured).
-            if node.is("com.microsoft", "YieldOp") {
+            if operators::hands_over(node) {
                 return None;
             }
             let may_pass = |t: &&TensorId| is_tensor(**t) && rounding.may_pass(**t, *id);
