@@ -5,6 +5,7 @@
 
 pub mod finding;
 pub mod limits;
+mod mutants;
 pub mod source;
 pub mod targets;
 

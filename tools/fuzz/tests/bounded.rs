@@ -39,7 +39,7 @@ fn nothing_is_wrong_with_the_first_inputs_of_every_target() {
         .concat(),
     );
     assert!(clean, "{text}");
-    let planned = only(&["dags", "training"]);
+    let planned = only(&["dags", "training", "mutants"]);
     let (clean, text) = fuzz(&[vec!["run", "--workers", "2", "--inputs", "4"], planned].concat());
     assert!(clean, "{text}");
 }

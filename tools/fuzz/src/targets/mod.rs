@@ -3,6 +3,7 @@
 mod bytes;
 mod dags;
 mod graphs;
+mod mutants;
 mod plan;
 mod protobuf;
 mod tables;
@@ -22,11 +23,12 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     target("bytes", bytes::run, 3),
     target("graphs", graphs::run, 3),
     target("dags", dags::run, 12),
     target("training", training::run, 6),
+    target("mutants", mutants::run, 3),
     target("costs", tables::costs, 1),
     target("profile", tables::profile, 1),
     target("device", tables::device, 1),

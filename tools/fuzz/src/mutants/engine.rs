@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use ckpt_opt::{Budget, Error, Model, Options, optimize, verify};
 use ckpt_passes::runtime::settings::RuntimeSettings;
+use ckpt_passes::testing::Draw;
 
 use super::meaning::meaning;
 use super::mutation::{Harm, mutated};
-use super::random::Random;
 
 /// A graph and what the program made of it.
 pub(crate) struct Pair {
@@ -91,7 +91,7 @@ impl Pair {
     pub(crate) fn mutants(
         &self,
         count: u64,
-        random: &mut Random,
+        random: &mut impl Draw,
         folder: &Path,
         mut escaped: impl FnMut(&str, &[u8]),
     ) -> Count {

@@ -1,6 +1,6 @@
 //! One change to a file.
 
-use super::random::Random;
+use ckpt_passes::testing::Draw;
 
 use super::wire::{Msg, Value};
 
@@ -17,7 +17,7 @@ const NODE: u32 = 1;
 const ATTRIBUTE: u32 = 5;
 
 /// A random change to the model, in words; `None` where the model has nothing to change so.
-pub(crate) fn mutated(bytes: &[u8], random: &mut Random) -> Option<(String, Harm, Vec<u8>)> {
+pub(crate) fn mutated(bytes: &[u8], random: &mut impl Draw) -> Option<(String, Harm, Vec<u8>)> {
     let mut model = Msg::parse(bytes)?;
     let place = *model.places(GRAPH).first()?;
     let mut graph = model.at(place)?;
@@ -36,16 +36,16 @@ pub(crate) fn mutated(bytes: &[u8], random: &mut Random) -> Option<(String, Harm
     Some((how, harm, model.encode()))
 }
 
-fn pick(random: &mut Random, below: usize) -> usize {
+fn pick(random: &mut impl Draw, below: usize) -> usize {
     random.below(below.max(1))
 }
 
-fn one_of(places: &[usize], random: &mut Random) -> Option<usize> {
+fn one_of(places: &[usize], random: &mut impl Draw) -> Option<usize> {
     (!places.is_empty()).then(|| places[pick(random, places.len())])
 }
 
 /// A number, a byte of bytes, or a text is changed.
-fn shake(value: &mut Value, random: &mut Random) -> Option<()> {
+fn shake(value: &mut Value, random: &mut impl Draw) -> Option<()> {
     match value {
         Value::Varint(value) => *value = value.wrapping_add(1 + random.below(3) as u64),
         Value::Fixed32(bytes) => bytes[pick(random, 4)] ^= 1 << random.below(8),
@@ -59,7 +59,7 @@ fn shake(value: &mut Value, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-fn initializer(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn initializer(graph: &mut Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     let number = if random.below(4) == 0 && !graph.places(15).is_empty() {
         15
     } else {
@@ -78,7 +78,7 @@ fn initializer(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
 }
 
 /// Inputs, outputs, value_info.
-fn values(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn values(graph: &mut Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     match random.below(4) {
         0 => {
             let outputs = graph.places(12);
@@ -125,7 +125,7 @@ fn values(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
     }
 }
 
-fn of_model(model: &mut Msg, graph: &Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn of_model(model: &mut Msg, graph: &Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     match random.below(5) {
         0 => {
             let at = one_of(&model.places(8), random)?;
@@ -169,7 +169,7 @@ fn of_model(model: &mut Msg, graph: &Msg, random: &mut Random) -> Option<(String
     }
 }
 
-fn unknown(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn unknown(graph: &mut Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     let number = [30, 63, 64, 500, 5001][pick(random, 5)];
     let field = (
         number,
@@ -189,7 +189,12 @@ fn unknown(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
     Some((format!("field {number} of {last}"), Harm::Always))
 }
 
-fn added(message: &mut Msg, path: &[u32], field: &(u32, Value), random: &mut Random) -> Option<()> {
+fn added(
+    message: &mut Msg,
+    path: &[u32],
+    field: &(u32, Value),
+    random: &mut impl Draw,
+) -> Option<()> {
     let Some((first, rest)) = path.split_first() else {
         message.0.push(field.clone());
         return Some(());
@@ -201,7 +206,7 @@ fn added(message: &mut Msg, path: &[u32], field: &(u32, Value), random: &mut Ran
     Some(())
 }
 
-fn nodes(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn nodes(graph: &mut Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     let places = graph.places(NODE);
     let at = one_of(&places, random)?;
     let mut node = graph.at(at)?;
@@ -255,7 +260,7 @@ fn nodes(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
     }
 }
 
-fn node(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
+fn node(graph: &mut Msg, random: &mut impl Draw) -> Option<(String, Harm)> {
     let at = one_of(&graph.places(NODE), random)?;
     let every: Vec<String> = {
         let written = graph.msgs(NODE).into_iter().flat_map(|node| node.texts(2));
@@ -345,7 +350,7 @@ fn node(graph: &mut Msg, random: &mut Random) -> Option<(String, Harm)> {
 }
 
 /// Changes a value, or something in it, if it is a tensor or a body.
-fn deep(message: &mut Msg, place: usize, random: &mut Random) -> Option<()> {
+fn deep(message: &mut Msg, place: usize, random: &mut impl Draw) -> Option<()> {
     let number = message.0[place].0;
     match message
         .at(place)

@@ -1,28 +1,18 @@
 //! Rewritten files that are broken must not pass for the original: `verify` against an engine that breaks them.
-//!
-//! `cargo run --release --features testing --example mutants` does the same for as long as asked.
-
-#[path = "../examples/mutants/engine.rs"]
-mod engine;
-#[path = "../examples/mutants/meaning.rs"]
-mod meaning;
-#[path = "../examples/mutants/model.rs"]
-mod model;
-#[path = "../examples/mutants/mutation.rs"]
-mod mutation;
-#[path = "../examples/mutants/random.rs"]
-mod random;
-#[path = "../examples/mutants/wire.rs"]
-mod wire;
 
 use std::fs;
 use std::path::Path;
 
 use ckpt_passes::graph::Graph;
-use engine::{Count, Pair};
-use meaning::meaning;
-use random::Random;
-use wire::{Msg, Value};
+use ckpt_passes::testing::SplitMix64;
+
+use super::engine::{Count, Pair};
+use super::meaning::meaning;
+use super::model;
+use super::wire::{Msg, Value};
+
+/// Where the project is.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Breaks a rewriting of the graph so many times, and gives what was found.
 #[track_caller]
@@ -32,7 +22,7 @@ fn broken(bytes: &[u8], dims: &[String], count: u64) -> Count {
     fs::write(&original, bytes).unwrap();
     let pair = Pair::of(&original, dims, folder.path()).unwrap();
     let mut escaped = Vec::new();
-    let found = pair.mutants(count, &mut Random(33), folder.path(), |how, _| {
+    let found = pair.mutants(count, &mut SplitMix64::new(33), folder.path(), |how, _| {
         escaped.push(how.to_owned());
     });
     assert!(
@@ -46,9 +36,7 @@ fn broken(bytes: &[u8], dims: &[String], count: u64) -> Count {
 }
 
 fn text(name: &str) -> Vec<u8> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/text")
-        .join(name);
+    let file = Path::new(ROOT).join("testdata/text").join(name);
     model::of(&Graph::parse(&fs::read_to_string(file).unwrap()).unwrap())
 }
 
@@ -69,7 +57,7 @@ fn no_broken_rewriting_of_a_convolutional_network_passes() {
 
 #[test]
 fn no_broken_rewriting_of_a_network_that_pytorch_exported_passes() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/models/triplet.onnx");
+    let file = Path::new(ROOT).join("testdata/models/triplet.onnx");
     broken(&fs::read(file).unwrap(), &["batch=4".to_owned()], 40);
 }
 
