@@ -3,14 +3,14 @@ use super::*;
 use crate::analysis::cost::costs;
 use crate::cost::Nanos;
 use crate::enforce::barriers::Enforceable;
-use crate::graph::{Node, Tensor, TensorKind};
-use crate::optimize::optimize;
+use crate::graph::{Dimension, Node, Tensor, TensorKind};
 use crate::optimize::simulation::in_default_order;
+use crate::optimize::{optimize, verify_written};
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;
 use crate::strategy::tests::options;
-use crate::testing::{SplitMix64, random_training_graph};
+use crate::testing::{SplitMix64, random_training_graph, strange_training_graph};
 
 #[test]
 fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
@@ -332,4 +332,29 @@ fn updates_keep_the_sequence_that_they_have_in_a_file_that_is_not_sorted() {
         }
     }
     assert!(in_sequence > 3, "{in_sequence}");
+}
+
+#[test]
+fn a_graph_that_is_only_taken_apart_is_held_to_the_peak_that_is_told_of_it() {
+    let mut over = 0;
+    for seed in 0..120 {
+        let graph = strange_training_graph(seed, 20 + seed as usize % 40);
+        let divides = |&id: &NodeId| graph.node(id).is("com.microsoft", "DivGrad");
+        if !graph.order().iter().any(divides) {
+            continue;
+        }
+        let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
+        options.runtime.settings = RuntimeSettings::DEFAULT;
+        options.effort.evaluations = 50;
+        let sizes = graph.inputs.iter().map(|&id| &graph.tensor(id).declared);
+        let batch = Dimension::Symbol("batch".to_owned());
+        if sizes.flatten().flatten().any(|size| *size == batch) {
+            options.bindings.insert("batch".to_owned(), 4);
+        }
+        let found = optimize(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let again = verify_written(&graph, &found.graph, &options, found.summary.budget);
+        assert!(again.is_ok(), "seed {seed}: {again:?}");
+        over += usize::from(found.summary.over_budget().next().is_some());
+    }
+    assert!(over > 0, "{over}");
 }
