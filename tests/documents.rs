@@ -223,6 +223,20 @@ fn files_that_are_named_are_there() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+#[test]
+fn every_script_has_a_line_in_the_list_of_scripts() {
+    let list = read(&root().join("tools/README.md"));
+    let entries = fs::read_dir(root().join("tools")).expect("the scripts");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let is_script = |name: &String| name.ends_with(".py") || name.ends_with(".sh");
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let missing: Vec<String> = names
+        .filter(is_script)
+        .filter(|name| !list.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// A folder in which a document's commands run, one after another.
 struct Workshop(TempDir);
 

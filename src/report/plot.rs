@@ -46,21 +46,34 @@ pub fn as_steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 /// The image; the y axis begins at 0.
 pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
-    let points = || curves.iter().flat_map(|curve| &curve.points);
-    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-    let mut top: f64 = 0.0;
-    for &(x, y) in points() {
-        (low, high, top) = (low.min(x), high.max(x), top.max(y));
+    let ys = curves.iter().flat_map(|curve| &curve.points).map(|p| p.1);
+    drawn(x_label, y_label, curves, range(ys.chain([0.0])))
+}
+
+/// The image; the y axis begins at the least value.
+pub fn svg_of_range(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
+    let ys = curves.iter().flat_map(|curve| &curve.points).map(|p| p.1);
+    drawn(x_label, y_label, curves, range(ys))
+}
+
+/// The least of the values and how far the largest is from it, or some range where there is none.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
+    });
+    match () {
+        () if low > high => (0.0, 1.0),
+        () if low == high => (low, 1.0),
+        () => (low, high - low),
     }
-    if low > high {
-        (low, high) = (0.0, 1.0);
-    }
-    let width = if high > low { high - low } else { 1.0 };
-    let top = if top > 0.0 { top } else { 1.0 };
+}
+
+fn drawn(x_label: &str, y_label: &str, curves: &[Curve], (least, top): (f64, f64)) -> String {
+    let (low, width) = range(curves.iter().flat_map(|curve| &curve.points).map(|p| p.0));
     let place = |x: f64, y: f64| {
         (
             LEFT + (x - low) / width * (WIDTH - LEFT - RIGHT),
-            HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM),
+            HEIGHT - BOTTOM - (y - least) / top * (HEIGHT - TOP - BOTTOM),
         )
     };
     let mut text = format!(
@@ -70,7 +83,7 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
     );
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     for at in ticks(low, low + width) {
-        let (x, _) = place(at, 0.0);
+        let (x, _) = place(at, least);
         let _ = writeln!(
             text,
             "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
@@ -79,7 +92,7 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
             shown(at),
         );
     }
-    for at in ticks(0.0, top) {
+    for at in ticks(least, least + top) {
         let (_, y) = place(low, at);
         let _ = writeln!(
             text,

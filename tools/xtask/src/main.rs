@@ -149,7 +149,7 @@ fn figures(arguments: &[String]) -> Result<(), Failed> {
         "--quiet",
         "--release",
         "--package",
-        "ckpt-passes",
+        "ckpt-opt",
         "--example",
         "figures",
         "--",

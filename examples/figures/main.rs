@@ -7,20 +7,37 @@
 //! - `join_9`: the equivalent chain's makespan divided by the optimum (the same, Figure 9b).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod plot;
-
 use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ckpt_opt::report::plot::{self, Curve};
 use ckpt_passes::strategy::chain::Chain;
 use ckpt_passes::strategy::equivalent_chain::equivalent_chain;
 use ckpt_passes::strategy::join_dp::{JoinDp, Times, fewest_slots, least_span, most_slots};
 use ckpt_passes::strategy::precise_dp::{PreciseDp, SizeRounding};
 
-use plot::{Curve, Figure};
+/// Curves over common axes.
+struct Figure {
+    x: &'static str,
+    y: &'static str,
+    curves: Vec<Curve>,
+}
+
+impl Figure {
+    /// One line for each point: curve, x, y.
+    fn csv(&self) -> String {
+        let mut text = format!("curve,{},{}\n", self.x, self.y);
+        for curve in &self.curves {
+            for (x, y) in &curve.points {
+                text.push_str(&format!("\"{}\",{x},{y}\n", curve.name));
+            }
+        }
+        text
+    }
+}
 
 fn main() -> ExitCode {
     let Some(directory) = env::args().nth(1) else {
@@ -42,7 +59,8 @@ fn main() -> ExitCode {
 
 fn write(directory: &Path, name: &str, figure: &Figure) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    for (extension, text) in [("csv", figure.csv()), ("svg", figure.svg())] {
+    let svg = plot::svg_of_range(figure.x, figure.y, &figure.curves);
+    for (extension, text) in [("csv", figure.csv()), ("svg", svg)] {
         let path = directory.join(name).with_extension(extension);
         fs::write(&path, text)?;
         println!("{}", path.display());
@@ -62,9 +80,8 @@ fn thesis() -> Figure {
         }
     });
     Figure {
-        title: "Time of a step against memory, uniform chains".to_owned(),
-        x: "memory m".to_owned(),
-        y: "time".to_owned(),
+        x: "memory m",
+        y: "time of a step",
         curves: curves.into(),
     }
 }
@@ -91,9 +108,8 @@ fn join_trade_off() -> Figure {
         }
     }
     Figure {
-        title: "Makespan against memory, joins".to_owned(),
-        x: "slots / slots for the least makespan".to_owned(),
-        y: "makespan / least makespan".to_owned(),
+        x: "slots / slots for the least makespan",
+        y: "makespan / least makespan",
         curves,
     }
 }
@@ -113,9 +129,8 @@ fn equivalent_chains() -> Figure {
         }
     });
     Figure {
-        title: "Equivalent chain against optimum, three equal branches".to_owned(),
-        x: "length 2L + 1".to_owned(),
-        y: "makespan / optimum".to_owned(),
+        x: "length 2L + 1",
+        y: "makespan / optimum",
         curves: curves.into(),
     }
 }
