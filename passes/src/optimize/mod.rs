@@ -1,5 +1,6 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
+mod aim;
 mod cheaper_copies;
 mod comparison;
 mod convolution_options;
@@ -10,6 +11,7 @@ mod pipeline;
 mod published;
 mod replacements;
 mod simulation;
+mod tuning;
 mod variant_graph;
 
 use std::collections::{BTreeMap, BTreeSet};

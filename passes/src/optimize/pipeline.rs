@@ -13,6 +13,7 @@ use super::faults::{FailedCandidate, Found, is_unproved};
 use super::original::{Original, is_as_listed};
 use super::published::{MOST_NODES, Rivals};
 use super::simulation::{Candidate, frame, need, simulated};
+use super::tuning::TUNING;
 use super::variant_graph::{Choices, Form, apply};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
 use crate::analysis::cost::time_of_all;
@@ -34,12 +35,6 @@ use crate::strategy::{
     Joint, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
 };
 use searches::Searches;
-
-/// A plan that adds no more than this part of the step's time stands.
-const STANDS_BELOW: u64 = 20;
-
-/// Up to this part of a budget need not be used.
-const UNUSED_PART: u64 = 400;
 
 /// What is worked out beside the search, unless somebody needs it before.
 type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
@@ -452,7 +447,7 @@ impl<'o> Pipeline<'o> {
     fn is_cheap(&self, candidate: &Candidate) -> bool {
         let step = time_of_all(&candidate.graph, &candidate.costs);
         let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
-        added <= step / STANDS_BELOW && (barriers <= added / 8 || barriers <= step / 2_000)
+        added <= step / TUNING.stands_below && (barriers <= added / 8 || barriers <= step / 2_000)
     }
 
     fn stopped(&self) -> bool {
@@ -521,9 +516,9 @@ fn has_sums(known: &Summary) -> bool {
     names.any(|name| sums.clone().any(|sum| sum.name == name))
 }
 
-/// A negligible's breadth: peaks that differ by less are as good as the same.
+/// Peaks that differ by no more are as good as the same.
 fn negligible(peak: Bytes) -> Bytes {
-    Bytes(peak.0 / 500)
+    Bytes(peak.0 / TUNING.same_peak)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::faults::Found;
 use super::faults::{self, is_unproved};
 use super::original::Original;
 use super::pipeline::Pipeline;
+use super::tuning::TUNING;
 use super::variant_graph::Choices;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
 use crate::bytes::Bytes;
@@ -23,10 +24,6 @@ use crate::runtime::rounding::Rounding;
 use crate::strategy::Strategy;
 
 type FoundRow = Result<Vec<Found>, OptimizeError>;
-
-/// What a variant has at stake in a node is worth a look from this part of the peak on, without
-/// what the caller owns.
-const WORTH: u64 = 200;
 
 /// One result for each budget.
 pub(super) fn optimize_each(
@@ -313,7 +310,7 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
             let stake = stake
                 .filter_map(|tensor| graph.tensor(tensor).bytes())
                 .max();
-            let worth = stake.is_some_and(|bytes| bytes.0.saturating_mul(WORTH) >= peak.0);
+            let worth = stake.is_some_and(|bytes| bytes.0.saturating_mul(TUNING.worth) >= peak.0);
             if worth && variant.parts(graph, &uses, id).is_some() {
                 offers.push((id, variant));
             }

@@ -1,18 +1,14 @@
 //! Which sizes are hidden from the runtime.
 
-use super::{Pipeline, UNUSED_PART};
+use super::super::aim::Between;
+use super::super::tuning::TUNING;
+use super::Pipeline;
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Enforceable;
 use crate::enforce::colour_shapes::COLOURED_FROM;
 use crate::enforce::hide_sizes::HideSizes;
 use crate::graph::Graph;
-
-/// Hiding sizes may take this part of a step.
-const HIDING: u64 = 200;
-
-/// How often it is tried how many that are.
-const HIDING_TRIALS: usize = 4;
 
 impl Pipeline<'_> {
     /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
@@ -22,7 +18,7 @@ impl Pipeline<'_> {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
-        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / UNUSED_PART) {
+        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / TUNING.unused_part) {
             return plain;
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
@@ -32,7 +28,7 @@ impl Pipeline<'_> {
 
     /// With all sizes hidden, or else with as many as it is tried for whose nodes take no longer than they may.
     pub(super) fn most_hidden(&self, plain: &Enforceable<'_>) -> Option<Enforceable<'_>> {
-        let most = self.original.time() / HIDING;
+        let most = self.original.time() / TUNING.hiding;
         let before = time_of_all(plain.graph(), plain.costs());
         // What is too small for a name is too small to be hidden.
         let from = COLOURED_FROM;
@@ -57,17 +53,17 @@ impl Pipeline<'_> {
             return Some(all);
         }
         // Each takes about as long as the others.
-        let (mut few, mut many, mut took, mut best) = (0, sources.len(), 0, None);
-        for _ in 0..HIDING_TRIALS {
-            let part = (many - few) as u128 * u128::from(most - took) / u128::from(takes - took);
-            let between = few + part as usize;
-            if between == few && best.is_some() {
+        let mut range = Between::new(0, sources.len() as u64, TUNING.hidings);
+        let (mut took, mut best) = (0, None);
+        while let Some(between) = range.part_of_way(most - took, takes - took) {
+            if between == range.fits && best.is_some() {
                 break;
             }
-            let (graph, added) = hidden(between);
+            let (graph, added) = hidden(between as usize);
+            range.is(between, added <= most);
             match added <= most {
-                true => (few, took, best) = (between, added, Some(graph)),
-                false => (many, takes) = (between, added),
+                true => (took, best) = (added, Some(graph)),
+                false => takes = added,
             }
         }
         best

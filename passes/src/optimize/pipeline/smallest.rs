@@ -3,20 +3,16 @@
 use std::time::Instant;
 
 use super::super::OptimizeError;
+use super::super::aim::Between;
 use super::super::published::Rivals;
 use super::super::simulation::{Candidate, frame};
-use super::within_budget::{CORRECTIONS, Goal};
+use super::super::tuning::TUNING;
+use super::within_budget::Goal;
 use super::{Pipeline, negligible};
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Thinning;
 use crate::plan::Plan;
 use crate::strategy::{Planner, Unplanned};
-
-/// How often a smaller budget than what is reached is tried for the smallest peak.
-const SMALLER: usize = 5;
-
-/// Less than this part of what a step takes is not worth trying for.
-const WORTH_TRYING: u64 = 50;
 
 impl Pipeline<'_> {
     /// The smallest that is found with more work; an error if even that does not fit.
@@ -67,25 +63,25 @@ impl Pipeline<'_> {
         planned: Bytes,
         smallest: Candidate,
     ) -> Candidate {
-        let (mut missed, mut best) = (planned + frame(&self.base.graph), smallest);
+        let missed = planned + frame(&self.base.graph);
+        let mut range = Between::new(smallest.need().0, missed.0, TUNING.smaller_budgets);
+        let mut best = smallest;
         // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
         let mut beside = self.framed();
-        for _ in 0..SMALLER {
-            let between = best.need() - missed;
-            if between <= Bytes((best.need() - self.original.liveness.fixed).0 / WORTH_TRYING)
-                || self.stopped()
-            {
+        while let Some(budget) = range.middle() {
+            let takes = best.need() - self.original.liveness.fixed;
+            if range.width() <= takes.0 / TUNING.worth_trying || self.stopped() {
                 break;
             }
-            let budget = missed + Bytes(between.0 / 2);
-            let mut target = budget - beside;
+            let within = Bytes(budget);
             let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
-            let found = self.planned(&mut start, &mut target, None, &Goal::within(budget));
+            let found = self.planned(&mut start, within - beside, None, &Goal::within(within));
             match found {
-                Ok(found) if found.need() < best.need() => {
-                    (best, beside) = (found, budget - target);
+                Ok((found, target)) if found.need() < best.need() => {
+                    range.is(found.need().0, true);
+                    (best, beside) = (found, within - target);
                 }
-                _ => missed = budget,
+                _ => range.is(budget, false),
             }
         }
         best
@@ -162,18 +158,17 @@ impl Pipeline<'_> {
             let candidate = self.candidate(enforced, plan);
             (candidate.need() < smallest.need()).then_some(candidate)
         };
-        let mut missed = applied.planned_peak();
-        let mut reached = smallest.need() - frame(&smallest.graph);
+        let reached = smallest.need() - frame(&smallest.graph);
+        let missed = applied.planned_peak();
+        let mut range = Between::new(reached.0, missed.0, TUNING.barrier_choices);
         let mut less = None;
-        for _ in 0..CORRECTIONS {
-            let budget = missed + Bytes((reached - missed).0 / 2);
-            match within(budget, Thinning::Quick) {
-                Some(found) => (reached, less) = (budget, Some(found)),
-                None => missed = budget,
-            }
+        while let Some(budget) = range.middle() {
+            let found = within(Bytes(budget), Thinning::Quick);
+            range.is(budget, found.is_some());
+            less = found.or(less);
         }
         less.map_or(smallest.clone(), |less| {
-            within(reached, Thinning::Thorough)
+            within(Bytes(range.fits), Thinning::Thorough)
                 .filter(|thorough| thorough.need() <= less.need())
                 .unwrap_or(less)
         })

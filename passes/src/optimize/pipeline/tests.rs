@@ -48,10 +48,10 @@ fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
         let mut planner = Searches::new(&task, &pipeline.orders);
         let budget = pipeline.budget(options.budget, || Bytes::ZERO);
         // As if what barriers pass on took none.
-        let mut target = budget - pipeline.framed();
+        let target = budget - pipeline.framed();
         let mut plan = |target| planner.cheaper(target, u64::MAX);
-        let found = pipeline.planned(&mut plan, &mut target, None, &Goal::within(budget));
-        let Ok(found) = found else {
+        let found = pipeline.planned(&mut plan, target, None, &Goal::within(budget));
+        let Ok((found, target)) = found else {
             continue;
         };
         before += pipeline.added(&found);
@@ -83,7 +83,7 @@ fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budge
             _ => Err(Unplanned::TooSlow),
         }
     };
-    let found = pipeline.planned(&mut answer, &mut first.clone(), None, &Goal::within(budget));
+    let found = pipeline.planned(&mut answer, first, None, &Goal::within(budget));
     assert!(matches!(found, Err(Missed::TooSlow)));
     assert_eq!(asked.len(), 3);
     assert!(asked[1] < first);
@@ -111,12 +111,7 @@ fn nothing_more_is_asked_once_the_smallest_plan_misses_the_budget() {
         asked += 1;
         Err(Unplanned::TooLarge(promising.clone()))
     };
-    let found = pipeline.planned(
-        &mut answer,
-        &mut budget.clone(),
-        None,
-        &Goal::within(budget),
-    );
+    let found = pipeline.planned(&mut answer, budget, None, &Goal::within(budget));
     assert!(matches!(found, Err(Missed::TooLarge)));
     assert_eq!(asked, 1);
 }
@@ -220,13 +215,13 @@ fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
         let mut planner = Searches::new(&pipeline.task(), &pipeline.orders);
         let budget = pipeline.budget(options.budget, || Bytes::ZERO);
         let mut found = |goal: &Goal<'_>| {
-            let mut target = budget - pipeline.spare();
+            let target = budget - pipeline.spare();
             let mut plan = |target| planner.cheaper(target, u64::MAX);
-            pipeline.planned(&mut plan, &mut target, None, goal)
+            pipeline.planned(&mut plan, target, None, goal)
         };
         // What only a thorough look fits has no quick one.
         let open = found(&Goal::within(budget)).ok();
-        if open.is_none_or(|open| open.quick_barriers == 0) {
+        if open.is_none_or(|(open, _)| open.quick_barriers == 0) {
             continue;
         }
         let dear = Goal {

@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use super::super::aim::Descent;
 use super::super::simulation::{Candidate, frame};
-use super::{Pipeline, UNUSED_PART};
+use super::super::tuning::TUNING;
+use super::Pipeline;
 use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -19,39 +21,6 @@ use crate::runtime::liveness::TENSOR;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::Missed;
 use crate::strategy::{Planner, Strategy, Unplanned};
-
-/// How often the search is asked, each time for less, because the runtime's order needs more than the plan's.
-const ATTEMPTS: usize = 6;
-
-/// How often barriers are chosen anew because they leave another room than they were chosen for.
-pub(super) const CORRECTIONS: usize = 4;
-
-/// Where a plan needs many barriers, these have about one output for so many nodes.
-const NODES_FOR_OUTPUT: u64 = 4;
-
-/// Barriers that take more than this part of what a plan adds, ...
-const MANY_BARRIERS: u64 = 4;
-
-/// ... and more than this part of a step's time, may be too many.
-const NOTABLE: u64 = 200;
-
-/// Then it is planned anew up to so many times, ...
-const FEWER_BARRIERS: usize = 3;
-
-/// ... each time with one more of so many parts of what a step takes left for them.
-const ROOM_FOR_BARRIERS: u64 = 50;
-
-/// Another attempt leaves this part of the budget free, ...
-const SPARE: u64 = 20_000;
-
-/// ... where the runtime's settings add to a plan what only the plan itself tells, this part, ...
-const SPARE_FOR_SETTINGS: u64 = 2_000;
-
-/// ... the next so many times as much.
-const MORE_SPARE: u64 = 4;
-
-/// What the settings add to a quick plan may be more for the one that is made, by this part.
-const ALTERED: u64 = 2;
 
 /// What a plan has to reach with its barriers.
 pub(super) struct Goal<'g> {
@@ -86,7 +55,7 @@ impl Pipeline<'_> {
 
     /// The same, and what barriers pass on, which lives to the end of the step.
     pub(super) fn spare(&self) -> Bytes {
-        let outputs = self.base.graph.order().len() as u64 / NODES_FOR_OUTPUT;
+        let outputs = self.base.graph.order().len() as u64 / TUNING.nodes_for_output;
         self.framed() + Bytes(TENSOR.0 * outputs)
     }
 
@@ -105,9 +74,9 @@ impl Pipeline<'_> {
         budget: Bytes,
         below: u64,
     ) -> Result<Candidate, Missed> {
-        let mut target = self.room(planner, budget);
+        let room = self.room(planner, budget);
         let mut plan = |target| planner.cheaper(target, below);
-        let found = self.planned(&mut plan, &mut target, least, &Goal::below(budget, below))?;
+        let (found, target) = self.planned(&mut plan, room, least, &Goal::below(budget, below))?;
         // A published strategy's plan is written as it is.
         match self.options.strategy {
             Strategy::Auto => Ok(self.with_room_for_barriers(planner, found, target, budget)),
@@ -121,18 +90,19 @@ impl Pipeline<'_> {
         &self,
         planner: &mut dyn Planner,
         found: Candidate,
-        mut target: Bytes,
+        target: Bytes,
         budget: Bytes,
     ) -> Candidate {
-        let part = Bytes((target - self.original.liveness.fixed).0 / ROOM_FOR_BARRIERS);
+        let part = Bytes((target - self.original.liveness.fixed).0 / TUNING.room_for_barriers);
+        let mut descent = Descent::from(target - part, TUNING.plans_with_fewer_barriers);
         let mut best = found;
-        for _ in 0..FEWER_BARRIERS {
+        while let Some(target) = descent.next() {
             let (barriers, added) = (self.time_of_barriers(&best), self.added(&best));
             let step = time_of_all(&best.graph, &best.costs);
-            if barriers <= added / MANY_BARRIERS || barriers <= step / NOTABLE || self.stopped() {
+            let few = barriers <= added / TUNING.many_barriers || barriers <= step / TUNING.notable;
+            if few || self.stopped() {
                 break;
             }
-            target = target - part;
             let mut plan = |target| planner.cheaper(target, added);
             // In a large graph thinning out takes longest. As large a part of the barriers will be left as of those before.
             let known = best.quick_barriers > 0 && self.is_large();
@@ -148,8 +118,11 @@ impl Pipeline<'_> {
                 below: added,
                 may: &may,
             };
-            match self.planned(&mut plan, &mut target, None, &goal) {
-                Ok(other) if self.added(&other) < added => best = other,
+            match self.planned(&mut plan, target, None, &goal) {
+                Ok((other, reached)) if self.added(&other) < added => {
+                    descent.lower_to(reached - part);
+                    best = other;
+                }
                 _ => break,
             }
         }
@@ -165,35 +138,30 @@ impl Pipeline<'_> {
         times.fold(0, u64::saturating_add)
     }
 
-    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less, down to what is
-    /// `target` then.
+    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less; with what it was
+    /// made for.
     pub(super) fn planned(
         &self,
         plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
-        target: &mut Bytes,
+        target: Bytes,
         least: Option<&Plan>,
         goal: &Goal<'_>,
-    ) -> Result<Candidate, Missed> {
+    ) -> Result<(Candidate, Bytes), Missed> {
         let &Goal { budget, below, .. } = goal;
-        let mut spare = match self.options.runtime.settings {
-            RuntimeSettings::LEAN => budget.0 / SPARE,
-            _ => budget.0 / SPARE_FOR_SETTINGS,
+        let spare = match self.options.runtime.settings {
+            RuntimeSettings::LEAN => budget.0 / TUNING.spare,
+            _ => budget.0 / TUNING.spare_for_settings,
         };
-        // What there was a plan for.
-        let mut reached = None;
-        for _ in 0..ATTEMPTS {
-            let (plan, is_least) = match plan(*target) {
+        let mut descent = Descent::from(target, TUNING.plans).leaving(spare, TUNING.more_spare);
+        while let Some(target) = descent.next() {
+            let (plan, is_least) = match plan(target) {
                 Ok(plan) => (plan, false),
-                // Too much less was asked for.
-                Err(Unplanned::TooLarge(_)) if reached.is_some_and(|reached| reached > *target) => {
-                    let between = reached
-                        .take()
-                        .map_or(Bytes::ZERO, |reached| reached - *target);
-                    *target += Bytes(between.0 / 2);
-                    continue;
-                }
-                // The smallest may fit, though it needs more than the target.
                 Err(Unplanned::TooLarge(smallest)) => {
+                    // Too much less may have been asked for.
+                    if descent.goes_back() {
+                        continue;
+                    }
+                    // The smallest may fit, though it needs more than the target.
                     let least = least.filter(|l| l.predicted_peak <= smallest.predicted_peak);
                     let smallest = least.cloned().unwrap_or(smallest);
                     if smallest.predicted_peak >= budget {
@@ -209,19 +177,11 @@ impl Pipeline<'_> {
                 return Err(Missed::TooSlow);
             }
             match self.enforced(&applied, &plan, goal) {
-                Ok(Some(candidate)) => return Ok(candidate),
+                Ok(Some(candidate)) => return Ok((candidate, target)),
                 Ok(None) => return Err(Missed::TooSlow),
                 // There is none for less.
                 Err(_) if is_least => return Err(Missed::TooLarge),
-                // Less than the same plan needs, or it is found again; and a little less than that, as its barriers
-                // are others, which may be too little the more often.
-                Err(excess) => {
-                    let more = Bytes(excess.0 / 8 + spare + 1);
-                    let less = plan.predicted_peak.min(*target);
-                    reached = Some(less);
-                    *target = less - excess - more;
-                    spare *= MORE_SPARE;
-                }
+                Err(excess) => descent.missed(plan.predicted_peak, excess),
             }
         }
         Err(Missed::TooLarge)
@@ -240,9 +200,9 @@ impl Pipeline<'_> {
         let applied = self.apply(&plan);
         let (lean, planned) = (applied.lean_peak(), applied.planned_peak());
         let extra = planned - lean;
-        let matters = planned > room || extra <= Bytes(budget.0 / UNUSED_PART);
+        let matters = planned > room || extra <= Bytes(budget.0 / TUNING.unused_part);
         match matters {
-            true => room - extra - Bytes(extra.0 / ALTERED),
+            true => room - extra - Bytes(extra.0 / TUNING.altered),
             false => room,
         }
     }
@@ -260,14 +220,15 @@ impl Pipeline<'_> {
             Ok(self.candidate(graph, plan))
         };
         let planned = applied.planned_peak();
-        let mut room = budget - frame(applied.graph());
+        let room = budget - frame(applied.graph());
         if planned > room {
             // Barriers do not help where it is too large in its own order.
             return Err(planned - room);
         }
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
-        for look in 0..=CORRECTIONS {
+        let mut descent = Descent::from(room, 1 + TUNING.barrier_choices);
+        while let Some(room) = descent.next() {
             let mut candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
                 Err(missed @ NotEnforceable { by_fewer, .. }) => {
@@ -293,16 +254,19 @@ impl Pipeline<'_> {
                         return Ok(None);
                     }
                     (fits, thinning) = (Some(candidate), Thinning::Thorough);
-                    room = room.min(left);
+                    descent.lower_to(room.min(left));
                 }
                 // The first look tells how much that is.
-                (false, Thinning::Quick) if look == 0 => room = less,
+                (false, Thinning::Quick) if descent.is_first() => descent.lower_to(less),
                 // Where every byte counts, needless barriers do.
-                (false, _) => (room, thinning) = (less, Thinning::Thorough),
+                (false, _) => {
+                    descent.lower_to(less);
+                    thinning = Thinning::Thorough;
+                }
             }
         }
         // As much as the plan needs more than its barriers left room for.
-        fits.map(Some).ok_or(planned - room)
+        fits.map(Some).ok_or(planned - descent.target())
     }
 
     /// The graph, by whose order barriers make the runtime go.
