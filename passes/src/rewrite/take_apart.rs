@@ -306,4 +306,19 @@ mod tests {
         let provider = Provider::Cuda;
         assert_eq!(TakeApart { provider }.run(&mut after), Ok(Changed::No));
     }
+
+    #[test]
+    fn a_division_of_several_types_stays_whole() {
+        let apart = |dy: &str| {
+            let text = format!(
+                "g ({dy}[4] dy, float[4] a, float[4] b) => (float[4] da)
+                 {{ da = com.microsoft.DivGrad(dy, a, b) }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let provider = Provider::Cpu;
+            TakeApart { provider }.run(&mut graph).unwrap()
+        };
+        assert_eq!(apart("float"), Changed::Yes);
+        assert_eq!(apart("float16"), Changed::No);
+    }
 }

@@ -43,7 +43,8 @@ pub fn function(graph: &Graph, node: &Node, provider: Provider) -> Option<Functi
     }
     let element = |position: usize| graph.tensor(node.input(position)?).element;
     match (node.domain.as_str(), node.op_type.as_str()) {
-        (MICROSOFT, "DivGrad") => Some(division_gradient()),
+        // The runtime refuses one of several types, and its pieces would give another than the node.
+        (MICROSOFT, "DivGrad") if has_one_type(graph, node) => Some(division_gradient()),
         ("", "HardSwish") => Some(Function {
             inputs: &["X"],
             outputs: &["Y"],
@@ -112,6 +113,13 @@ impl FunctionNode {
     fn float(self, name: &'static str, value: f32) -> FunctionNode {
         self.with(name, AttributeValue::Float(value))
     }
+}
+
+/// Can all that the node reads have the same type?
+fn has_one_type(graph: &Graph, node: &Node) -> bool {
+    let mut types = node.reads().filter_map(|read| graph.tensor(read).element);
+    let first = types.next();
+    types.all(|other| Some(other) == first)
 }
 
 fn division_gradient() -> Function {
