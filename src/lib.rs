@@ -21,11 +21,11 @@
 //!
 //! | question | call |
 //! |---|---|
-//! | What does a step need, and what holds its peak? | [`inspect`] |
+//! | What does a step need, and what holds its peak? | [`inspect()`] |
 //! | What does this budget cost, and where is the graph? | [`optimize`], [`Rewritten::write`] |
-//! | What do many budgets cost? | [`sweep`] |
-//! | What is the largest batch that fits? | [`largest`] |
-//! | Does that file compute what this one does? | [`verify`] |
+//! | What do many budgets cost? | [`sweep()`] |
+//! | What is the largest batch that fits? | [`largest()`] |
+//! | Does that file compute what this one does? | [`verify()`] |
 //!
 //! Nothing here prints, reads arguments or ends the program. [`Options::control`] tells of what is being done, and ends
 //! it early. The command line (`cli`) is one caller of all this.

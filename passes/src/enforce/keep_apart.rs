@@ -1,6 +1,6 @@
 //! Keeps the runtime from merging mirrors after it has fused them.
 //!
-//! A Gemm that is made of several nodes ([`becomes_a_gemm`]) has none of their attributes, so no marker either, and is then merged with one of the original or of another
+//! A Gemm that is made of several nodes (`becomes_a_gemm`) has none of their attributes, so no marker either, and is then merged with one of the original or of another
 //! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
 //! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory.
 

@@ -8,7 +8,7 @@ use crate::operators::variants::{Part, Variant};
 use crate::pass::{Changed, Pass};
 
 /// **Does**: replaces each chosen node by the parts of its variant, which stand where it stood, or behind what they read
-/// should that be computed later (see [`fits_in_place`](crate::operators::variants::nodes::fits_in_place)).
+/// should that be computed later (see `nodes::fits_in_place`).
 /// **Needs**: concrete shapes; nodes listed in a topological order; no node chosen twice.
 /// **Keeps**: everything else, all names and their values. The replaced node's name and place go to
 /// the part with the same operator, or else to the last one.
