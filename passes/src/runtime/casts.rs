@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn casts_of_the_file_round_as_it_says() {
         let text = "g (float[4] x) => (float[4] y) <float16[4] h, float[4] f>
-            { h = CastedNode<to = 10>(x) f = CastedNode<to = 1>(h) y = Exp(f) }";
+            { h = Cast <to = 10>(x) f = Cast <to = 1>(h) y = Exp(f) }";
         assert_eq!(run(text), "h(x) f(h) y(f)");
         // But for those that lose nothing.
         let double = text.replace("float16", "double").replace("10", "11");
@@ -486,7 +486,7 @@ mod tests {
     #[test]
     fn a_node_without_a_kernel_computes_between_casts_and_casts_that_undo_each_other_go() {
         let text = "g (float[4] x) => (float[4] y) <float16[4] h, float16[4] e, float[4] f>
-            { h = CastedNode<to = 10>(x) e = Exp(h) f = CastedNode<to = 1>(e) y = Exp(f) }";
+            { h = Cast <to = 10>(x) e = Exp(h) f = Cast <to = 1>(e) y = Exp(f) }";
         assert_eq!(run(text), "e^(x) y(e^)");
     }
 
@@ -494,7 +494,7 @@ mod tests {
     fn what_the_file_rounds_and_widens_again_stays_rounded_for_all() {
         let text =
             "g (float[4] x) => (float[4] y, float[4] z) <float16[4] h, float16[4] e, float[4] f>
-            { h = CastedNode<to = 10>(x) e = Exp(h) f = CastedNode<to = 1>(e) y = Exp(f) z = CastedNode<to = 1>(h) }";
+            { h = Cast <to = 10>(x) e = Exp(h) f = Cast <to = 1>(e) y = Exp(f) z = Cast <to = 1>(h) }";
         assert_eq!(run(text), "h(x) e^(h~) y(e^) z(h) h~(h)");
     }
 
@@ -527,8 +527,8 @@ mod tests {
     fn a_kernel_that_reads_what_is_rounded_on_purpose_is_used() {
         let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y)
             <float16[4,4] h, float16[4,4] v, float16[4,4] g, float16[4,4] p, float16[4,4] e, float16[4,4] z, float[4,4] f>
-            { h = CastedNode<to = 10>(x) v = CastedNode<to = 10>(w) g = MatMul(h, v) p = com.microsoft.PassThrough(h)
-              e = MatMul(p, h) z = Add(g, e) f = CastedNode<to = 1>(z) y = Exp(f) }";
+            { h = Cast <to = 10>(x) v = Cast <to = 10>(w) g = MatMul(h, v) p = com.microsoft.PassThrough(h)
+              e = MatMul(p, h) z = Add(g, e) f = Cast <to = 1>(z) y = Exp(f) }";
         assert_eq!(
             run(text),
             "h(x) g^(x,w) p(h) e^(p~,x) z^(g^,e^) y(z^) p~(p)"

@@ -13,7 +13,7 @@ use crate::parallel;
 use crate::plan::Plan;
 
 /// An exponent, a stride, and work; see [`DESCENTS`].
-type Descent = (Exponent, f64, u64);
+type PeakDescent = (Exponent, f64, u64);
 
 /// A descent's greedy searches may evaluate so much for each step.
 const WORK_PER_STEP: u64 = 500;
@@ -21,7 +21,7 @@ const WORK_PER_STEP: u64 = 500;
 /// How to look for the smallest peak: the exponent; the part of the way to the structural bound
 /// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
 /// by); and the work, as a multiple of that of a neighbourhood search.
-const DESCENTS: [Descent; 3] = [
+const DESCENTS: [PeakDescent; 3] = [
     (Exponent::One, 0.5, 2),
     (Exponent::One, 1.0, 2),
     (Exponent::Two, 1.0, 1),
@@ -76,7 +76,7 @@ impl Search {
     }
 
     /// Each descent takes one of so many `parts` of its work.
-    fn look_for_smallest(&self, descents: &[Descent], parts: u64) -> FoundSchedule {
+    fn look_for_smallest(&self, descents: &[PeakDescent], parts: u64) -> FoundSchedule {
         let least = |of: &'_ [FoundSchedule]| -> Option<FoundSchedule> {
             let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
             least.cloned()
@@ -88,7 +88,7 @@ impl Search {
         let from_nothing = descents
             .iter()
             .map(|&descent| (descent, FoundSchedule::default()));
-        let descents: Vec<(Descent, FoundSchedule)> = from_nothing.chain(from_given).collect();
+        let descents: Vec<(PeakDescent, FoundSchedule)> = from_nothing.chain(from_given).collect();
         let found = parallel::map(&descents, |((exponent, stride, work), from)| {
             self.descend(
                 &from.decisions,
