@@ -29,7 +29,7 @@ use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
-use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale};
+use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
 use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::Runtime;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
@@ -369,7 +369,12 @@ pub fn verify_written(
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
-    let written = with_shapes(written, options)?;
+    // The inputs are the same, so what followed for one need not follow for the other again.
+    let mut bound = options.clone();
+    for (name, size) in sizes_of_inputs(written, &original) {
+        bound.bindings.entry(name).or_insert(size);
+    }
+    let written = with_shapes(written, &bound)?;
     verify::declarations(&original, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&original, options)?;
     let options = options.beside_model(&original);

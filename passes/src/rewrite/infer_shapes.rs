@@ -15,9 +15,12 @@
 //! [`Tensor::shape`]: crate::graph::Tensor::shape
 //! [`Tensor::constant`]: crate::graph::Tensor::constant
 
+mod deduce;
 mod expression;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use deduce::sizes_of_inputs;
 
 use thiserror::Error;
 
@@ -120,11 +123,15 @@ impl Pass for InferShapes {
             missing: Vec::new(),
             changed: Changed::No,
         };
-        inference.bind_inputs(graph)?;
         let order =
             topological(graph, &inference.uses).map_err(|cycle| InferShapesError::Cycle {
                 node: describe(graph.node(cycle.node)),
             })?;
+        if !open_dimensions(graph, &inference).is_empty() {
+            let deduced = deduce::deduce(graph, &order, &inference);
+            inference.sizes.extend(deduced);
+        }
+        inference.bind_inputs(graph)?;
         for id in order {
             inference.visit(graph, id)?;
         }
@@ -166,6 +173,45 @@ impl InferShapes {
             }
         }
     }
+}
+
+/// Has the file to say how large this input is?
+fn needs_sizes(input: &Tensor) -> bool {
+    let is_known = input.kind == TensorKind::Initializer && input.shape.is_some();
+    !is_known && input.other.is_none()
+}
+
+/// The dimensions of inputs of which `inference` does not know the size, by name or place.
+fn open_dimensions(graph: &Graph, inference: &Inference) -> BTreeSet<String> {
+    let mut open = BTreeSet::new();
+    for &id in &graph.inputs {
+        let tensor = graph.tensor(id);
+        if !needs_sizes(tensor) {
+            continue;
+        }
+        for (position, dimension) in tensor.declared.iter().flatten().enumerate() {
+            if inference.size(tensor, position).is_none() {
+                open.insert(match dimension {
+                    Dimension::Symbol(name) => name.clone(),
+                    _ => place(tensor, position),
+                });
+            }
+        }
+    }
+    open
+}
+
+/// What has to be given of `open`: the size of an expression follows from those of the names in it.
+fn to_be_given(graph: &Graph, open: BTreeSet<String>) -> Vec<String> {
+    let inputs = graph.inputs.iter();
+    let there: BTreeSet<String> = inputs
+        .flat_map(|&id| dimensions_of(graph.tensor(id)))
+        .collect();
+    let follows = |text: &String| {
+        let names = expression::names(text);
+        names.is_some_and(|names| !names.contains(text) && names.is_subset(&there))
+    };
+    open.into_iter().filter(|text| !follows(text)).collect()
 }
 
 /// What the dimensions that a tensor declares without a number are called: by their names, or where they have none by the
@@ -320,43 +366,49 @@ struct Inference {
 
 impl Inference {
     fn bind_inputs(&mut self, graph: &mut Graph) -> Result<(), InferShapesError> {
-        let mut unbound = BTreeSet::new();
+        let names = open_dimensions(graph, self);
         for id in graph.inputs.clone() {
-            let tensor = graph.tensor(id);
-            let is_known = tensor.kind == TensorKind::Initializer && tensor.shape.is_some();
-            if is_known || tensor.other.is_some() {
-                continue;
-            }
-            let name = || tensor.name.clone();
-            let (Some(element), Some(declared)) = (tensor.element, &tensor.declared) else {
-                return Err(InferShapesError::Undeclared { tensor: name() });
-            };
-            let mut shape = Vec::with_capacity(declared.len());
-            for (position, dimension) in declared.iter().enumerate() {
-                match (self.size(tensor, position), dimension) {
-                    (Some(size), _) => shape.push(size),
-                    (None, Dimension::Symbol(symbol)) => {
-                        unbound.insert(symbol.clone());
-                    }
-                    (None, _) => {
-                        unbound.insert(place(tensor, position));
-                    }
-                }
-            }
-            if shape.len() == declared.len() {
-                check_size(element, &shape).ok_or_else(|| InferShapesError::TooLarge {
-                    tensor: name(),
-                    shape: Shape(shape.clone()),
-                })?;
-                self.set(graph, id, element, shape);
-            }
+            self.bind_input(graph, id)?;
         }
-        if unbound.is_empty() {
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(InferShapesError::Unbound {
+                names: to_be_given(graph, names),
+            }),
+        }
+    }
+
+    /// Gives an input its shape, if all its sizes are known.
+    fn bind_input(&mut self, graph: &mut Graph, id: TensorId) -> Result<(), InferShapesError> {
+        let tensor = graph.tensor(id);
+        if !needs_sizes(tensor) {
             return Ok(());
         }
-        Err(InferShapesError::Unbound {
-            names: unbound.into_iter().collect(),
-        })
+        let name = || tensor.name.clone();
+        let (Some(element), Some(declared)) = (tensor.element, &tensor.declared) else {
+            return Err(InferShapesError::Undeclared { tensor: name() });
+        };
+        let sizes = (0..declared.len()).map(|position| self.size(tensor, position));
+        let Some(shape) = sizes.collect::<Option<Vec<u64>>>() else {
+            return Ok(());
+        };
+        check_size(element, &shape).ok_or_else(|| InferShapesError::TooLarge {
+            tensor: name(),
+            shape: Shape(shape.clone()),
+        })?;
+        self.set(graph, id, element, shape);
+        Ok(())
+    }
+
+    /// As it was before any node.
+    fn again(&self) -> Inference {
+        Inference {
+            sizes: self.sizes.clone(),
+            patterns: self.patterns.clone(),
+            uses: self.uses.clone(),
+            missing: Vec::new(),
+            changed: Changed::No,
+        }
     }
 
     /// The size of the dimension that `tensor` declares at `position`, where it is known.

@@ -3,6 +3,9 @@
 //! Sums, products and quotients of integers and names, `floor`, `ceiling`, `Max` and `Min`,
 //! computed exactly with fractions.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 /// The value of `text`, where it is a size and every name in it has a `value`.
 pub(super) fn evaluate(text: &str, value: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let mut parser = ExpressionParser {
@@ -15,6 +18,18 @@ pub(super) fn evaluate(text: &str, value: impl Fn(&str) -> Option<u64>) -> Optio
         return None;
     }
     u64::try_from(result.numerator).ok()
+}
+
+/// The names in `text`, where it is an expression.
+pub(super) fn names(text: &str) -> Option<BTreeSet<String>> {
+    let names = RefCell::new(BTreeSet::new());
+    let value = |name: &str| {
+        names.borrow_mut().insert(name.to_owned());
+        // Of this size, whatever can be divided can be.
+        Some(720_720)
+    };
+    evaluate(text, value)?;
+    Some(names.into_inner())
 }
 
 /// In lowest terms, the denominator positive.

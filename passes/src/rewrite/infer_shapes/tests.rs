@@ -76,7 +76,7 @@ fn names_of_inputs_have_to_be_bound() {
         &[("Relu", &["x"], "z")],
     );
     insta::assert_snapshot!(fault(&mut g, &[]),
-        @"the size of 3 dimensions is not given: 2*batch, batch, width");
+        @"the size of 2 dimensions is not given: batch, width");
     insta::assert_snapshot!(fault(&mut g, &[("batch", 2)]),
         @"the size of 1 dimension is not given: width");
     insta::assert_snapshot!(fault(&mut g, &[("batch", 2), ("width", 0)]),
@@ -101,6 +101,60 @@ fn inputs_need_a_rank_and_names() {
     g.tensor_mut(id).declared = None;
     insta::assert_snapshot!(fault(&mut g, &[]),
         @r#"graph input "x" is not declared as a tensor of known type and rank"#);
+}
+
+/// The sizes of the inputs, should they follow.
+fn sizes(text: &str, given: &[(&str, u64)]) -> String {
+    let mut graph = Graph::parse(text).unwrap();
+    let bindings = given.iter().map(|&(name, size)| (name.to_owned(), size));
+    let bindings = bindings.collect();
+    match (InferShapes { bindings }).run(&mut graph) {
+        Ok(_) => {
+            let inputs = graph.inputs.iter().map(|&id| graph.tensor(id));
+            let shapes = inputs.map(|input| format!("{:?}", input.shape.as_ref().unwrap()));
+            shapes.collect::<Vec<_>>().join(" ")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn labels_have_as_many_rows_as_the_scores_that_they_are_compared_with() {
+    let text = "g (float[n,10] x, int64[m] labels) => (float loss)
+        { loss, p = SoftmaxCrossEntropyLoss(x, labels) }";
+    insta::assert_snapshot!(sizes(text, &[("n", 7)]), @"[7, 10] [7]");
+    insta::assert_snapshot!(sizes(text, &[("m", 7)]), @"[7, 10] [7]");
+    insta::assert_snapshot!(sizes(text, &[]), @"the size of 2 dimensions is not given: m, n");
+    // What is given stands, and does not fit.
+    insta::assert_snapshot!(sizes(text, &[("n", 7), ("m", 8)]), @r#"node "" (SoftmaxCrossEntropyLoss): shapes [7, 10] and [8] do not fit: the labels are for another number of samples"#);
+    // One row is one label.
+    insta::assert_snapshot!(sizes(text, &[("n", 1)]), @"[1, 10] [1]");
+}
+
+#[test]
+fn sizes_follow_through_views_products_and_other_sizes() {
+    // [batch, tokens] labels, flattened; the scores have 6 * 4 rows.
+    let text = "g (float[6,4,10] x, int64[b,4] labels) => (float loss)
+        { rows = Constant <value_ints = [-1, 10]> () scores = Reshape(x, rows)
+          all = Constant <value_ints = [-1]> () flat = Reshape(labels, all)
+          loss, p = SoftmaxCrossEntropyLoss(scores, flat) }";
+    insta::assert_snapshot!(sizes(text, &[]), @"[6, 4, 10] [6, 4]");
+    // A third input's size follows from the second's, which follows from the first's; targets of a mean squared error.
+    let text = "g (float[n,10] x, float[m,10] y, float[k,10] z) => (float[q,10] loss)
+        { a = Sub(x, y) b = Exp(z) loss = Mul(a, b) }";
+    insta::assert_snapshot!(sizes(text, &[("n", 5)]), @"[5, 10] [5, 10] [5, 10]");
+    insta::assert_snapshot!(sizes(text, &[("k", 5)]), @"[5, 10] [5, 10] [5, 10]");
+    // Both sizes of a product's second matrix: one follows, the other does not.
+    let text = "g (float[3,4] x, float[m,n] w) => (float[3,q] y) { y = MatMul(x, w) }";
+    insta::assert_snapshot!(sizes(text, &[]), @"the size of 1 dimension is not given: n");
+    insta::assert_snapshot!(sizes(text, &[("n", 2)]), @"[3, 4] [4, 2]");
+}
+
+#[test]
+fn sizes_that_could_be_several_are_asked_for() {
+    // A row of either size can be broadcast or be one.
+    let text = "g (float[1,10] x, float[m,10] y) => (float[q,10] z) { z = Add(x, y) }";
+    insta::assert_snapshot!(sizes(text, &[]), @"the size of 1 dimension is not given: m");
 }
 
 #[test]
