@@ -3,7 +3,7 @@
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
-use ckpt_passes::optimize::{Options, stale};
+use ckpt_passes::optimize::{Options, stale, uncounted};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -45,6 +45,27 @@ pub(crate) fn doubts(
         doubts.push(format!(
             "{:?} is declared as {}, but {} makes it {}{more}: sizes are taken as the nodes make them",
             first.tensor, first.declared, first.node, first.inferred
+        ));
+    }
+    let inputs = graph.inputs.iter().map(|&id| graph.tensor(id));
+    let unseen: Vec<&str> = inputs
+        .filter(|input| input.other.is_some())
+        .map(|input| input.name.as_str())
+        .collect();
+    if !unseen.is_empty() {
+        doubts.push(format!(
+            "graph inputs that are no tensors have no size, and what they hold is not counted, but by --reserve: {}",
+            some_of(&unseen)
+        ));
+    }
+    let uncounted = uncounted(graph, options);
+    if let Some((node, why)) = uncounted.first() {
+        let more = match uncounted.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and of {more} more)"),
+        };
+        doubts.push(format!(
+            "the memory that the subgraphs of {node}{more} take is not counted: {why}; --costs can give it, as the node's workspace_bytes"
         ));
     }
     if has_yield(graph) {

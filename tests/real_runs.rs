@@ -358,26 +358,11 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
             ("pattern", false, true),
             ("default", true, true),
         ] {
+            let bindings = symbolic.then(|| ("batch".to_owned(), 8));
             let options = Options {
-                bindings: symbolic
-                    .then(|| ("batch".to_owned(), 8))
-                    .into_iter()
-                    .collect(),
+                bindings: bindings.into_iter().collect(),
                 runtime: ckpt_passes::runtime::Runtime::of(RuntimeSettings { reuse, pattern }),
-                budget: BudgetRequest::Smallest,
-                reserve: Bytes::ZERO,
-                device: Device::preset("cpu").expect("a preset"),
-                overrides: Overrides::default(),
-                strategy: Strategy::Auto,
-                variants: BTreeSet::new(),
-                allowed: BTreeSet::new(),
-                effort: Effort {
-                    seed: 0,
-                    evaluations: 0,
-                },
-                watch: Arc::default(),
-                solving: Solving::default(),
-                passes: ckpt_passes::pass::Runner::default(),
+                ..plain_options()
             };
             let predicted = measure(&graph, &options).expect("a simulation");
             for (order, peak) in [
@@ -396,6 +381,78 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Sizes in subgraphs follow from what they read, and what they take is counted.
+#[test]
+fn no_random_graph_with_subgraphs_takes_more_than_predicted() {
+    const GRAPHS: usize = 60;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("a temporary path is text");
+    let script = ["tools/measure_bodies.py", &GRAPHS.to_string(), path];
+    assert_success(&preloaded(script));
+    let measured = fs::read(folder.path().join("measured.json")).expect("what was measured");
+    let measured: Vec<Value> = serde_json::from_slice(&measured).expect("measured peaks");
+    let mut wrong = Vec::new();
+    let mut above = 0.0;
+    for (index, measured) in measured.iter().enumerate() {
+        let model = Model::open(&folder.path().join(format!("{index}.onnx"))).expect("a model");
+        let graph = model.graph().expect("a graph");
+        let is_named = graph.inputs.iter().any(|&id| {
+            let declared = graph.tensor(id).declared.iter().flatten();
+            declared
+                .into_iter()
+                .any(|d| matches!(d, Dimension::Symbol(_)))
+        });
+        for (settings, reuse, pattern) in [("lean", false, false), ("default", true, true)] {
+            let bindings = is_named.then(|| ("rows".to_owned(), 256));
+            let options = Options {
+                bindings: bindings.into_iter().collect(),
+                runtime: ckpt_passes::runtime::Runtime::of(RuntimeSettings { reuse, pattern }),
+                ..plain_options()
+            };
+            let predicted = measure(&graph, &options).expect("a simulation");
+            for (order, peak) in [
+                ("default", &predicted.default),
+                ("priority", &predicted.priority),
+            ] {
+                let predicted = (peak.bytes - predicted.fixed).0 as f64;
+                let measured = number(&measured[settings], order);
+                above += predicted / measured - 1.0;
+                // Some are told too high on purpose: what the runtime knows of sizes inside is not followed.
+                if predicted < measured || predicted > 2.6 * measured {
+                    wrong.push(format!(
+                        "{index}, {settings}, {order}: {predicted}, measured {measured} ({:+.2} %)",
+                        100.0 * (predicted / measured - 1.0)
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let above = above / (4 * GRAPHS) as f64;
+    assert!(above < 0.3, "predicted {above} above on average");
+}
+
+fn plain_options() -> Options {
+    Options {
+        bindings: Default::default(),
+        runtime: ckpt_passes::runtime::Runtime::DEFAULT,
+        budget: BudgetRequest::Smallest,
+        reserve: Bytes::ZERO,
+        device: Device::preset("cpu").expect("a preset"),
+        overrides: Overrides::default(),
+        strategy: Strategy::Auto,
+        variants: BTreeSet::new(),
+        allowed: BTreeSet::new(),
+        effort: Effort {
+            seed: 0,
+            evaluations: 0,
+        },
+        watch: Arc::default(),
+        solving: Solving::default(),
+        passes: ckpt_passes::pass::Runner::default(),
+    }
 }
 
 #[test]

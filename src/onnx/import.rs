@@ -1,17 +1,18 @@
 //! From a model file to a [`Graph`].
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ckpt_passes::graph::{
-    Attribute, AttributeValue, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
-    topological,
+    Attribute, AttributeValue, Body, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
+    Uses, topological,
 };
 use prost::Message as _;
 
 use super::attribute;
-use super::import_error::{ImportError, ImportProblem};
+use super::import_error::{DEEPEST, ImportError, ImportProblem};
 use super::model::Model;
 use super::node::canonical_domain;
 use super::schema::{
@@ -100,15 +101,23 @@ pub(crate) fn declaration(
 }
 
 /// `Some` if the declared value is a sequence, an optional or a map; nothing tells how much it holds.
-fn no_tensor(info: &ValueInfoProto) -> Option<ckpt_passes::bytes::Bytes> {
-    let declared = info.r#type.as_ref()?;
+fn no_tensor(info: &ValueInfoProto) -> Result<Option<ckpt_passes::bytes::Bytes>, ImportProblem> {
+    let Some(declared) = &info.r#type else {
+        return Ok(None);
+    };
+    if declared.sparse_tensor_type.is_some() {
+        return Err(ImportProblem::Tensor {
+            tensor: info.name.clone(),
+            problem: Box::new(ImportProblem::Sparse),
+        });
+    }
     let other = [
         &declared.sequence_type,
         &declared.map_type,
         &declared.optional_type,
     ];
     let is_other = other.into_iter().any(Option::is_some);
-    is_other.then_some(ckpt_passes::bytes::Bytes::ZERO)
+    Ok(is_other.then_some(ckpt_passes::bytes::Bytes::ZERO))
 }
 
 fn dimension(dimension: &DimensionProto) -> Dimension {
@@ -132,6 +141,8 @@ fn describe(node: &NodeProto, position: usize) -> String {
 #[derive(Default)]
 struct Importer {
     graph: Graph,
+    /// How many graphs are around this one.
+    depth: usize,
     /// Where each tensor is defined: for messages.
     defined_as: HashMap<TensorId, Definition>,
     outputs: Vec<ValueInfoProto>,
@@ -144,15 +155,64 @@ enum Definition {
     Initializer,
     /// By the node at this position.
     Output(usize),
+    Outside,
+}
+
+/// The subgraphs of a node with these attributes, `depth` graphs deep.
+fn bodies(
+    attributes: &[Bytes],
+    opsets: &BTreeMap<String, i64>,
+    depth: usize,
+) -> Result<Vec<Body>, ImportProblem> {
+    let mut bodies = Vec::new();
+    for bytes in attributes {
+        let proto = AttributeProto::decode(bytes.clone())?;
+        if proto.g.is_empty() {
+            continue;
+        }
+        if depth > DEEPEST {
+            return Err(ImportProblem::TooDeep);
+        }
+        let graph = body(&Model::of_graph(&proto.g)?, opsets, depth);
+        let graph = graph.map_err(|problem| ImportProblem::Body {
+            attribute: proto.name.clone(),
+            problem: Box::new(problem),
+        })?;
+        bodies.push(Body {
+            attribute: proto.name,
+            graph: Arc::new(graph),
+            shaped: None,
+        });
+    }
+    Ok(bodies)
+}
+
+/// The graph of the subgraph `source`, among operators of these sets. What it reads from around it is there by its name, as an
+/// input that the graph does not list.
+fn body(
+    source: &Model,
+    opsets: &BTreeMap<String, i64>,
+    depth: usize,
+) -> Result<Graph, ImportProblem> {
+    let mut importer = Importer {
+        depth,
+        ..Importer::default()
+    };
+    importer.graph.opsets.clone_from(opsets);
+    importer.contents(source)
 }
 
 impl Importer {
     fn run(mut self, source: &Model) -> Result<Graph, ImportProblem> {
         self.opsets(source)?;
+        self.contents(source)
+    }
+
+    fn contents(mut self, source: &Model) -> Result<Graph, ImportProblem> {
         self.declarations(source)?;
         self.initializers(source)?;
         let names = self.node_outputs(source)?;
-        self.apply_declarations();
+        self.apply_declarations()?;
         self.node_inputs(source, names)?;
         self.unique_names()?;
         for (position, output) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
@@ -196,7 +256,7 @@ impl Importer {
                         });
                     }
                     let (element, declared) = declaration(&info);
-                    let other = no_tensor(&info);
+                    let other = no_tensor(&info)?;
                     let tensor = Tensor::new(info.name, TensorKind::Input);
                     let tensor = Tensor {
                         other,
@@ -285,7 +345,9 @@ impl Importer {
                 return Err(in_node(ImportProblem::NoOperator));
             }
             let (attributes, captures) = attributes(&proto.attribute).map_err(in_node)?;
-            let constant = constant_output(&proto, &attributes);
+            let bodies = bodies(&proto.attribute, &self.graph.opsets, self.depth + 1);
+            let bodies = bodies.map_err(in_node)?;
+            let constant = constant_output(&proto, &attributes).map_err(in_node)?;
             let mut outputs = Vec::with_capacity(proto.output.len());
             for (place, name) in proto.output.into_iter().enumerate() {
                 outputs.push(match name.is_empty() {
@@ -308,6 +370,7 @@ impl Importer {
             let template = Some(position as u32);
             self.graph.add_node(Node {
                 attributes,
+                bodies,
                 template,
                 ..node
             });
@@ -320,7 +383,7 @@ impl Importer {
     }
 
     /// Takes types and dimensions from the declarations: a graph output's own, then `value_info`.
-    fn apply_declarations(&mut self) {
+    fn apply_declarations(&mut self) -> Result<(), ImportProblem> {
         for info in self.outputs.iter().chain(&self.value_info) {
             let Some(id) = self.graph.tensor_named(&info.name) else {
                 continue;
@@ -329,8 +392,9 @@ impl Importer {
             let tensor = self.graph.tensor_mut(id);
             tensor.element = tensor.element.or(element);
             tensor.declared = tensor.declared.take().or(declared);
-            tensor.other = tensor.other.or(no_tensor(info));
+            tensor.other = tensor.other.or(no_tensor(info)?);
         }
+        Ok(())
     }
 
     fn node_inputs(&mut self, source: &Model, names: Vec<Reads>) -> Result<(), ImportProblem> {
@@ -404,13 +468,18 @@ impl Importer {
         Ok(id)
     }
 
-    fn find(&self, name: &str, reader: impl Fn() -> String) -> Result<TensorId, ImportProblem> {
-        self.graph
-            .tensor_named(name)
-            .ok_or_else(|| ImportProblem::Tensor {
+    fn find(&mut self, name: &str, reader: impl Fn() -> String) -> Result<TensorId, ImportProblem> {
+        match self.graph.tensor_named(name) {
+            Some(id) => Ok(id),
+            // It is one of the graph around, or of one around that.
+            None if self.depth > 0 => {
+                self.define(Tensor::new(name, TensorKind::Input), Definition::Outside)
+            }
+            None => Err(ImportProblem::Tensor {
                 tensor: name.to_owned(),
                 problem: Box::new(ImportProblem::NeverWritten { reader: reader() }),
-            })
+            }),
+        }
     }
 
     fn show(&self, definition: Definition) -> String {
@@ -418,6 +487,7 @@ impl Importer {
             Definition::Input => "a graph input".to_owned(),
             Definition::Initializer => "an initializer".to_owned(),
             Definition::Output(position) => format!("an output of node {position}"),
+            Definition::Outside => "a tensor of the graph around".to_owned(),
         }
     }
 }
@@ -429,25 +499,41 @@ struct Reads {
 }
 
 /// What is known of the output of a Constant that holds a tensor.
-fn constant_output(node: &NodeProto, attributes: &[Attribute]) -> Option<Tensor> {
+fn constant_output(
+    node: &NodeProto,
+    attributes: &[Attribute],
+) -> Result<Option<Tensor>, ImportProblem> {
     if node.op_type != "Constant" || !canonical_domain(&node.domain).is_empty() {
-        return None;
+        return Ok(None);
     }
-    let value = attributes
-        .iter()
-        .find(|attribute| attribute.name == "value")?;
-    let AttributeValue::Tensor {
+    let mut values = attributes.iter();
+    let value = values.find(|attribute| attribute.name == "value");
+    if let Some(AttributeValue::Tensor {
         element,
         shape,
         constant,
-    } = &value.value
-    else {
-        return None;
-    };
-    Some(Tensor {
-        element: Some(*element),
-        shape: Some(shape.clone()),
-        constant: constant.clone(),
-        ..Tensor::new("", TensorKind::Value)
-    })
+    }) = value.map(|attribute| &attribute.value)
+    {
+        return Ok(Some(Tensor {
+            element: Some(*element),
+            shape: Some(shape.clone()),
+            constant: constant.clone(),
+            ..Tensor::new("", TensorKind::Value)
+        }));
+    }
+    // The runtime makes a dense one of a sparse one.
+    for bytes in &node.attribute {
+        let attribute = AttributeProto::decode(bytes.clone())?;
+        if let ("sparse_value", [sparse]) =
+            (attribute.name.as_str(), attribute.sparse_tensor.as_slice())
+        {
+            let header = TensorHeader::of_sparse(tensor::pieces(std::slice::from_ref(sparse))[0])?;
+            return Ok(Some(Tensor {
+                element: header.element,
+                shape: header.shape,
+                ..Tensor::new("", TensorKind::Value)
+            }));
+        }
+    }
+    Ok(None)
 }

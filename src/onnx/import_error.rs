@@ -60,6 +60,11 @@ pub enum ImportProblem {
         tensor: String,
         problem: Box<ImportProblem>,
     },
+    #[error("its {attribute}: {problem}")]
+    Body {
+        attribute: String,
+        problem: Box<ImportProblem>,
+    },
     #[error("it names no operator (op_type)")]
     NoOperator,
     #[error("attribute {name:?} is there twice; attribute names are unique")]
@@ -83,6 +88,11 @@ pub enum ImportProblem {
     },
     #[error("it is read by {reader}, but no node writes it, and it is no input or initializer")]
     NeverWritten { reader: String },
+    #[error(
+        "it is declared as a sparse tensor, of which nothing says how large it is; expected a dense tensor (sparse \
+         initializers are fine: ONNX Runtime makes dense ones of them)"
+    )]
+    Sparse,
     #[error("it is an initializer and has a negative dimension")]
     NegativeDimension,
 }

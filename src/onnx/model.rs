@@ -104,6 +104,24 @@ impl Model {
         })
     }
 
+    /// The GraphProto that `pieces` make up, as the graph of a model that has nothing else. (Pieces of a message stand for the
+    /// message when they are put together.)
+    pub(crate) fn of_graph(pieces: &[Bytes]) -> Result<Model, WireError> {
+        let bytes = match pieces {
+            [whole] => whole.clone(),
+            pieces => Bytes::from(pieces.concat()),
+        };
+        let contents = 0..bytes.len();
+        let mut nodes = Vec::new();
+        nodes_of(Message::of(&bytes, &contents), &mut nodes)?;
+        Ok(Model {
+            bytes,
+            source: None,
+            graph: vec![contents],
+            nodes,
+        })
+    }
+
     /// All of ModelProto.
     pub(crate) fn message(&self) -> Message<'_> {
         Message {
@@ -164,20 +182,26 @@ impl Model {
             if field.number == model::GRAPH {
                 let contents = field.message()?;
                 graphs.push(contents.range());
-                for field in contents.fields() {
-                    let field = field?;
-                    if field.number == graph::NODE {
-                        let contents = field.message()?.range();
-                        nodes.push(NodePlace {
-                            field: field.span,
-                            contents,
-                        });
-                    }
-                }
+                nodes_of(contents, &mut nodes)?;
             }
         }
         Ok((graphs, nodes))
     }
+}
+
+/// Adds the nodes of a piece of a GraphProto.
+fn nodes_of(piece: Message<'_>, nodes: &mut Vec<NodePlace>) -> Result<(), WireError> {
+    for field in piece.fields() {
+        let field = field?;
+        if field.number == graph::NODE {
+            let contents = field.message()?.range();
+            nodes.push(NodePlace {
+                field: field.span,
+                contents,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What bytes that are no model look like, in words that complete "this is ...".

@@ -179,6 +179,9 @@ pub(crate) struct AttributeProto {
     pub(crate) r#type: i32,
     #[prost(string, tag = "21")]
     pub(crate) ref_attr_name: String,
+    /// SparseTensorProto
+    #[prost(bytes = "bytes", repeated, tag = "22")]
+    pub(crate) sparse_tensor: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -197,7 +200,7 @@ pub(crate) struct ValueInfoProto {
     pub(crate) r#type: Option<TypeProto>,
 }
 
-/// Of types that are no dense tensor only that they are there; sparse tensors decode as nothing.
+/// Of types that are no dense tensor only that they are there.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TypeProto {
     #[prost(message, optional, tag = "1")]
@@ -206,6 +209,8 @@ pub(crate) struct TypeProto {
     pub(crate) sequence_type: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub(crate) map_type: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    pub(crate) sparse_tensor_type: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub(crate) optional_type: Option<Bytes>,
 }

@@ -129,7 +129,11 @@ pub fn measured_as(node: &Node) -> &str {
 fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
     convolution_costs::cost(graph, node, device).unwrap_or_else(|| Cost {
         time: time(graph, node, device),
-        workspace: operators::workspace(graph, node, device.provider),
+        workspace: operators::workspace(graph, node, device.provider)
+            + match device.provider {
+                Provider::Cpu => node.held.cpu,
+                Provider::Cuda => node.held.cuda,
+            },
     })
 }
 

@@ -159,6 +159,30 @@ pub struct Attribute {
     pub value: AttributeValue,
 }
 
+/// A subgraph of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Body {
+    /// The attribute that holds it.
+    pub attribute: String,
+    /// Its nodes. Outer tensors that they read are there by their names, as inputs that [`Graph::inputs`] does not list.
+    pub graph: Arc<Graph>,
+    /// The same in a topological order and with the shapes of all tensors, once inferred, if it can run with these.
+    pub shaped: Option<Arc<Graph>>,
+}
+
+/// What a node's subgraphs need.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Held {
+    /// While the node runs, besides its results, where the CPU runs them.
+    pub cpu: crate::bytes::Bytes,
+    /// The same on CUDA.
+    pub cuda: crate::bytes::Bytes,
+    /// All the time: their initializers, which the session owns.
+    pub owned: crate::bytes::Bytes,
+    /// Why some of it is not counted, if so.
+    pub uncounted: Option<String>,
+}
+
 /// One node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
@@ -176,6 +200,10 @@ pub struct Node {
     pub attributes: Vec<Attribute>,
     /// Outer tensors that the node's subgraphs read.
     pub captures: Vec<TensorId>,
+    /// Its subgraphs. Their attributes are [`AttributeValue::Opaque`].
+    pub bodies: Vec<Body>,
+    /// What the subgraphs need, once inferred.
+    pub held: Held,
     /// The node of the input file whose encoding this node starts from: itself, or for a mirror
     /// its original. Everything that is not modelled here (doc strings, metadata, opaque
     /// attributes, newer fields) is taken from it. `None` for a node made from scratch.
@@ -199,6 +227,8 @@ impl Node {
             outputs,
             attributes: Vec::new(),
             captures: Vec::new(),
+            bodies: Vec::new(),
+            held: Held::default(),
             template: None,
         }
     }
@@ -395,6 +425,13 @@ impl Graph {
         }
         assert_eq!(order.len(), self.nodes.len(), "every node is listed");
         self.order = order;
+    }
+
+    /// Of a subgraph: the tensors of the graph around it that it reads.
+    pub fn outer(&self) -> impl Iterator<Item = TensorId> + '_ {
+        let is_outer =
+            |id: &TensorId| self.tensor(*id).kind == TensorKind::Input && !self.inputs.contains(id);
+        self.tensor_ids().filter(is_outer)
     }
 
     /// A tensor name that is not taken: `wish`, or `wish` with the first free number behind it.

@@ -1,7 +1,7 @@
 //! A sequence in which every node comes behind the writers of what it reads.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use petgraph::Direction;
 use petgraph::algo::toposort;
@@ -17,6 +17,60 @@ pub struct Cycle {
     pub node: NodeId,
     /// What it reads that is computed from its own result.
     pub tensor: TensorId,
+}
+
+impl Cycle {
+    /// All nodes of a circle, each with the one behind it whose result it reads; the last reads the first's. A shortest one through
+    /// [`Cycle::node`].
+    pub fn nodes(&self, graph: &Graph, uses: &Uses) -> Vec<NodeId> {
+        // What each node was reached from, backwards from the node to itself.
+        let mut reader: Vec<Option<NodeId>> = vec![None; graph.node_count()];
+        let mut next = VecDeque::from([self.node]);
+        while let Some(id) = next.pop_front() {
+            let writers = graph.node(id).reads().filter_map(|t| uses.producer(t));
+            for writer in writers {
+                if writer == self.node {
+                    let mut nodes = vec![id];
+                    let mut at = id;
+                    while at != self.node {
+                        let Some(reads) = reader[at.index()] else {
+                            break;
+                        };
+                        nodes.push(reads);
+                        at = reads;
+                    }
+                    nodes.rotate_right(1);
+                    return nodes;
+                }
+                if reader[writer.index()].is_none() {
+                    reader[writer.index()] = Some(id);
+                    next.push_back(writer);
+                }
+            }
+        }
+        vec![self.node]
+    }
+
+    /// The same as a message, with the first ten by `name`.
+    pub fn show(&self, graph: &Graph, uses: &Uses, name: impl Fn(NodeId) -> String) -> String {
+        const MOST: usize = 10;
+        let nodes = self.nodes(graph, uses);
+        let names: Vec<String> = nodes.iter().take(MOST).map(|&id| name(id)).collect();
+        let names = names.join(", ");
+        match nodes.len() {
+            1 => format!(
+                "{names} needs its own result, {:?}",
+                graph.tensor(self.tensor).name
+            ),
+            count if count <= MOST => {
+                format!("{count} nodes need each other's results, in a circle: {names}")
+            }
+            count => format!(
+                "{count} nodes need each other's results, in a circle: {names}, and {} more",
+                count - MOST
+            ),
+        }
+    }
 }
 
 /// The nodes of `graph` in a topological order: as the file lists them where that is one, else as close to it as can be:
@@ -128,6 +182,28 @@ mod tests {
     fn what_could_be_next_keeps_the_order_of_the_file() {
         let nodes = "[late] y = Neg(t) [c] c = Exp(x) [a] t = Exp(x) [b] b = Exp(x)";
         assert_eq!(sorted(nodes), "c a late b");
+    }
+
+    #[test]
+    fn a_circle_is_told_by_its_nodes_each_before_the_one_that_reads_its_result() {
+        let told = |nodes: &str| {
+            let graph = Graph::parse(&format!("g (float x) => (float y) {{ {nodes} }}")).unwrap();
+            let uses = Uses::of(&graph);
+            let cycle = topological(&graph, &uses).unwrap_err();
+            cycle.show(&graph, &uses, |id| graph.node(id).name.clone())
+        };
+        insta::assert_snapshot!(told("[late] y = Neg(t) [b] u = Add(x, t) [a] t = Exp(u)"),
+            @"2 nodes need each other's results, in a circle: a, b");
+        insta::assert_snapshot!(told("[a] y = Add(x, y)"), @r#"a needs its own result, "y""#);
+        // Of two circles that share a node, one; "x" only leads there.
+        let nodes = "[x] o = Exp(x) [a] t = Sum(o, u, w) [b] v = Neg(t) [c] u = Neg(v) [d] w = Neg(t) y = Neg(v)";
+        insta::assert_snapshot!(told(nodes), @"3 nodes need each other's results, in a circle: c, a, b");
+        let mut long = "[n0] t0 = Add(x, t11)".to_owned();
+        for i in 1..12 {
+            long += &format!(" [n{i}] t{i} = Neg(t{})", i - 1);
+        }
+        insta::assert_snapshot!(told(&(long + " y = Neg(t3)")),
+            @"12 nodes need each other's results, in a circle: n11, n0, n1, n2, n3, n4, n5, n6, n7, n8, and 2 more");
     }
 
     #[test]

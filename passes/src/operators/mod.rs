@@ -8,6 +8,7 @@ mod activation;
 pub mod algorithms;
 mod arithmetic;
 mod aten;
+mod bounds;
 mod conv;
 mod einsum;
 mod entry;
@@ -49,9 +50,9 @@ use entry::{
     per_input_element, per_output_element,
 };
 pub(crate) use sequences::makes_no_tensor;
-pub(crate) use view::StandIn;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
+pub(crate) use view::{StandIn, resolve_axis};
 
 use crate::bytes::Bytes;
 use crate::graph::{Constant, Graph, Node, TensorId, Uses};
@@ -357,7 +358,17 @@ pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Ou
     of(node).map(|operator| (operator.shape)(&view))
 }
 
-/// The same with other inputs, in the sequence of their tensors; `None` for a node that has no rule or does not take them.
+/// What its outputs are at most, where their sizes depend on what its inputs hold.
+pub(crate) fn at_most(graph: &Graph, node: &Node) -> Option<Outputs> {
+    bounds::at_most(&View::alone(graph, node))
+}
+
+/// May the node's rule see numbers in the input at `position` of which only a bound is known?
+pub(crate) fn takes_bounds(node: &Node, position: usize) -> bool {
+    bounds::takes_bounds(node, position)
+}
+
+/// As [`infer`] with other inputs, in the sequence of their tensors; `None` for a node that has no rule or does not take them.
 pub(crate) fn infer_instead(graph: &Graph, node: &Node, stand_ins: &[StandIn]) -> Option<Outputs> {
     let view = View {
         stand_ins,

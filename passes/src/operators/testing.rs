@@ -181,6 +181,11 @@ impl Case {
         (graph, self.node.clone())
     }
 
+    /// The graph with nothing known of the outputs.
+    pub(crate) fn bare(&self) -> (Graph, Node) {
+        (self.graph.clone(), self.node.clone())
+    }
+
     /// The graph with whatever the rule says of the outputs, which may be nothing.
     pub(crate) fn survives(&self) -> (Graph, Node) {
         let mut graph = self.graph.clone();

@@ -24,7 +24,7 @@ use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{Graph, TensorId};
+use crate::graph::{Graph, Node, TensorId};
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::{Changed, Pass, Runner};
@@ -422,6 +422,18 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
     match with_shapes(graph, options) {
         Ok(shaped) => infer_shapes::stale(graph, &shaped),
         // Whoever plans will say so.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Nodes of which the subgraphs' memory is not counted, and why, by the given dimensions and unless the user says it.
+pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
+    let is_said = |node: &Node| {
+        let said = options.overrides.get(&node.name);
+        said.is_some_and(|said| said.workspace_bytes.is_some())
+    };
+    match with_shapes(graph, options) {
+        Ok(shaped) => infer_shapes::uncounted(&shaped, is_said),
         Err(_) => Vec::new(),
     }
 }

@@ -15,17 +15,21 @@
 //! [`Tensor::shape`]: crate::graph::Tensor::shape
 //! [`Tensor::constant`]: crate::graph::Tensor::constant
 
+mod bodies;
 mod deduce;
 mod expression;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use bodies::uncounted;
 pub use deduce::sizes_of_inputs;
 
 use thiserror::Error;
 
 use crate::graph::{
-    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses, topological,
+    Constant, Cycle, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
+    Uses, topological,
 };
 use crate::operators::{self, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
@@ -49,8 +53,14 @@ pub enum InferShapesError {
     Unbound { names: Vec<String> },
     #[error("graph input {tensor:?} is not declared as a tensor of known type and rank")]
     Undeclared { tensor: String },
-    #[error("{node} is part of a cycle")]
-    Cycle { node: String },
+    #[error("{circle}")]
+    Cycle { circle: String },
+    #[error("{node}, in its {body}: {error}")]
+    Inside {
+        node: String,
+        body: String,
+        error: Box<InferShapesError>,
+    },
     #[error("{node}: {fault}")]
     Node { node: String, fault: Fault },
     #[error(
@@ -77,6 +87,31 @@ pub enum InferShapesError {
     },
     #[error("tensor {tensor:?} of shape {shape} does not fit into any memory")]
     TooLarge { tensor: String, shape: Shape },
+}
+
+impl InferShapesError {
+    /// The dimensions of which a size would help.
+    fn names(&self) -> &[String] {
+        match self {
+            InferShapesError::Unknown { names, .. } => names,
+            InferShapesError::Inside { error, .. } => error.names(),
+            _ => &[],
+        }
+    }
+
+    fn names_mut(&mut self) -> Option<&mut Vec<String>> {
+        match self {
+            InferShapesError::Unknown { names, .. } => Some(names),
+            InferShapesError::Inside { error, .. } => error.names_mut(),
+            _ => None,
+        }
+    }
+}
+
+/// The error that a circle is.
+fn cycle(graph: &Graph, uses: &Uses, found: &Cycle) -> InferShapesError {
+    let circle = found.show(graph, uses, |id| describe(graph.node(id)));
+    InferShapesError::Cycle { circle }
 }
 
 fn plural(count: usize, what: &str) -> String {
@@ -120,13 +155,13 @@ impl Pass for InferShapes {
             sizes: self.bindings.clone(),
             patterns: patterns(&self.bindings),
             uses: Uses::of(graph),
+            at_most: BTreeSet::new(),
+            inside_is_bounded: Cell::new(false),
             missing: Vec::new(),
             changed: Changed::No,
         };
-        let order =
-            topological(graph, &inference.uses).map_err(|cycle| InferShapesError::Cycle {
-                node: describe(graph.node(cycle.node)),
-            })?;
+        let order = topological(graph, &inference.uses)
+            .map_err(|found| cycle(graph, &inference.uses, &found))?;
         if !open_dimensions(graph, &inference).is_empty() {
             let deduced = deduce::deduce(graph, &order, &inference);
             inference.sizes.extend(deduced);
@@ -150,10 +185,8 @@ impl InferShapes {
         if let Some((name, _)) = self.bindings.iter().find(|(_, size)| **size == 0) {
             return Err(InferShapesError::Zero { name: name.clone() });
         }
-        let existing: BTreeSet<String> = graph
-            .tensor_ids()
-            .flat_map(|id| dimensions_of(graph.tensor(id)))
-            .collect();
+        let mut existing = BTreeSet::new();
+        all_dimensions(graph, &mut existing);
         let is_there = |name: &String| {
             existing.contains(name)
                 || is_pattern(name) && existing.iter().any(|one| matches(name, one))
@@ -223,6 +256,18 @@ fn dimensions_of(tensor: &Tensor) -> impl Iterator<Item = String> + '_ {
         Dimension::Unknown => Some(place(tensor, position)),
         Dimension::Known(_) => None,
     })
+}
+
+/// Adds what all dimensions without a number are called, those in subgraphs too.
+fn all_dimensions(graph: &Graph, names: &mut BTreeSet<String>) {
+    for id in graph.tensor_ids() {
+        names.extend(dimensions_of(graph.tensor(id)));
+    }
+    for id in graph.node_ids() {
+        for body in &graph.node(id).bodies {
+            all_dimensions(&body.graph, names);
+        }
+    }
 }
 
 fn place(tensor: &Tensor, position: usize) -> String {
@@ -337,16 +382,13 @@ fn forget_stale(graph: &mut Graph, id: TensorId) {
 fn all_missing(missing: Vec<InferShapesError>) -> Option<InferShapesError> {
     let all: BTreeSet<String> = missing
         .iter()
-        .flat_map(|one| match one {
-            InferShapesError::Unknown { names, .. } => names.clone(),
-            _ => Vec::new(),
-        })
+        .flat_map(|one| one.names().iter().cloned())
         .collect();
     // A value that nothing but value_info can help comes before those that sizes can.
-    let hopeless = |one: &InferShapesError| matches!(one, InferShapesError::Unknown { names, .. } if names.is_empty());
+    let hopeless = |one: &InferShapesError| one.names().is_empty();
     let place = missing.iter().position(hopeless).unwrap_or(0);
     let mut first = missing.into_iter().nth(place)?;
-    if let InferShapesError::Unknown { names, .. } = &mut first {
+    if let Some(names) = first.names_mut() {
         *names = all.into_iter().collect();
     }
     Some(first)
@@ -359,6 +401,10 @@ struct Inference {
     /// What names that fit a pattern are at most.
     patterns: Vec<(String, u64)>,
     uses: Uses,
+    /// Tensors that may be smaller in a step than is said, or hold smaller numbers.
+    at_most: BTreeSet<TensorId>,
+    /// The same of something in the subgraphs that were followed last.
+    inside_is_bounded: Cell<bool>,
     /// The results of which nothing is known; nor is anything, then, of what follows from them alone.
     missing: Vec<InferShapesError>,
     changed: Changed,
@@ -392,10 +438,7 @@ impl Inference {
         let Some(shape) = sizes.collect::<Option<Vec<u64>>>() else {
             return Ok(());
         };
-        check_size(element, &shape).ok_or_else(|| InferShapesError::TooLarge {
-            tensor: name(),
-            shape: Shape(shape.clone()),
-        })?;
+        check_fits(tensor, element, &shape)?;
         self.set(graph, id, element, shape);
         Ok(())
     }
@@ -406,6 +449,8 @@ impl Inference {
             sizes: self.sizes.clone(),
             patterns: self.patterns.clone(),
             uses: self.uses.clone(),
+            at_most: BTreeSet::new(),
+            inside_is_bounded: Cell::new(false),
             missing: Vec::new(),
             changed: Changed::No,
         }
@@ -437,6 +482,55 @@ impl Inference {
 
     fn visit(&mut self, graph: &mut Graph, id: NodeId) -> Result<(), InferShapesError> {
         let node = graph.node(id);
+        let is_bounded = node.reads().any(|id| self.at_most.contains(&id));
+        // Numbers that may be smaller are nothing to go by where smaller ones make larger results.
+        let inputs = node.inputs.iter().enumerate();
+        let hidden: Vec<TensorId> = inputs
+            .filter_map(|(at, &id)| Some((at, id?)))
+            .filter(|(at, id)| self.at_most.contains(id) && !operators::takes_bounds(node, *at))
+            .map(|(_, id)| id)
+            .collect();
+        let mut contents = Vec::new();
+        for id in hidden {
+            if graph.tensor(id).constant.is_some() {
+                contents.push((id, graph.tensor_mut(id).constant.take()));
+            }
+        }
+        self.inside_is_bounded.set(false);
+        let visited = self.visit_as_is(graph, id);
+        for (id, constant) in contents {
+            graph.tensor_mut(id).constant = constant;
+        }
+        if is_bounded || self.inside_is_bounded.get() {
+            self.bound_results(graph, id);
+        }
+        visited
+    }
+
+    /// What is made of something that may be smaller may be smaller.
+    fn bound_results(&mut self, graph: &mut Graph, id: NodeId) {
+        for output in graph.node(id).writes().collect::<Vec<_>>() {
+            let tensor = graph.tensor(output);
+            // Of less than nothing, less is more.
+            if let Some(Constant::Ints(numbers)) = &tensor.constant
+                && numbers.iter().any(|&number| number < 0)
+            {
+                graph.tensor_mut(output).constant = None;
+            }
+            let tensor = graph.tensor(output);
+            let is_scalar = tensor.shape.as_ref().is_some_and(Vec::is_empty);
+            if !is_scalar || tensor.constant.is_some() {
+                self.at_most.insert(output);
+            }
+        }
+    }
+
+    fn visit_as_is(&mut self, graph: &mut Graph, id: NodeId) -> Result<(), InferShapesError> {
+        let node = graph.node(id);
+        let followed = match node.bodies.is_empty() || self.reads_missing(graph, node) {
+            true => None,
+            false => Some(self.through_bodies(graph, node)?),
+        };
         let mut inferred = match operators::infer(graph, &self.uses, node) {
             None => Vec::new(),
             Some(Ok(outputs)) => outputs,
@@ -449,14 +543,18 @@ impl Inference {
                 });
             }
         };
+        if let Some(followed) = &followed
+            && inferred.is_empty()
+        {
+            inferred.clone_from(&followed.outputs);
+        }
         inferred.resize(node.outputs.len(), None);
-        let outputs: Vec<(TensorId, Option<Known>)> = node
-            .outputs
-            .iter()
-            .zip(inferred)
-            .filter_map(|(&output, known)| Some((output?, known)))
+        let outputs = node.outputs.iter().zip(inferred).enumerate();
+        let outputs: Vec<(usize, TensorId, Option<Known>)> = outputs
+            .filter_map(|(position, (&output, known))| Some((position, output?, known)))
             .collect();
-        for (output, known) in outputs {
+        let mut bounds = None;
+        for (position, output, known) in outputs {
             let (node, tensor) = (graph.node(id), graph.tensor(output));
             if tensor.other.is_some() || operators::makes_no_tensor(node) {
                 // What is put into it is copied (or shared: then less).
@@ -473,24 +571,36 @@ impl Inference {
                 None => match self.as_declared(node, tensor) {
                     Ok((element, shape)) => (element, shape, None),
                     Err(missing) => {
+                        let bounds = bounds.get_or_insert_with(|| {
+                            operators::at_most(graph, node).unwrap_or_default()
+                        });
+                        if let Some(bound) = bounds.get_mut(position).and_then(Option::take) {
+                            self.check_declaration(node, tensor, &bound)?;
+                            check_fits(tensor, bound.element, &bound.shape)?;
+                            self.learn(tensor, &bound.shape);
+                            self.set(graph, output, bound.element, bound.shape);
+                            self.at_most.insert(output);
+                            continue;
+                        }
                         if !self.reads_missing(graph, node) {
-                            self.missing.push(missing);
+                            let inside = followed.as_ref().and_then(|f| f.missing.clone());
+                            self.missing.push(inside.unwrap_or(missing));
                         }
                         continue;
                     }
                 },
             };
-            if check_size(element, &shape).is_none() {
-                return Err(InferShapesError::TooLarge {
-                    tensor: tensor.name.clone(),
-                    shape: Shape(shape),
-                });
-            }
+            check_fits(tensor, element, &shape)?;
             self.learn(tensor, &shape);
             self.set(graph, output, element, shape);
             if constant.is_some() {
                 graph.tensor_mut(output).constant = constant;
             }
+        }
+        if let Some(followed) = followed
+            && bodies::record(graph, id, followed)
+        {
+            self.changed = Changed::Yes;
         }
         Ok(())
     }
@@ -590,10 +700,21 @@ impl Inference {
     }
 }
 
-/// `None` if a tensor of this size has more bytes than a signed 64-bit number can hold.
-fn check_size(element: ElementType, shape: &[u64]) -> Option<()> {
-    let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
-    (element.bytes(count).0 <= i64::MAX as u64).then_some(())
+/// It must not have more bytes than a signed 64-bit number can hold.
+fn check_fits(
+    tensor: &Tensor,
+    element: ElementType,
+    shape: &[u64],
+) -> Result<(), InferShapesError> {
+    let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let fits = |count: &u64| element.bytes(*count).0 <= i64::MAX as u64;
+    match count.filter(fits) {
+        Some(_) => Ok(()),
+        None => Err(InferShapesError::TooLarge {
+            tensor: tensor.name.clone(),
+            shape: Shape(shape.to_vec()),
+        }),
+    }
 }
 
 /// `[batch, 64, ?]`

@@ -189,6 +189,9 @@ impl RuntimeInference {
     pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<Option<Vec<Dimension>>> {
         let RuntimeInference { shapes, constants } = self;
         let node = graph.node(id);
+        if !node.bodies.is_empty() {
+            return self.through_bodies(graph, node);
+        }
         let first = known(shapes, node.input(0));
         // What the operator's rule says.
         let mut ruled: Option<Vec<Option<Vec<Dimension>>>> = None;
@@ -241,6 +244,99 @@ impl RuntimeInference {
         (0..node.outputs.len()).map(&mut inferred).collect()
     }
 
+    /// What it infers through subgraphs: of an If what both branches agree on; of a Scan all; of a Loop what each iteration
+    /// adds to a result, but not how many there are, nor anything of what it carries on.
+    fn through_bodies(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
+        let run = |attribute: &str, given: &[Option<Vec<Dimension>>]| {
+            let body = node.bodies.iter().find(|body| body.attribute == attribute);
+            self.through_body(graph, body?.shaped.as_ref()?, given)
+        };
+        let inferred = match node.op_type.as_str() {
+            "If" => run("then_branch", &[])
+                .zip(run("else_branch", &[]))
+                .map(|(one, other)| {
+                    let both = one.into_iter().zip(other);
+                    both.map(|(one, other)| agreed(one, other)).collect()
+                }),
+            "Loop" => {
+                let mut given = vec![Some(Vec::new()), Some(Vec::new())];
+                given.resize(node.inputs.len().max(2), None);
+                let carried = given.len() - 2;
+                let added = |(at, shape): (usize, Option<Vec<Dimension>>)| {
+                    let mut shape = shape.filter(|_| at >= carried)?;
+                    shape.insert(0, Dimension::Unknown);
+                    Some(shape)
+                };
+                let results = run("body", &given).map(|results| results.into_iter().skip(1));
+                results.map(|results| results.enumerate().map(added).collect())
+            }
+            "Scan" => self.scanned(node, run),
+            _ => None,
+        };
+        inferred.unwrap_or_else(|| vec![None; node.outputs.len()])
+    }
+
+    fn scanned(
+        &self,
+        node: &Node,
+        run: impl Fn(&str, &[Option<Vec<Dimension>>]) -> Option<Vec<Option<Vec<Dimension>>>>,
+    ) -> Option<Vec<Option<Vec<Dimension>>>> {
+        let scanned = usize::try_from(node.int("num_scan_inputs")?).ok()?;
+        let carried = node.inputs.len().checked_sub(scanned)?;
+        let axis = |name: &str, at: usize, rank: usize| {
+            let axis = node.ints(name).and_then(|axes| axes.get(at)).copied();
+            crate::operators::resolve_axis(axis.unwrap_or(0), rank)
+        };
+        let mut length = None;
+        let mut given = Vec::new();
+        for (at, &input) in node.inputs.iter().enumerate() {
+            let mut shape = known(&self.shapes, input).cloned();
+            if let (Some(at), Some(shape)) = (at.checked_sub(carried), &mut shape) {
+                length = Some(shape.remove(axis("scan_input_axes", at, shape.len())?));
+            }
+            given.push(shape);
+        }
+        let length = length.unwrap_or(Dimension::Unknown);
+        let results = run("body", &given)?.into_iter().enumerate();
+        let results = results.map(|(at, shape)| {
+            let mut shape = shape?;
+            if let Some(at) = at.checked_sub(carried) {
+                let axis = axis("scan_output_axes", at, shape.len() + 1)?;
+                shape.insert(axis, length.clone());
+            }
+            Some(shape)
+        });
+        Some(results.collect())
+    }
+
+    /// The shapes of a subgraph's results; `given` are those of its inputs, as far as the file does not declare them.
+    fn through_body(
+        &self,
+        around: &Graph,
+        body: &Graph,
+        given: &[Option<Vec<Dimension>>],
+    ) -> Option<Vec<Option<Vec<Dimension>>>> {
+        let mut inference = RuntimeInference::of(body);
+        for id in body.outer() {
+            let outer = around.tensor_named(&body.tensor(id).name);
+            inference.shapes[id.index()] = outer.and_then(|id| self.shapes[id.index()].clone());
+            inference.constants[id.index()] = outer.is_some_and(|id| self.constants[id.index()]);
+        }
+        for (&id, given) in body.inputs.iter().zip(given) {
+            let declared = body.tensor(id).declared.clone();
+            inference.shapes[id.index()] = merged(declared, given.clone());
+        }
+        for &id in body.order() {
+            inference.node(body, id);
+        }
+        let results = body.outputs.iter();
+        Some(
+            results
+                .map(|id| inference.shapes[id.index()].clone())
+                .collect(),
+        )
+    }
+
     fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
         let inputs = node.inputs.iter().copied().flatten();
         let reads = inputs.map(|tensor| KnownInput {
@@ -250,6 +346,20 @@ impl RuntimeInference {
         });
         named_sizes::outputs(graph, node, reads.collect())
     }
+}
+
+/// What two branches agree on.
+fn agreed(one: Option<Vec<Dimension>>, other: Option<Vec<Dimension>>) -> Option<Vec<Dimension>> {
+    let (one, other) = (one?, other?);
+    let both = one.iter().zip(&other);
+    let agreed = both.map(|(a, b)| {
+        if a == b {
+            a.clone()
+        } else {
+            Dimension::Unknown
+        }
+    });
+    (one.len() == other.len()).then(|| agreed.collect())
 }
 
 /// `shape`, but that a dimension that is no number in the `first` input is unknown, unless the rule `says`, by its position

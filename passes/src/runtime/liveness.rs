@@ -171,13 +171,14 @@ pub(super) struct WorkedOut<'a> {
     pub(super) needs: Vec<u64>,
 }
 
-/// What the caller owns: graph inputs and initializers.
+/// What the caller owns: graph inputs and initializers, those of subgraphs too.
 pub fn fixed_bytes(graph: &Graph) -> Bytes {
-    graph
-        .tensor_ids()
-        .map(|id| graph.tensor(id))
-        .filter(|tensor| tensor.kind != TensorKind::Value)
+    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+    let owned = tensors.filter(|tensor| tensor.kind != TensorKind::Value);
+    let inside = graph.node_ids().map(|id| graph.node(id).held.owned);
+    owned
         .filter_map(|tensor| tensor.bytes())
+        .chain(inside)
         .sum()
 }
 

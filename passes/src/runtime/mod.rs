@@ -3,6 +3,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod arena;
+pub(crate) mod bodies;
 pub(crate) mod casting;
 pub(crate) mod casts;
 pub mod convolution_costs;

@@ -235,7 +235,7 @@ fn no_barrier_stands_between_a_result_and_a_yield_op() {
 
 #[test]
 fn order_and_structure_are_checked_first() {
-    insta::assert_snapshot!(broken("h, b2, p2, c, f2, k_mask", "sum_out, b2, p2, c, f2, k_mask"), @r#"InPlaceAccumulatorV2 "keep" needs its own result, by way of "i""#);
+    insta::assert_snapshot!(broken("h, b2, p2, c, f2, k_mask", "sum_out, b2, p2, c, f2, k_mask"), @r#"2 nodes need each other's results, in a circle: InPlaceAccumulatorV2 "keep", Sum "last""#);
     let nodes = REWRITTEN
         .replace("[exp] a = Exp(x)\n", "")
         .replace("[keep]", "[exp] a = Exp(x)\n   [keep]");

@@ -2,7 +2,7 @@
 
 use super::Violation;
 use super::violation::label;
-use crate::graph::{self, Cycle, Graph, NodeId, TensorKind, Uses};
+use crate::graph::{self, Graph, NodeId, TensorKind, Uses};
 
 /// Checks that every tensor is written once and by one node, or belongs to the caller; that
 /// whatever is read or put out is there; that there is no cycle; and that the nodes are listed in
@@ -34,9 +34,9 @@ pub fn structure(graph: &Graph) -> Result<(), Violation> {
 /// checks of [`structure`] but that of the order.
 pub(super) fn topological(graph: &Graph) -> Result<Vec<NodeId>, Violation> {
     writers(graph)?;
-    graph::topological(graph, &Uses::of(graph)).map_err(|Cycle { node, tensor }| Violation::Cycle {
-        node: label(graph, node),
-        tensor: graph.tensor(tensor).name.clone(),
+    let uses = Uses::of(graph);
+    graph::topological(graph, &uses).map_err(|cycle| Violation::Cycle {
+        circle: cycle.show(graph, &uses, |id| label(graph, id)),
     })
 }
 
@@ -112,8 +112,8 @@ mod tests {
         insta::assert_snapshot!(check("[a] y = If <b = ...> (x; t)"), @r#"If "a" reads "t", which nobody writes"#);
         insta::assert_snapshot!(check("[a] t = Exp(x)"), @r#"the caller reads "y", which nobody writes"#);
         insta::assert_snapshot!(check("y = Neg(t) [a] t = Exp(x)"), @r#"the Neg that writes "y" reads "t" but is listed before Exp "a", which writes it"#);
-        insta::assert_snapshot!(check("[a] y = Neg(x) [b] t = Exp(u) [c] u = Exp(v) [d] v = Neg(t)"), @r#"Exp "c" needs its own result, by way of "v""#);
-        insta::assert_snapshot!(check("[a] y = Add(x, y)"), @r#"Add "a" needs its own result, by way of "y""#);
+        insta::assert_snapshot!(check("[a] y = Neg(x) [b] t = Exp(u) [c] u = Exp(v) [d] v = Neg(t)"), @r#"3 nodes need each other's results, in a circle: Exp "c", Exp "b", Neg "d""#);
+        insta::assert_snapshot!(check("[a] y = Add(x, y)"), @r#"Add "a" needs its own result, "y""#);
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub enum Violation {
         tensor: String,
         writer: String,
     },
-    #[error("{node} needs its own result, by way of \"{tensor}\"")]
-    Cycle { node: String, tensor: String },
+    #[error("{circle}")]
+    Cycle { circle: String },
     #[error(
         "{first} and {second} compute the same from the same inputs and attributes, but \"{tensor}\" is {said} and \
          \"{other}\" is {otherwise}; expected one type and one shape for both"

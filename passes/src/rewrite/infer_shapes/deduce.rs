@@ -110,7 +110,7 @@ fn primes() -> impl Iterator<Item = u64> {
         (3..)
             .step_by(2)
             .take_while(|d| d * d <= *n)
-            .all(|d| n % d != 0)
+            .all(|d| !n.is_multiple_of(d))
     };
     (SMALLEST..1 << 17).step_by(2).filter(is_prime)
 }
@@ -199,7 +199,7 @@ impl Round {
             .copied()
             .collect();
         let divides = |size: u64| {
-            let divides = move |prime: &&u64| size > 0 && size % **prime == 0;
+            let divides = move |prime: &&u64| size > 0 && size.is_multiple_of(**prime);
             self.stand_ins.keys().filter(divides).copied()
         };
         // By prime, what it is multiplied with.
@@ -267,7 +267,8 @@ fn combinations(choices: &[(u64, BTreeSet<u64>)], smallest: u64) -> Option<Vec<V
 fn substituted(graph: &Graph, node: &Node, sizes: &[(u64, u64)]) -> Vec<StandIn> {
     let reads: BTreeSet<TensorId> = node.inputs.iter().flatten().copied().collect();
     let size = |dimension: u64| {
-        let stands_in = |(prime, _): &&(u64, u64)| dimension > 0 && dimension % prime == 0;
+        let stands_in =
+            |(prime, _): &&(u64, u64)| dimension > 0 && dimension.is_multiple_of(*prime);
         let found = sizes.iter().find(stands_in);
         found.map_or(dimension, |(prime, size)| {
             (dimension / prime).saturating_mul(*size)

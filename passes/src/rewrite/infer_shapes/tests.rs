@@ -195,7 +195,7 @@ fn the_order_of_the_file_does_not_matter() {
     assert_eq!(run(&mut g, &[]), Ok(Changed::Yes));
     assert_eq!(shape(&g, "b"), [2]);
     let mut g = graph(&[], &[("Relu", &["b"], "a"), ("Exp", &["a"], "b")]);
-    insta::assert_snapshot!(fault(&mut g, &[]), @r#"node "Exp_b" (Exp) is part of a cycle"#);
+    insta::assert_snapshot!(fault(&mut g, &[]), @r#"2 nodes need each other's results, in a circle: node "Exp_b" (Exp), node "Relu_a" (Relu)"#);
 }
 
 #[test]
@@ -390,4 +390,160 @@ fn faults_name_the_node() {
     );
     insta::assert_snapshot!(fault(&mut g, &[]),
         @r#"node "Add_z" (Add): shapes [2] and [3] do not fit: they do not broadcast"#);
+}
+
+/// The shape of `y` of a graph with inputs `float[2,3] x` and `bool c`.
+fn made(nodes: &str) -> String {
+    let text = format!("g (float[2,3] x, bool[2] c, float[k,3] z) => (float[q,r] y) {{ {nodes} }}");
+    let mut graph = Graph::parse(&text).unwrap();
+    let id = graph.tensor_named("y").unwrap();
+    graph.tensor_mut(id).element = None;
+    match run(&mut graph, &[("k", 6)]) {
+        Ok(_) => format!("{:?}", shape(&graph, "y")),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_contents_decide_is_at_most_as_large_as_there_is_room_for() {
+    insta::assert_snapshot!(made("y = NonZero(x)"), @"[2, 6]");
+    insta::assert_snapshot!(made("y = Compress <axis = 0> (x, c)"), @"[2, 3]");
+    // Rows of z by the places that were found: as many as places.
+    let places = "n = NonZero(x) t = Transpose(n) a = Constant <value_ints = [0]> () o = Constant <value_ints = [1]> ()
+        first = Slice(t, a, o, o) y = GatherND(z, first)";
+    insta::assert_snapshot!(made(places), @"[6, 3]");
+    // As many zeros as places, by way of the number of places.
+    let zeros = "n = NonZero(x) s = Shape(n) y = ConstantOfShape(s)";
+    insta::assert_snapshot!(made(zeros), @"[2, 6]");
+}
+
+#[test]
+fn fewer_places_never_make_more_than_is_said() {
+    // 9 less the number of places: more if there are fewer.
+    let rest =
+        "n = NonZero(x) s = Shape(n) nine = Constant <value_ints = [9, 9]> () d = Sub(nine, s)
+        [zeros] y = ConstantOfShape(d)";
+    insta::assert_snapshot!(made(rest), @r#"node "zeros" (ConstantOfShape): nothing says the shape of its output "y", declared as [q, r]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for q, r"#);
+    let negative = "n = NonZero(x) s = Shape(n) nine = Constant <value_ints = [9, 9]> ()
+        m = Constant <value_ints = [-1]> () minus = Mul(s, m) d = Add(nine, minus) [zeros] y = ConstantOfShape(d)";
+    let asked = made(negative);
+    assert!(
+        asked.contains("\"zeros\" (ConstantOfShape): nothing says the shape"),
+        "{asked}"
+    );
+    // From the number of places on: at most all of it.
+    let slice =
+        "n = NonZero(x) s = Size(n) a = Constant <value_ints = [0]> () from = Unsqueeze(s, a)
+        e = Constant <value_ints = [100]> () y = Slice(z, from, e, a)";
+    insta::assert_snapshot!(made(slice), @"[6, 3]");
+}
+
+#[test]
+fn what_is_said_goes_before_what_is_possible() {
+    let nodes = "n = NonZero(x) y = Identity(n)";
+    let text = format!("g (float[2,3] x) => (float[q,r] y) <int64[2,found] n> {{ {nodes} }}");
+    let mut graph = Graph::parse(&text).unwrap();
+    let id = graph.tensor_named("y").unwrap();
+    graph.tensor_mut(id).element = None;
+    assert!(run(&mut graph, &[("found", 4)]).is_ok());
+    assert_eq!(shape(&graph, "y"), [2, 4]);
+}
+
+/// `outer` with the subgraphs, each in text form; what they read from around is listed as an input named `outer_...`
+fn with_bodies(outer: &str, node: &str, bodies: &[(&str, &str)]) -> Graph {
+    let mut graph = Graph::parse(outer).unwrap();
+    let is_it = |id: &NodeId| graph.node(*id).name == node;
+    let id = graph.order().iter().copied().find(is_it).unwrap();
+    for (attribute, text) in bodies {
+        let mut body = Graph::parse(text).unwrap();
+        let around = |graph: &Graph, id: &TensorId| {
+            let name = &body.tensor(*id).name;
+            graph
+                .tensor_named(name)
+                .filter(|_| name.starts_with("outer"))
+        };
+        let captures: Vec<TensorId> = body
+            .inputs
+            .iter()
+            .filter_map(|id| around(&graph, id))
+            .collect();
+        let inputs = body.inputs.iter().copied();
+        let inputs = inputs.filter(|id| around(&graph, id).is_none()).collect();
+        body.inputs = inputs;
+        let node = graph.node_mut(id);
+        node.captures.extend(captures);
+        node.bodies.push(crate::graph::Body {
+            attribute: (*attribute).to_owned(),
+            graph: std::sync::Arc::new(body),
+            shaped: None,
+        });
+    }
+    graph
+}
+
+fn bodies(outer: &str, bodies: &[(&str, &str)]) -> String {
+    let mut graph = with_bodies(outer, "node", bodies);
+    match run(&mut graph, &[("n", 5)]) {
+        Ok(_) => {
+            let is_it = |id: &&NodeId| graph.node(**id).name == "node";
+            let node = graph.node(*graph.order().iter().find(is_it).unwrap());
+            let held = match &node.held.uncounted {
+                Some(why) => format!("not counted: {why}"),
+                None => format!("{} floats", node.held.cpu.0 / 4),
+            };
+            format!("{:?} {held}", shape(&graph, "y"))
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn sizes_follow_through_branches() {
+    let outer = "g (float[n,1000] x, bool c) => (float[q,1000] y) { outer_a = Exp(x) [node] y = If <then_branch = ..., else_branch = ...> (c) }";
+    let one =
+        "t (float[k,1000] outer_a) => (float[r,1000] o) { p = Exp(outer_a) s = Exp(p) o = Exp(s) }";
+    let same = "e (float[k,1000] outer_a) => (float[r,1000] o) { o = Neg(outer_a) }";
+    let narrow = "e (float[k,1000] outer_a) => (float[r,10] o) { s = Constant <value_ints = [100]> () a = Constant <value_ints = [1]> ()
+        z = Constant <value_ints = [0]> () o = Slice(outer_a, z, s, a) }";
+    // p and s, and the runtime's own share.
+    insta::assert_snapshot!(bodies(outer, &[("then_branch", one), ("else_branch", same)]), @"[5, 1000] 11472 floats");
+    insta::assert_snapshot!(bodies(outer, &[("then_branch", one), ("else_branch", narrow)]), @"[5, 1000] 11472 floats");
+    let unknown =
+        "e (float[k,1000] outer_a) => (float[r,1000] o) { [frob] o = acme.Frob(outer_a) }";
+    insta::assert_snapshot!(bodies(outer, &[("then_branch", one), ("else_branch", unknown)]), @r#"node "node" (If), in its else_branch: node "frob" (acme::Frob): nothing says the shape of its output "o", declared as [r, 1000]; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for r"#);
+    // Sizes that do not fit are those of a branch that is not taken.
+    let wrong = "e (float[k,1000] outer_a) => (float[r,1000] o) { w = Constant <value_floats = [1.0, 2.0]> () [add] o = Add(outer_a, w) }";
+    insta::assert_snapshot!(bodies(outer, &[("then_branch", one), ("else_branch", wrong)]), @"[5, 1000] 11472 floats");
+    insta::assert_snapshot!(bodies(outer, &[("then_branch", wrong), ("else_branch", wrong)]), @r#"node "node" (If), in its then_branch: node "add" (Add): shapes [5, 1000] and [2] do not fit: they do not broadcast"#);
+}
+
+#[test]
+fn sizes_follow_through_iterations() {
+    let outer = "g (float[n,1000] outer_x, int64 m, bool c) => (float[q,1000] y)
+        { t = Constant <value_int = 3> () [node] y, all = Loop <body = ...> (t, c, outer_x) }";
+    let kept =
+        "b (int64 i, bool going, float[k,1000] s) => (bool go, float[r,1000] o, float[r,1000] part)
+        { go = Identity(going) o = Exp(s) part = Neg(o) }";
+    // At the end: two last values, three parts, and three that are put together; of these four are results.
+    insta::assert_snapshot!(bodies(outer, &[("body", kept)]), @r#"[5, 1000] 25000 floats"#);
+    let growing =
+        "b (int64 i, bool going, float[k,1000] s) => (bool go, float[r,1000] o, float[r,1000] part)
+        { go = Identity(going) o = Concat <axis = 0> (s, s) part = Neg(s) }";
+    insta::assert_snapshot!(bodies(outer, &[("body", growing)]), @r#"node "node" (Loop): nothing says the shape of its output "all"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for q"#);
+    let unknown = outer.replace("(t, c, outer_x)", "(m, c, outer_x)");
+    insta::assert_snapshot!(bodies(&unknown, &[("body", kept)]), @r#"node "node" (Loop): nothing says the shape of its output "all"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators)"#);
+}
+
+#[test]
+fn sizes_follow_through_slices() {
+    let outer = "g (float[n,1000] s, float[7,n,1000] x) => (float[7,q,1000] y)
+        { [node] last, y = Scan <body = ..., num_scan_inputs = 1> (s, x) }";
+    let body = "b (float[k,1000] s, float[k,1000] e) => (float[r,1000] o, float[r,1000] part)
+        { o = Add(s, e) part = Neg(o) }";
+    insta::assert_snapshot!(bodies(outer, &[("body", body)]), @r#"[7, 5, 1000] 11360 floats"#);
+    let axis = outer.replace(
+        "num_scan_inputs = 1",
+        "num_scan_inputs = 1, scan_output_axes = [1]",
+    );
+    insta::assert_snapshot!(bodies(&axis, &[("body", body)]), @r#"[5, 7, 1000] 46360 floats"#);
 }
