@@ -10,9 +10,10 @@ use super::release_unread::read_by_sizes;
 use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fusing::becomes_a_gemm;
+use crate::runtime::fusing::{becomes_a_gemm, loses_statistics};
 
-/// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of.
+/// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
+/// into a layer normalization whose statistics are read ([`loses_statistics`]): copies can leave a sum that one reader.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;
@@ -30,17 +31,46 @@ impl Pass for KeepApart {
     }
 }
 
-/// What the node writes, if it is a mirror that becomes part of a Gemm without its marker.
+/// What the node writes, if it is a mirror that becomes part of a Gemm without its marker, or loses statistics that are read.
 fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
     let node = graph.node(id);
     let written = node.output(0);
-    written.filter(|_| node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id))
+    let merges = || node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id);
+    written.filter(|_| merges() || loses_statistics(graph, uses, id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::text::diff;
+
+    #[test]
+    fn a_sum_that_a_layer_normalization_would_take_in_with_its_statistics_has_a_second_reader() {
+        let text = "g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] d)
+            <float[2,4] a, float[2,4] n, float[2,1] m, float[2,1] v> {
+                a = Add(x, x)
+                n, m, v = LayerNormalization(a, s, s)
+                y = Relu(n)
+                d = Neg(v)
+            }";
+        let mut graph = Graph::parse(text).unwrap();
+        let before = graph.to_listing();
+        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::Yes));
+        insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
+          a = Add(x, x)
+        + "a/size" = Size(a)
+          n, m, v = LayerNormalization(a, s, s)
+        "#);
+        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No));
+        // Whoever reads no statistics misses none, and what has two readers is left alone.
+        for other in [
+            text.replace("Neg(v)", "Neg(s)"),
+            text.replace("Relu(n)", "Add(n, a)"),
+        ] {
+            let mut graph = Graph::parse(&other).unwrap();
+            assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No), "{other}");
+        }
+    }
 
     #[test]
     fn what_would_become_a_gemm_without_a_marker_has_a_second_reader() {

@@ -210,6 +210,24 @@ pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     }
 }
 
+/// Does the runtime make one node of this sum and the layer normalization that alone reads it, though somebody reads mean and
+/// deviation? That node gives none (SkipLayerNormalization; measured: the step fails).
+pub(crate) fn loses_statistics(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    let Some(sum) = graph.node(id).output(0) else {
+        return false;
+    };
+    let readers = uses.readers(sum).iter().map(|&id| graph.node(id));
+    let mut lasting = readers.filter(|reader| !is_folded(reader));
+    let (Some(reader), None) = (lasting.next(), lasting.next()) else {
+        return false;
+    };
+    let is_read = |tensor| !uses.readers(tensor).is_empty() || graph.outputs.contains(&tensor);
+    graph.node(id).is("", "Add")
+        && reader.is("", "LayerNormalization")
+        && reader.input(0) == Some(sum)
+        && (1..3).any(|statistic| reader.output(statistic).is_some_and(is_read))
+}
+
 /// Shapes of known sizes are constants before anything is fused.
 pub(crate) fn is_folded(node: &Node) -> bool {
     node.is("", "Shape")
