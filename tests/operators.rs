@@ -14,8 +14,9 @@ use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::known_shapes::runtime_shapes;
 use serde_json::Value;
 
-/// What the runtime allocates for its own bookkeeping while one node runs, at most.
-const BOOKKEEPING: u64 = 24 << 10;
+/// What the runtime allocates for its own bookkeeping in any step, at most, and for each tensor that is fed or fetched: bytes. As
+/// much is counted for steps, beside the workspace.
+const BOOKKEEPING: (u64, u64) = (4 << 10, 512);
 
 fn cases() -> Vec<Value> {
     let text = fs::read_to_string("testdata/operators.json").expect("the measured cases");
@@ -321,12 +322,16 @@ fn workspaces_are_those_of_the_runtime() {
         // Too little would break promises; too much only costs a little time.
         let missing = measured.saturating_sub(predicted);
         let excess = predicted.saturating_sub(measured);
-        let spare = match texts(case, "op") {
-            // It may transpose operands and result, or not.
-            "Einsum" => measured,
-            _ => measured / 3,
+        let tensors = case["inputs"].as_array().into_iter().flatten();
+        let tensors = tensors.chain(case["outputs"].as_array().into_iter().flatten());
+        let tensors = tensors.filter(|tensor| !tensor.is_null()).count() as u64;
+        let bookkeeping = BOOKKEEPING.0 + tensors * BOOKKEEPING.1;
+        let (unseen, spare) = match texts(case, "op") {
+            // It may transpose operands and result, or not, and describes the products that it makes of them.
+            "Einsum" => (measured / 50, measured),
+            _ => (measured / 200, measured / 3),
         };
-        if missing > BOOKKEEPING.max(measured / 50) || excess > BOOKKEEPING.max(spare) {
+        if missing > bookkeeping + unseen || excess > bookkeeping + spare {
             faults.push(complaint(
                 case,
                 format!("predicted {predicted}, measured {measured}"),

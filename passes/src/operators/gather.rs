@@ -11,14 +11,14 @@ use crate::graph::ElementType;
 pub(super) const OPERATORS: &[Operator] = &[
     reads_a_part("Gather", gather),
     reads_a_part("GatherElements", gather_elements),
-    reads_a_part("GatherND", gather_nd),
+    reads_a_part("GatherND", gather_nd).workspace(slices),
     onnx("ScatterElements", Family::Scatter, scatter_elements)
         .in_place()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
     onnx("Scatter", Family::Scatter, scatter_elements)
         .in_place()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
-    onnx("ScatterND", Family::Scatter, scatter_nd),
+    onnx("ScatterND", Family::Scatter, scatter_nd).workspace(slices),
     reads_a_part("OneHot", one_hot).workspace(|view, provider| checked_indices(view, provider, 0)),
     reads_a_part("Compress", |_| unknown()),
     onnx("NonZero", Family::Gather, non_zero),
@@ -26,11 +26,18 @@ pub(super) const OPERATORS: &[Operator] = &[
     sums_up("GatherGrad", |view| shape_from(view, 0, 2)),
     sums_up("GatherElementsGrad", |view| shape_from(view, 1, 0))
         .workspace(|view, provider| checked_indices(view, provider, 2)),
-    sums_up("GatherNDGrad", |view| shape_from(view, 0, 2)),
+    sums_up("GatherNDGrad", |view| shape_from(view, 0, 2)).workspace(slices),
     microsoft("ShrunkenGather", Family::Gather, gather).traffic(output_twice),
     microsoft("PadAndUnflatten", Family::Gather, pad_and_unflatten),
     microsoft("FlattenAndUnpad", Family::Gather, flatten_and_unpad),
 ];
+
+/// Where each slice begins (measured).
+fn slices(view: &View, provider: Provider) -> Option<Bytes> {
+    let indices = view.input(1).ok()?;
+    let slices = indices.count() / indices.shape.last()?.max(&1);
+    (provider == Provider::Cpu).then(|| Bytes(slices.saturating_mul(8)))
+}
 
 const fn reads_a_part(name: &'static str, rule: super::ShapeRule) -> Operator {
     onnx(name, Family::Gather, rule)

@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 pub(super) const OPERATORS: &[Operator] = &[
     softmax("Softmax").in_place(),
     softmax("LogSoftmax").in_place(),
-    softmax("Hardmax"),
+    softmax("Hardmax").workspace(hardmax_workspace),
     Operator {
         domain: super::MICROSOFT,
         ..softmax("BiasSoftmax")
@@ -23,7 +23,12 @@ pub(super) const OPERATORS: &[Operator] = &[
         domain: super::MICROSOFT,
         ..loss("SoftmaxCrossEntropyLossInternal")
     },
-    onnx("NegativeLogLikelihoodLoss", Family::Loss, likelihood),
+    // Its pieces have the labels' size (measured).
+    onnx("NegativeLogLikelihoodLoss", Family::Loss, likelihood).workspace(|view, provider| {
+        let (scores, labels) = (view.input(0).ok()?, view.input(1).ok()?);
+        let elements = labels.count().saturating_mul(2);
+        (provider == Provider::Cpu).then(|| scores.element.bytes(elements))
+    }),
     Operator {
         domain: super::MICROSOFT,
         ..onnx(
@@ -145,6 +150,15 @@ fn softmax_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     (provider == Provider::Cpu && transposes(view)).then(|| bytes + bytes)
 }
 
+/// And the place of the largest of each row (measured).
+fn hardmax_workspace(view: &View, provider: Provider) -> Option<Bytes> {
+    let x = view.input(0).ok()?;
+    let axis = resolve_axis(view.node.int("axis").unwrap_or(-1), x.rank())?;
+    let rows = x.count() / x.shape.get(axis).copied().unwrap_or(1).max(1);
+    let transposed = softmax_workspace(view, provider).unwrap_or(Bytes::ZERO);
+    (provider == Provider::Cpu).then(|| transposed + x.element.bytes(rows))
+}
+
 fn softmax_gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let y = view.input(0).ok()?;
     let bytes = y.bytes();
@@ -163,10 +177,18 @@ fn softmax_gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> 
     let sums = y
         .element
         .bytes((y.count() / columns).saturating_add(columns));
-    (provider == Provider::Cpu && transposes(view)).then(|| bytes + bytes + bytes + sums)
+    let transposed = match transposes(view) {
+        true => bytes + bytes + bytes,
+        false => Bytes::ZERO,
+    };
+    let is_logarithm = view.node.op_type.starts_with("Log");
+    (provider == Provider::Cpu).then(|| match is_logarithm {
+        true => transposed,
+        false => transposed + sums,
+    })
 }
 
-/// The exponentials of Y, besides (measured).
+/// The exponentials of Y, and no sums (measured).
 fn log_gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let transposed = softmax_gradient_workspace(view, provider).unwrap_or(Bytes::ZERO);
     (provider == Provider::Cpu)

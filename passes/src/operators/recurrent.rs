@@ -1,8 +1,6 @@
 //! Recurrent layers: RNN, GRU, LSTM, and those of ONNX Runtime that keep what their gradients
 //! need.
 
-use std::ops::Range;
-
 use super::view::{Fault, Input, Known, Outputs, View, known};
 use super::{Family, Operator, Provider, microsoft, onnx};
 use crate::bytes::Bytes;
@@ -19,10 +17,10 @@ pub(super) const OPERATORS: &[Operator] = &[
         .workspace(|view, provider| gate_workspace(view, provider, 4)),
     microsoft("GRUTraining", Family::Recurrent, |view| training(view, 3))
         .operations(operations)
-        .workspace(|view, provider| state_workspace(view, provider, 6, 1..2)),
+        .workspace(|view, provider| state_workspace(view, provider, 3)),
     microsoft("LSTMTraining", Family::Recurrent, |view| training(view, 4))
         .operations(operations)
-        .workspace(|view, provider| state_workspace(view, provider, 4, 1..3)),
+        .workspace(|view, provider| state_workspace(view, provider, 4)),
     // (X, W, R, B, lengths, H0, ...) -> (dX, dW, dR, dB, dH0)
     microsoft("GRUGrad", Family::Recurrent, |view| gradient(view, 3))
         .operations(|view| Some(2.0 * operations(view)?))
@@ -158,9 +156,8 @@ fn operations(view: &View) -> Option<f64> {
     Some(2.0 * weights * sizes.sequence as f64 * sizes.batch as f64)
 }
 
-/// The CPU kernel computes the gates of all steps ahead of time and keeps a few states, for each
-/// direction; for a direction that runs backwards, GRU and LSTM also turn the input and the result around. A GRU
-/// keeps two more states, and two with `linear_before_reset` (measured).
+/// The CPU kernel computes the gates of all steps ahead of time and keeps a few states, for each direction; for a direction
+/// that runs backwards, GRU and LSTM also turn the input and the result around (measured).
 fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> {
     if provider == Provider::Cuda {
         return None;
@@ -168,17 +165,10 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
     let sizes = sizes(view).ok()?;
     let samples = sizes.sequence.checked_mul(sizes.batch)?;
     let ahead = samples.checked_mul(gates.checked_mul(sizes.hidden)?)?;
-    let states = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(gates)?;
     // RNN's directions take turns.
     let at_once = if gates == 1 { 1 } else { sizes.directions };
-    let more = match (gates, view.node.int("linear_before_reset").unwrap_or(0)) {
-        (3, 0) => 2,
-        (3, _) => 4,
-        _ => 0,
-    };
-    let more = sizes.batch.checked_mul(sizes.hidden)?.checked_mul(more)?;
-    let of_one = ahead.checked_add(states)?.checked_add(more)?;
-    let mut elements = of_one.checked_mul(at_once)?;
+    let states = states(view, &sizes, gates)?;
+    let mut elements = ahead.checked_add(states)?.checked_mul(at_once)?;
     let forward = matches!(view.node.string("direction"), None | Some("forward"));
     if gates > 1 && !forward {
         let reversed = sizes
@@ -190,18 +180,29 @@ fn gate_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> 
     Some(sizes.x.element.bytes(elements))
 }
 
-/// The kernels that keep what gradients need write the gates into an output, and hold `count` states besides (measured). A
-/// last state that is not put out, of which `last` has the positions, is computed all the same.
-fn state_workspace(
-    view: &View,
-    provider: Provider,
-    count: u64,
-    last: Range<usize>,
-) -> Option<Bytes> {
+/// The elements of the states that the kernels keep for each direction. A bias is repeated for each sample by GRU; a last state
+/// that is not put out is computed all the same (measured).
+fn states(view: &View, sizes: &LayerSizes, gates: u64) -> Option<u64> {
+    let there = |there: bool, count: u64| if there { count } else { 0 };
+    let bias = view.node.input(3).is_some();
+    let omitted = |position: usize| there(view.node.output(position).is_none(), 1);
+    let before_reset = there(view.node.int("linear_before_reset").unwrap_or(0) != 0, 1);
+    let (states, beside) = match gates {
+        1 => (1, 0),
+        3 => (
+            2 + before_reset + there(bias, 3 + before_reset) + omitted(1),
+            0,
+        ),
+        _ => (3 + omitted(1) + omitted(2), 2 + there(bias, 4)),
+    };
+    let of_samples = sizes.batch.checked_mul(states)?;
+    sizes.hidden.checked_mul(of_samples.checked_add(beside)?)
+}
+
+/// The kernels that keep what gradients need write the gates into an output, and hold the states besides (measured).
+fn state_workspace(view: &View, provider: Provider, gates: u64) -> Option<Bytes> {
     let sizes = sizes(view).ok()?;
-    let omitted = last.filter(|&position| view.node.output(position).is_none());
-    let states = count.checked_add(omitted.count() as u64)?;
-    let elements = sizes.state()?.checked_mul(states)?;
+    let elements = states(view, &sizes, gates)?.checked_mul(sizes.directions)?;
     (provider == Provider::Cpu).then(|| sizes.x.element.bytes(elements))
 }
 

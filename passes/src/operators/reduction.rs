@@ -3,7 +3,8 @@
 use super::evaluate::with_contents;
 use super::places;
 use super::view::{Axes, Fault, Outputs, View, known, one, resolve_axis, unknown};
-use super::{Family, Operator, microsoft, onnx, per_input_element};
+use super::{Family, Operator, Provider, microsoft, onnx, per_input_element};
+use crate::bytes::Bytes;
 use crate::graph::{Constant, ElementType};
 
 pub(super) const OPERATORS: &[Operator] = &[
@@ -24,7 +25,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     onnx("ArgMax", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
     onnx("ArgMin", Family::Reduction, position).operations(|view| per_input_element(view, 1.0)),
     onnx("CumSum", Family::Reduction, running_sum),
-    onnx("TopK", Family::Reduction, top).operations(|view| per_input_element(view, 10.0)),
+    onnx("TopK", Family::Reduction, top)
+        .operations(|view| per_input_element(view, 10.0))
+        .workspace(chosen),
     microsoft("ReduceAllL2", Family::Reduction, norm_of_all).operations(|view| {
         Some(
             view.inputs()
@@ -41,7 +44,40 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 const fn over_axes(name: &'static str) -> Operator {
-    onnx(name, Family::Reduction, reduce).operations(|view| per_input_element(view, 1.0))
+    onnx(name, Family::Reduction, reduce)
+        .operations(|view| per_input_element(view, 1.0))
+        .workspace(listed)
+}
+
+/// The places of one row's largest (measured).
+fn chosen(view: &View, provider: Provider) -> Option<Bytes> {
+    let values = view.output(0)?;
+    let axis = resolve_axis(view.node.int("axis").unwrap_or(-1), values.shape.len())?;
+    let places = values.shape.get(axis)?.saturating_mul(8);
+    (provider == Provider::Cpu).then_some(Bytes(places))
+}
+
+/// Where axes that stay and axes that go take turns more than once, the CPU kernel lists the places of what stays, all but the
+/// last axis that does (source, measured).
+fn listed(view: &View, provider: Provider) -> Option<Bytes> {
+    let x = view.input(0).ok()?;
+    let axes = match view.axes("axes", 1, x.rank()).ok()? {
+        Axes::These(axes) if !axes.is_empty() => axes,
+        _ => return None,
+    };
+    // Axes of one element count for none.
+    let sizes = x.shape.iter().enumerate().filter(|(_, size)| **size != 1);
+    let kept: Vec<(u64, bool)> = sizes
+        .map(|(axis, &size)| (size, !axes.contains(&axis)))
+        .collect();
+    let turns = kept.windows(2).filter(|two| two[0].1 != two[1].1).count();
+    if turns < 3 || provider != Provider::Cpu {
+        return None;
+    }
+    let mut stay = kept.iter().filter(|(_, stays)| *stays);
+    stay.next_back()?;
+    let places = stay.fold(8, |all: u64, (size, _)| all.saturating_mul(*size));
+    Some(Bytes(places))
 }
 
 fn keeps_dims(view: &View) -> bool {
