@@ -116,12 +116,13 @@ class TruthTable(unittest.TestCase):
     def test_each_way_to_run_is_compared_with_its_own_prediction(self):
         names = {way: name for name, way in truth_table.WAYS.items()}
         ways = ["default", "priority", "enable_all", "enable_all_priority"]
-        planned = {"fixed_bytes": 100, "budget_bytes": 1200, "peak_before_bytes": 2100, "peak_after_bytes": 1100,
-                   "peaks_after": [dict(zip(("order", "level"), names[way]), bytes=1100 - 100 * i) for i, way in enumerate(ways)]}
-        check = {"ok": True, "original": {"default": 2000}, "rewritten": dict(zip(ways, (1000, 900, 800, 700)))}
-        self.assertEqual(truth_table.faults(planned, check, "fixed+50%"), [])
-        check["rewritten"]["enable_all"] = 1000
-        self.assertEqual(truth_table.faults(planned, check, "fixed+50%"), ["peak after predicted -20.0 % (enable_all)"])
+        mb = 10**6
+        planned = {"fixed_bytes": 100 * mb, "budget_bytes": 1200 * mb, "peak_before_bytes": 2100 * mb, "peak_after_bytes": 1100 * mb,
+                   "peaks_after": [dict(zip(("order", "level"), names[way]), bytes=(1100 - 100 * i) * mb) for i, way in enumerate(ways)]}
+        check = {"ok": True, "original": {"default": 2000 * mb}, "rewritten": dict(zip(ways, (1000 * mb, 900 * mb, 800 * mb, 700 * mb)))}
+        self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), [])
+        check["rewritten"]["enable_all"] = 1000 * mb
+        self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), ["peak after predicted -20.0 % (enable_all)"])
 
     def test_a_row_is_a_point_in_each_panel(self):
         row = {"model": "a", "settings": "lean", "tried": "min", "times": {"added": 0.1},

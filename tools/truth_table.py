@@ -10,8 +10,9 @@ otherwise), and checked in them as check_model.py does. Without --budgets these 
 
 - every bit agrees at DISABLE_ALL, and every tensor to 1e-5 at ENABLE_ALL;
 - what the caller owns and the measured peak together fit the budget, in both orders at DISABLE_ALL and at
-  ENABLE_ALL (for `min`: the predicted smallest peak and 3 %);
-- both predicted peaks, less what the caller owns, are within 3 % of the measured ones.
+  ENABLE_ALL (for `min`: the predicted smallest peak, as far as predictions hold);
+- all predicted peaks, less what the caller owns, are within 1 % of the measured ones in the default settings and 0.5 % in lean
+  ones, and 20 kB.
 
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
 and rewritten by turns (step_times.py): wants a quiet machine. --json appends row by row, and what FILE has
@@ -34,7 +35,10 @@ import check_model
 import measure
 import truth_plot
 
-ACCURACY = 0.03
+# How far off a prediction may be, as a part of what is measured, and in bytes besides: where the runtime fuses nodes, it needs no
+# objects for the tensors between them, which are counted.
+ACCURACY = {"default": 0.01, "lean": 0.005}
+BOOKKEEPING = 20_000
 INFEASIBLE = 3
 LADDER = ["fixed+50%", "fixed+70%", "fixed+80%", "fixed+90%"]
 PLANNING_SECONDS = 1800
@@ -135,30 +139,34 @@ def rows(binary, name, model, entry, settings, groups, times):
             if times:
                 row["times"] = json.loads(tool("step_times.py", model, rewritten_file, "--settings", settings, *bound))
             os.remove(rewritten.dump)
-            row["faults"] = faults(planned, row["check"], budget)
+            row["faults"] = faults(planned, row["check"], budget, settings)
             if any("over budget" in fault for fault in row["faults"]):
                 # The promise is for the file as it is.
                 as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model)
                 row["check"]["rewritten"].update(as_it_is)
-                row["faults"] = faults(planned, row["check"], budget)
+                row["faults"] = faults(planned, row["check"], budget, settings)
             yield dict(row, ok=not row["faults"])
 
 
-def faults(planned, check, budget):
+def faults(planned, check, budget, settings):
     """Why a row is not ok."""
     fixed = planned["fixed_bytes"]
+
+    def spare(measured):
+        return ACCURACY[settings] * measured + BOOKKEEPING
+
     found = [] if check["ok"] else ["results differ"]
     before, after = check["original"]["default"], max(check["rewritten"][order] for order in ("default", "priority"))
-    for which, measured in (("before", before), ("after", after)):
-        predicted = planned[f"peak_{which}_bytes"] - fixed
-        if abs(predicted - measured) > ACCURACY * measured:
-            found.append(f"peak {which} predicted {100 * (predicted / measured - 1):+.1f} %")
+    predicted = planned["peak_before_bytes"] - fixed
+    if abs(predicted - before) > spare(before):
+        found.append(f"peak before predicted {100 * (predicted / before - 1):+.1f} %")
     for way, error in errors(planned, check).items():
-        if abs(error) > ACCURACY:
+        measured = check["rewritten"][way]
+        if abs(error * measured) > spare(measured):
             found.append(f"peak after predicted {100 * error:+.1f} % ({way})")
     optimized = max(check["rewritten"][order] for order in ("enable_all", "enable_all_priority"))
     for level, measured in (("DISABLE_ALL", after), ("ENABLE_ALL", optimized)):
-        over = fixed + measured - planned["budget_bytes"] - (ACCURACY * measured if budget == "min" else 0)
+        over = fixed + measured - planned["budget_bytes"] - (spare(measured) if budget == "min" else 0)
         if over > 0:
             found.append(f"{over:.0f} bytes over budget at {level}")
     return found
