@@ -594,42 +594,93 @@ fn names_of_algorithms_change_no_bits() {
 /// Files that went wrong once: planned for 60 % of what the caller does not own, they keep bits and budgets.
 #[test]
 fn what_went_wrong_once_keeps_its_bits_and_budgets() {
-    for (case, dim) in [
-        ("unsorted", "batch=256"),
-        ("stale_value_info", "batch=256"),
-        ("sequence_vi", "batch=256"),
-        ("mixed_fp16", "batch=256"),
-        ("if_unknown_size", "batch=16"),
+    for (case, dim, budget) in [
+        ("unsorted", "batch=256", "fixed+60%"),
+        ("stale_value_info", "batch=256", "fixed+60%"),
+        ("sequence_vi", "batch=256", "fixed+60%"),
+        ("mixed_fp16", "batch=256", "fixed+50%"),
+        ("if_unknown_size", "batch=16", "fixed+60%"),
     ] {
-        let folder = tempfile::tempdir().expect("a temporary folder");
         let original = root().join(format!("testdata/cases/{case}.onnx"));
-        let rewritten = folder.path().join("rewritten.onnx");
-        let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
-            .args([&original, &rewritten])
-            .args(["--budget", "fixed+60%", "--dim", dim, "--json", "--quiet"])
-            .output()
-            .expect("ckpt-opt starts");
-        assert_success(&output);
-        let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-        let script: [&OsStr; 8] = [
-            "tools/check_model.py".as_ref(),
-            "--json".as_ref(),
-            "--settings".as_ref(),
-            "default".as_ref(),
-            "--dim".as_ref(),
-            dim.as_ref(),
-            original.as_os_str(),
-            rewritten.as_os_str(),
+        check_bits_and_budget(&original, &[dim], budget, "default");
+    }
+}
+
+/// Plans, writes and runs a graph: the bits stay, and no way of running it takes more than the budget.
+fn check_bits_and_budget(original: &Path, dims: &[&str], budget: &str, settings: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let rewritten = folder.path().join("rewritten.onnx");
+    let dims = dims.iter().flat_map(|dim| ["--dim", dim]);
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([original, &rewritten])
+        .args(["--budget", budget, "--runtime-settings", settings])
+        .args(["--json", "--quiet"])
+        .args(dims.clone())
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let script: [&OsStr; 6] = [
+        "tools/check_model.py".as_ref(),
+        "--json".as_ref(),
+        "--settings".as_ref(),
+        settings.as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+    ];
+    let output = python(script.into_iter().chain(dims.map(OsStr::new)));
+    let checked: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let case = original.display();
+    assert!(checked["ok"] == true, "{case}: {checked}");
+    let room = number(&plan, "budget_bytes") - number(&plan, "fixed_bytes");
+    for way in ["default", "priority", "enable_all", "enable_all_priority"] {
+        let took = number(&checked["rewritten"], way);
+        assert!(took <= room, "{case}, {way}: {took} of {room}");
+    }
+}
+
+#[test]
+fn graphs_in_mixed_precision_keep_their_bits_and_budgets() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mixed = folder.path().join("mixed.onnx");
+    let model = root().join("testdata/models/triplet.onnx");
+    let script: [&OsStr; 4] = [
+        "tools/mixed_precision.py".as_ref(),
+        model.as_os_str(),
+        mixed.as_os_str(),
+        "--operators".as_ref(),
+    ];
+    let operators = [
+        "Conv",
+        "ConvGrad",
+        "Relu",
+        "ReluGrad",
+        "Add",
+        "Sum",
+        "Gemm",
+        "MatMul",
+        "Transpose",
+    ];
+    assert_success(&python(script.into_iter().chain(operators.map(OsStr::new))));
+    for settings in ["lean", "default"] {
+        check_bits_and_budget(&mixed, &["batch=4"], "fixed+60%", settings);
+    }
+}
+
+#[test]
+fn random_graphs_in_mixed_precision_keep_their_bits_at_the_smallest_peak() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for seed in [0, 4, 5] {
+        let text = root().join(format!("testdata/text/random_30_{seed}_mixed.onnxtxt"));
+        let original = folder.path().join(format!("random_30_{seed}_mixed.onnx"));
+        let script: [&OsStr; 3] = [
+            "tools/fixtures/text_to_onnx.py".as_ref(),
+            text.as_os_str(),
+            folder.path().as_os_str(),
         ];
-        let output = python(script);
-        let checked: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-        assert!(checked["ok"] == true, "{case}: {checked}");
-        let room = number(&plan, "budget_bytes") - number(&plan, "fixed_bytes");
-        for way in ["default", "priority", "enable_all", "enable_all_priority"] {
-            let took = number(&checked["rewritten"], way);
-            assert!(took <= room, "{case}, {way}: {took} of {room}");
-        }
+        assert_success(&python(script));
+        check_bits_and_budget(&original, &[], "min", "lean");
     }
 }
 

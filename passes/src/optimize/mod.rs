@@ -25,6 +25,7 @@ use simulation::{describe, need, simulated};
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, TensorId};
+use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::{Changed, Pass, Runner};
@@ -521,6 +522,9 @@ fn verify_rewritten(
     let correspondence =
         verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;
+    if options.device.provider == Provider::Cpu {
+        verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
+    }
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
         simulated(graph, &costs, options)

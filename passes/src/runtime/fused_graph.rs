@@ -41,12 +41,13 @@ pub fn optimized_order(
     let costs = vec![Cost::default(); graph.node_count()];
     let skeleton = Skeleton::of(graph, provider, &costs);
     let optimized = skeleton.optimized().pop();
-    let run = optimized.map_or(skeleton, |(form, _)| form);
-    let written = |&node: &u32| run.writes.get(node as usize).iter().copied();
+    let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
+    let written = |&node: &u32| run.writes.get(node as usize).iter();
+    let named = |&tensor: &u32| TensorId(run.named(tensor));
     let executed = execution_order(&run, order);
     executed
         .iter()
-        .map(|node| written(node).map(TensorId).collect())
+        .map(|node| written(node).map(named).collect())
         .collect()
 }
 

@@ -85,3 +85,9 @@ impl Runtime {
         node.is(domain, op_type)
     }
 }
+
+/// Can the CPU compute the node in float16? Tests hold verification's opinion against it.
+#[cfg(test)]
+pub(crate) fn rounds_in_half(graph: &crate::graph::Graph, node: &Node) -> bool {
+    matches!(half::half(graph, node), half::Half::Kernel { .. })
+}

@@ -102,6 +102,13 @@ pub enum Violation {
         found: String,
     },
 
+    #[error("on the CPU {node} would {found}, and in the original it would {expected}")]
+    RoundedOtherwise {
+        node: String,
+        expected: String,
+        found: String,
+    },
+
     #[error("{node} reads \"{tensor}\" after {found} updates of it in place, not after {expected}")]
     ReadAtAnotherTime {
         node: String,

@@ -1,0 +1,796 @@
+//! Does the runtime round what the rewritten graph computes where it rounds what the original computes?
+//!
+//! On the CPU, most operators have no kernel for float16. The runtime lets such a node compute in float32: it casts what the node reads and
+//! what it writes, then takes out casts that another one undoes, and the rounding with them. Which casts go depends on who reads and who
+//! writes a value, so that a graph which computes the same by its operators can round elsewhere. Here both graphs get their
+//! casts, and every node is compared: does it compute in float32, which casts did what it reads go through, and the same of whatever computed that?
+//!
+//! What is known of the runtime here is kept apart from what plans are made with, on purpose.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::violation::label;
+use super::{Correspondence, Role, Violation};
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+
+/// Checks that on the CPU the runtime rounds values to 16 bits in `rewritten` where it does in `original`. `correspondence` is what
+/// [`super::equivalence()`] found for the two graphs: what a node reads holds the value that its original reads.
+pub fn rounding(
+    original: &Graph,
+    rewritten: &Graph,
+    correspondence: &Correspondence,
+) -> Result<(), Violation> {
+    if !rounds(original) {
+        return Ok(());
+    }
+    // A PassThrough hands each input on.
+    let passes = |graph: &Graph, id: NodeId| graph.node(id).is("com.microsoft", "PassThrough");
+    let before = Lowered::of(original, |id| passes(original, id));
+    let after = Lowered::of(rewritten, |id| {
+        passes(rewritten, id) || correspondence.role(id) == Role::Barrier
+    });
+    let mut known = HashMap::new();
+    let expected = Histories::of(original, &before, &mut known, |_| None);
+    let found = Histories::of(rewritten, &after, &mut known, |id| {
+        let (Role::Copy(of) | Role::Variant(of)) = correspondence.role(id) else {
+            return None;
+        };
+        let same = same_kind(rewritten.node(id), original.node(of))
+            && correspondence.role(id) == Role::Copy(of);
+        let other_form = !same && !after.rounds_anything(rewritten, id);
+        other_form.then(|| expected.of_node[of.index()]).flatten()
+    });
+    for &id in rewritten.order() {
+        let Role::Original(of) = correspondence.role(id) else {
+            continue;
+        };
+        if expected.of_node[of.index()] != found.of_node[id.index()] {
+            let (expected, found) = difference(
+                (original, &before, &expected, of),
+                (rewritten, &after, &found, id),
+            );
+            return Err(Violation::RoundedOtherwise {
+                node: label(rewritten, id),
+                expected,
+                found,
+            });
+        }
+    }
+    for (&was, &is) in original.outputs.iter().zip(&rewritten.outputs) {
+        if expected.of_place(&before, was.index()) != found.of_place(&after, is.index()) {
+            let name = &rewritten.tensor(is).name;
+            return Err(Violation::RoundedOtherwise {
+                node: "the caller".to_owned(),
+                expected: format!("get it {}", described(&before.path(was.index()).1)),
+                found: format!("get \"{name}\" {}", described(&after.path(is.index()).1)),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// In which way a node is computed: by what, in float32 or not, from results that are computed in which ways and were cast how.
+#[derive(PartialEq, Eq, Hash)]
+enum History {
+    /// The caller's, by name.
+    Given(String),
+    Node(String, bool, Vec<Option<Arrival>>),
+}
+
+/// The history of the node that computed it, which output it is, and what it was rounded to since.
+type Arrival = (u32, usize, Vec<ElementType>);
+
+/// The histories of a graph's nodes, as numbers; equal ones are equal.
+struct Histories {
+    /// By node id, but for casts.
+    of_node: Vec<Option<u32>>,
+    /// By place: the history of what lies there, and which output of its node it is.
+    origin: BTreeMap<usize, (u32, usize)>,
+}
+
+impl Histories {
+    /// `other_form`: the history of the node for which a node stands that computes it in another way.
+    fn of(
+        graph: &Graph,
+        lowered: &Lowered,
+        known: &mut HashMap<History, u32>,
+        other_form: impl Fn(NodeId) -> Option<u32>,
+    ) -> Histories {
+        let mut number = |history: History| {
+            let next = known.len() as u32;
+            *known.entry(history).or_insert(next)
+        };
+        let mut histories = Histories {
+            of_node: vec![None; graph.node_count()],
+            origin: BTreeMap::new(),
+        };
+        for tensor in graph.tensor_ids() {
+            if graph.tensor(tensor).kind != TensorKind::Value {
+                let given = number(History::Given(graph.tensor(tensor).name.clone()));
+                histories.origin.insert(tensor.index(), (given, 0));
+            }
+        }
+        for &id in graph.order() {
+            let Some(node) = &lowered.nodes[id.index()] else {
+                continue;
+            };
+            let arrives = |place: &Option<usize>| histories.of_place(lowered, (*place)?);
+            let history = other_form(id).unwrap_or_else(|| {
+                let reads = node.reads.iter().map(arrives).collect();
+                number(History::Node(full_name(graph.node(id)), node.wide, reads))
+            });
+            histories.of_node[id.index()] = Some(history);
+            for &(position, place) in &node.writes {
+                histories.origin.insert(place, (history, position));
+            }
+        }
+        histories
+    }
+
+    fn of_place(&self, lowered: &Lowered, place: usize) -> Option<Arrival> {
+        let (origin, path) = lowered.path(place);
+        let &(history, output) = self.origin.get(&origin)?;
+        Some((history, output, path))
+    }
+}
+
+/// What the node of the original does, and what that of the rewritten graph does instead.
+fn difference(
+    (original, before, expected, of): (&Graph, &Lowered, &Histories, NodeId),
+    (rewritten, after, found, id): (&Graph, &Lowered, &Histories, NodeId),
+) -> (String, String) {
+    let computes = |wide: bool| {
+        let element = if wide { "float32" } else { "float16" };
+        format!("compute in {element}")
+    };
+    let wide = (before.is_wide(of), after.is_wide(id));
+    if wide.0 != wide.1 {
+        return (computes(wide.0), computes(wide.1));
+    }
+    let arrivals = |graph: &Graph, lowered: &Lowered, histories: &Histories, id: NodeId| {
+        let positions = 0..graph.node(id).inputs.len();
+        let arrival = |position| histories.of_place(lowered, lowered.place(id, position)?);
+        positions.map(arrival).collect::<Vec<_>>()
+    };
+    let were = arrivals(original, before, expected, of);
+    let are = arrivals(rewritten, after, found, id);
+    for (position, (was, is)) in were.iter().zip(&are).enumerate() {
+        let (Some(was), Some(is)) = (was, is) else {
+            continue;
+        };
+        let read = rewritten.node(id).input(position);
+        let name = read.map_or("", |read| &rewritten.tensor(read).name);
+        if was.2 != is.2 {
+            return (
+                format!("read it {}", described(&was.2)),
+                format!("read \"{name}\" {}", described(&is.2)),
+            );
+        }
+        if was != is {
+            return (
+                "read it so".to_owned(),
+                format!("not read \"{name}\" as the same nodes compute it"),
+            );
+        }
+    }
+    ("read the same".to_owned(), "read something else".to_owned())
+}
+
+fn described(path: &[ElementType]) -> String {
+    match path {
+        [] => "as it was computed".to_owned(),
+        path => {
+            let names: Vec<_> = path.iter().map(|element| element.name()).collect();
+            format!("rounded to {}", names.join(" and "))
+        }
+    }
+}
+
+/// Is there anything to be compared: a node that reads float16, or a cast behind a cast?
+fn rounds(graph: &Graph) -> bool {
+    let mut from_cast = vec![false; graph.tensor_count()];
+    graph.order().iter().any(|&id| {
+        let node = graph.node(id);
+        if !is_cast(node) {
+            return node.reads().any(|tensor| is_half(graph, tensor));
+        }
+        for tensor in node.writes() {
+            from_cast[tensor.index()] = true;
+        }
+        node.reads().any(|tensor| from_cast[tensor.index()])
+    })
+}
+
+fn same_kind(node: &Node, original: &Node) -> bool {
+    node.is(&original.domain, &original.op_type) && node.inputs.len() == original.inputs.len()
+}
+
+fn is_cast(node: &Node) -> bool {
+    node.is("", "Cast")
+}
+
+fn is_half(graph: &Graph, tensor: TensorId) -> bool {
+    graph.tensor(tensor).element == Some(ElementType::Float16)
+}
+
+/// What can compute in float16 on the CPU. Everything else is in float32 between casts.
+const IN_HALF: [&str; 40] = [
+    ".Cast",
+    ".Clip",
+    ".Compress",
+    ".Concat",
+    ".Expand",
+    ".Flatten",
+    ".Gather",
+    ".GatherElements",
+    ".GatherND",
+    ".Identity",
+    ".If",
+    ".IsNaN",
+    ".Loop",
+    ".Max",
+    ".Min",
+    ".Mod",
+    ".RandomUniformLike",
+    ".Reshape",
+    ".ReverseSequence",
+    ".Round",
+    ".Scan",
+    ".Scatter",
+    ".ScatterElements",
+    ".ScatterND",
+    ".Shape",
+    ".Shrink",
+    ".Sign",
+    ".Slice",
+    ".Split",
+    ".Squeeze",
+    ".Transpose",
+    ".Unsqueeze",
+    "com.microsoft.ConcatTraining",
+    "com.microsoft.Inverse",
+    "com.microsoft.PassThrough",
+    "com.microsoft.ShrunkenGather",
+    "com.microsoft.SliceGrad",
+    "com.microsoft.SplitTraining",
+    "com.microsoft.View",
+    "com.microsoft.YieldOp",
+];
+
+/// Of those, what takes, and what gives, any number of tensors, of which the runtime looks at the first alone.
+const ANY_INPUTS: [&str; 6] = [
+    ".Concat",
+    ".Max",
+    ".Min",
+    "com.microsoft.ConcatTraining",
+    "com.microsoft.PassThrough",
+    "com.microsoft.YieldOp",
+];
+const ANY_OUTPUTS: [&str; 4] = [
+    ".Split",
+    "com.microsoft.PassThrough",
+    "com.microsoft.SplitTraining",
+    "com.microsoft.YieldOp",
+];
+
+/// Can the CPU compute the node in float16?
+pub(super) fn in_half(node: &Node) -> bool {
+    !node.captures.is_empty() || IN_HALF.contains(&full_name(node).as_str())
+}
+
+fn full_name(node: &Node) -> String {
+    format!("{}.{}", node.domain, node.op_type)
+}
+
+/// A graph with the casts that it gets on the CPU. Places are numbers: a tensor's own, and behind all tensors those that only
+/// casts make of one, and those that are only cast to one.
+struct Lowered {
+    /// By node id, but for casts.
+    nodes: Vec<Option<LoweredNode>>,
+    /// Those of the graph in its order, then the runtime's; `None` for what it takes out.
+    casts: Vec<Option<LoweredCast>>,
+    /// By place: which cast makes it.
+    made_by: BTreeMap<usize, usize>,
+    /// By place: what lies at another is handed on there.
+    forwarded: BTreeMap<usize, usize>,
+    /// By place: who reads it.
+    users: BTreeMap<usize, Vec<User>>,
+}
+
+struct LoweredNode {
+    wide: bool,
+    /// By input.
+    reads: Vec<Option<usize>>,
+    /// Which output lies where.
+    writes: Vec<(usize, usize)>,
+}
+
+#[derive(Clone, Copy)]
+struct LoweredCast {
+    from: ElementType,
+    to: ElementType,
+    read: usize,
+    written: usize,
+    by_runtime: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum User {
+    Cast(usize),
+    /// A node's input; what its subgraphs read is none.
+    Input(NodeId, usize),
+    Other,
+}
+
+impl Lowered {
+    /// `forwards`: does the node hand on each input as the output at its position?
+    fn of(graph: &Graph, forwards: impl Fn(NodeId) -> bool) -> Lowered {
+        let wide = computed_wide(graph);
+        let tensors = graph.tensor_count();
+        let mut lowered = Lowered {
+            nodes: (0..graph.node_count()).map(|_| None).collect(),
+            casts: Vec::new(),
+            made_by: BTreeMap::new(),
+            forwarded: BTreeMap::new(),
+            users: BTreeMap::new(),
+        };
+        let mut inserted = Vec::new();
+        let mut is_cast_already = vec![false; tensors];
+        let mut outputs = Vec::new();
+        for &id in graph.order() {
+            let node = graph.node(id);
+            if let Some(cast) = listed_cast(graph, node) {
+                lowered.add_cast(cast);
+                continue;
+            }
+            let wide = wide[id.index()];
+            let half = |tensor: TensorId| wide && is_half(graph, tensor);
+            let (mut reads, mut writes) = (Vec::new(), Vec::new());
+            for (position, read) in node.inputs.iter().enumerate() {
+                let place = read.map(|read| match half(read) {
+                    true => tensors + read.index(),
+                    false => read.index(),
+                });
+                if let Some(read) = read.filter(|&read| half(read))
+                    && !std::mem::replace(&mut is_cast_already[read.index()], true)
+                {
+                    let (narrow, at) = (read.index(), tensors + read.index());
+                    inserted.push((ElementType::Float16, ElementType::Float, narrow, at));
+                }
+                if let Some(place) = place {
+                    lowered.add_user(place, User::Input(id, position));
+                }
+                reads.push(place);
+            }
+            for capture in &node.captures {
+                lowered.add_user(capture.index(), User::Other);
+            }
+            for (position, written) in node.outputs.iter().enumerate() {
+                let Some(written) = *written else { continue };
+                let place = match half(written) {
+                    true => 2 * tensors + written.index(),
+                    false => written.index(),
+                };
+                if half(written) {
+                    let narrow = written.index();
+                    inserted.push((ElementType::Float, ElementType::Float16, place, narrow));
+                }
+                writes.push((position, place));
+                if forwards(id) {
+                    outputs.push((id, position, place));
+                }
+            }
+            lowered.nodes[id.index()] = Some(LoweredNode {
+                wide,
+                reads,
+                writes,
+            });
+        }
+        for (from, to, read, written) in inserted {
+            lowered.add_cast(LoweredCast {
+                from,
+                to,
+                read,
+                written,
+                by_runtime: true,
+            });
+        }
+        lowered.take_out(graph);
+        for (id, position, place) in outputs {
+            if let Some(read) = lowered.place(id, position) {
+                lowered.forwarded.insert(place, read);
+            }
+        }
+        lowered
+    }
+
+    fn add_user(&mut self, place: usize, user: User) {
+        self.users.entry(place).or_default().push(user);
+    }
+
+    fn add_cast(&mut self, cast: LoweredCast) {
+        let index = self.casts.len();
+        self.add_user(cast.read, User::Cast(index));
+        self.made_by.insert(cast.written, index);
+        self.casts.push(Some(cast));
+    }
+
+    /// Takes out casts as the runtime does: those that undo the one before them, and those that only casts read.
+    fn take_out(&mut self, graph: &Graph) {
+        let is_output = |place: usize| graph.outputs.iter().any(|output| output.index() == place);
+        for index in 0..self.casts.len() {
+            let Some(cast) = self.casts[index] else {
+                continue;
+            };
+            let users = self.users.get(&cast.written).cloned().unwrap_or_default();
+            let next = |user: &User| match user {
+                User::Cast(next) => self.casts[*next].map(|cast| (*next, cast)),
+                _ => None,
+            };
+            let behind: Vec<(usize, LoweredCast)> = users.iter().filter_map(next).collect();
+            // What the file rounds and widens again is meant to be rounded.
+            let meant = |next: &LoweredCast| !is_free(next.to, next.from, next.by_runtime);
+            if !is_free(cast.from, cast.to, cast.by_runtime)
+                && behind.iter().any(|(_, next)| meant(next))
+            {
+                continue;
+            }
+            let only_casts = !users.is_empty() && behind.len() == users.len();
+            for &(next, other) in &behind {
+                let undoes = other.to == cast.from && other.from == cast.to;
+                if undoes && !is_output(other.written) {
+                    self.casts[next] = None;
+                    self.users
+                        .entry(cast.written)
+                        .or_default()
+                        .retain(|&user| user != User::Cast(next));
+                    self.read_instead(other.written, cast.read);
+                } else if only_casts
+                    && !is_output(cast.written)
+                    && let Some(stays) = &mut self.casts[next]
+                {
+                    stays.from = cast.from;
+                }
+            }
+            if only_casts && !is_output(cast.written) {
+                self.casts[index] = None;
+                self.users
+                    .entry(cast.read)
+                    .or_default()
+                    .retain(|&user| user != User::Cast(index));
+                self.read_instead(cast.written, cast.read);
+            }
+        }
+    }
+
+    fn read_instead(&mut self, place: usize, instead: usize) {
+        for user in self.users.remove(&place).unwrap_or_default() {
+            match user {
+                User::Cast(index) => {
+                    if let Some(cast) = &mut self.casts[index] {
+                        cast.read = instead;
+                    }
+                }
+                User::Input(id, position) => {
+                    if let Some(node) = &mut self.nodes[id.index()] {
+                        node.reads[position] = Some(instead);
+                    }
+                }
+                User::Other => {}
+            }
+            self.add_user(instead, user);
+        }
+    }
+
+    fn place(&self, id: NodeId, position: usize) -> Option<usize> {
+        let node = self.nodes[id.index()].as_ref()?;
+        node.reads.get(position).copied().flatten()
+    }
+
+    fn is_wide(&self, id: NodeId) -> bool {
+        let node = self.nodes[id.index()].as_ref();
+        node.is_some_and(|node| node.wide)
+    }
+
+    /// From where what lies at a place comes, where a node computed it, and what casts rounded it to since.
+    fn path(&self, place: usize) -> (usize, Vec<ElementType>) {
+        let (mut at, mut casts) = (place, Vec::new());
+        loop {
+            if let Some(&from) = self.forwarded.get(&at) {
+                at = from;
+                continue;
+            }
+            match self.made_by.get(&at).and_then(|&cast| self.casts[cast]) {
+                Some(cast) => {
+                    casts.push(cast);
+                    at = cast.read;
+                }
+                None => break,
+            }
+        }
+        let mut holds = casts.last().map(|cast| cast.from);
+        let mut path = Vec::new();
+        for cast in casts.iter().rev() {
+            if holds.is_none_or(|holds| !keeps(holds, cast.to)) {
+                path.push(cast.to);
+                holds = Some(cast.to);
+            }
+        }
+        (at, path)
+    }
+
+    /// Does the node compute with 16 bits, or with what was rounded?
+    fn rounds_anything(&self, graph: &Graph, id: NodeId) -> bool {
+        let node = graph.node(id);
+        let mut all = node.reads().chain(node.writes());
+        all.any(|tensor| is_half(graph, tensor))
+            || (0..node.inputs.len()).any(|position| {
+                let place = self.place(id, position);
+                place.is_some_and(|place| !self.path(place).1.is_empty())
+            })
+    }
+}
+
+fn listed_cast(graph: &Graph, node: &Node) -> Option<LoweredCast> {
+    let (read, written) = (node.input(0)?, node.output(0)?);
+    let element = |tensor: TensorId| graph.tensor(tensor).element;
+    is_cast(node).then_some(LoweredCast {
+        from: element(read)?,
+        to: element(written)?,
+        read: read.index(),
+        written: written.index(),
+        by_runtime: false,
+    })
+}
+
+/// By node id: does it read float16 and compute in float32? Without a kernel for float16, or with one between nodes without.
+fn computed_wide(graph: &Graph) -> Vec<bool> {
+    let uses = Uses::of(graph);
+    let mut wide = vec![false; graph.node_count()];
+    for &id in graph.order() {
+        let node = graph.node(id);
+        let reads_half = node.reads().any(|tensor| is_half(graph, tensor));
+        wide[id.index()] = reads_half && !in_half(node) && !is_cast(node);
+    }
+    for &id in graph.order() {
+        let node = graph.node(id);
+        if !in_half(node) || is_cast(node) || !node.captures.is_empty() {
+            continue;
+        }
+        let name = full_name(node);
+        let halves = |all: &[Option<TensorId>], any: &[&str]| -> Vec<TensorId> {
+            let number = if any.contains(&name.as_str()) {
+                1
+            } else {
+                all.len()
+            };
+            let all = all.iter().take(number).copied().flatten();
+            all.filter(|&tensor| is_half(graph, tensor)).collect()
+        };
+        let (read, written) = (
+            halves(&node.inputs, &ANY_INPUTS),
+            halves(&node.outputs, &ANY_OUTPUTS),
+        );
+        let gives_result = node.writes().any(|tensor| graph.outputs.contains(&tensor));
+        let is_fed = node.reads().any(|tensor| uses.producer(tensor).is_some());
+        let from_wide = read.iter().all(|&tensor| {
+            let producer = uses.producer(tensor);
+            producer.is_none_or(|producer| wide[producer.index()])
+        });
+        let to_wide = written.iter().all(|&tensor| {
+            let mut readers = uses.readers(tensor).iter();
+            readers.all(|reader| wide[reader.index()])
+        });
+        if is_fed
+            && !gives_result
+            && !read.is_empty()
+            && !written.is_empty()
+            && from_wide
+            && to_wide
+        {
+            wide[id.index()] = true;
+        }
+    }
+    wide
+}
+
+/// Does the runtime take a cast for one that changes no value? Its own are always.
+fn is_free(from: ElementType, to: ElementType, by_runtime: bool) -> bool {
+    let (Some((from_class, from_bits)), Some((to_class, to_bits))) = (class(from), class(to))
+    else {
+        return false;
+    };
+    match (from_class, to_class) {
+        ('i' | 'f', 'u') | ('f', 'b' | 'i') => false,
+        ('u', 'i') | ('i' | 'u', 'f') => to_bits > from_bits,
+        ('f', 'f') if (from_bits, to_bits) == (16, 16) && from != to => false,
+        _ => to_bits >= from_bits || by_runtime,
+    }
+}
+
+/// Does every value of a type have one of another?
+fn keeps(from: ElementType, to: ElementType) -> bool {
+    from == to
+        || match (class(from), class(to)) {
+            (Some(('f', from)), Some(('f', to))) => to > from,
+            (Some(('b', _)), Some(_)) => true,
+            _ => false,
+        }
+}
+
+fn class(element: ElementType) -> Option<(char, u32)> {
+    Some(match element {
+        ElementType::Bool => ('b', 1),
+        ElementType::Int8 => ('i', 8),
+        ElementType::Int16 => ('i', 16),
+        ElementType::Int32 => ('i', 32),
+        ElementType::Int64 => ('i', 64),
+        ElementType::Uint8 => ('u', 8),
+        ElementType::Uint16 => ('u', 16),
+        ElementType::Uint32 => ('u', 32),
+        ElementType::Uint64 => ('u', 64),
+        ElementType::Float16 | ElementType::Bfloat16 => ('f', 16),
+        ElementType::Float => ('f', 32),
+        ElementType::Double => ('f', 64),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::runtime::rounds_in_half;
+    use crate::verify::equivalence;
+
+    const HEAD: &str = "g (float[4,4] x, float16[4,4] w) => (float[4,4] y, float[4,4] z)
+        <float16[4,4] h, float16[4,4] a, float16[4,4] b, float[4,4] f, float16[4,4] t, float16[4,4] u, float16[4,4] v, float[4,4] g,
+         float16[4,4] r, float[4,4] k, float16[4,4] s, float[4,4] n>";
+
+    /// Rounded, then three nodes without kernels, one with a kernel between two others; what is widened, and rounded on purpose.
+    const ORIGINAL: &str = "
+        [round] h = Cast <to = 10> (x)
+        [exp] a = Exp(h)
+        [log] b = Log(a)
+        [widen] f = Cast <to = 1> (b)
+        [turn] t = Transpose <perm = [1, 0]> (b)
+        [add] u = Add(t, w)
+        [kept] v = Transpose <perm = [1, 0]> (u)
+        [out] g = Cast <to = 1> (v)
+        [neg] n = Neg(x)
+        [again] r = Cast <to = 10> (n)
+        [back] k = Cast <to = 1> (r)
+        [mul] s = Mul(r, r)
+        [first] y = Sum(f, k, g)
+        [second] z = Cast <to = 1> (s)";
+
+    /// And what rewritten graphs have besides.
+    const NEW: &str = ", float16[4,4] h_late, float16[4,4] a_late, float16[4,4] a_later, float16[4,4] b_late, float16[4,4] t_late,
+         float16[4,4] a2, float16[4,4] b2, float16[4,4] v2, float16[4,4] r2, float[4,4] x_late, float[4,4] f_late>";
+
+    fn graph(nodes: &str) -> Graph {
+        Graph::parse(&format!("{HEAD} {{ {nodes} }}")).unwrap()
+    }
+
+    fn rewritten(nodes: &str) -> Graph {
+        let head = HEAD
+            .replace('>', NEW)
+            .replacen(&format!(") ={NEW}"), ") =>", 1);
+        Graph::parse(&format!("{head} {{ {nodes} }}")).unwrap()
+    }
+
+    /// What is wrong with the original once one line of it is replaced by others, and readers behind it read otherwise.
+    fn refused(line: &str, by: &str, readers: &[(&str, &str)]) -> Option<String> {
+        let mut nodes = ORIGINAL.replace(line, by);
+        for (old, new) in readers {
+            assert!(nodes.contains(old), "{old}");
+            nodes = nodes.replace(old, new);
+        }
+        assert_ne!(nodes, ORIGINAL);
+        let (original, rewritten) = (graph(ORIGINAL), rewritten(&nodes));
+        let found = equivalence(&original, &rewritten, &BTreeSet::new()).unwrap();
+        let said = rounding(&original, &rewritten, &found).err();
+        said.map(|violation| violation.to_string())
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_accepted() {
+        let (original, rewritten) = (graph(ORIGINAL), graph(ORIGINAL));
+        let found = equivalence(&original, &rewritten, &BTreeSet::new()).unwrap();
+        assert_eq!(rounding(&original, &rewritten, &found), Ok(()));
+    }
+
+    #[test]
+    fn copies_of_nodes_without_kernels_and_barriers_between_them_are_accepted() {
+        let log = "[log] b = Log(a)";
+        let barrier = "[bar] a_late, h_late = com.microsoft.PassThrough(a, h)
+            [log] b = Log(a_late)";
+        assert_eq!(refused(log, barrier, &[]), None);
+        let copy = "[log] b = Log(a)
+            [exp2] a2 = Exp <__recompute = 1> (h)
+            [log2] b2 = Log <__recompute = 1> (a2)";
+        let read = [(
+            "Transpose <perm = [1, 0]> (b)",
+            "Transpose <perm = [1, 0]> (b2)",
+        )];
+        assert_eq!(refused(log, copy, &read), None);
+        let widened = [(
+            "[widen] f = Cast <to = 1> (b)",
+            "[widen] f = Cast <to = 1> (b2)",
+        )];
+        assert_eq!(refused(log, copy, &widened), None);
+    }
+
+    #[test]
+    fn a_barrier_before_a_cast_that_went_rounds() {
+        let widen = "[widen] f = Cast <to = 1> (b)";
+        let late = "[bar] b_late, a_late = com.microsoft.PassThrough(b, a)
+            [widen] f = Cast <to = 1> (b_late)";
+        insta::assert_snapshot!(refused(widen, late, &[]).unwrap(), @r#"on the CPU Sum "first" would read "f" rounded to float16, and in the original it would read it as it was computed"#);
+    }
+
+    #[test]
+    fn a_barrier_behind_a_cast_that_went_rounds() {
+        let exp = "[exp] a = Exp(h)";
+        let late = "[bar] h_late, x_late = com.microsoft.PassThrough(h, x)
+            [exp] a = Exp(h_late)";
+        insta::assert_snapshot!(refused(exp, late, &[]).unwrap(), @r#"on the CPU Exp "exp" would read "h_late" rounded to float16, and in the original it would read it as it was computed"#);
+    }
+
+    #[test]
+    fn two_barriers_behind_each_other_round() {
+        let log = "[log] b = Log(a)";
+        let late = "[bar] a_late, h_late = com.microsoft.PassThrough(a, h)
+            [bar2] a_later, x_late = com.microsoft.PassThrough(a_late, x)
+            [log] b = Log(a_later)";
+        insta::assert_snapshot!(refused(log, late, &[]).unwrap(), @r#"on the CPU Log "log" would read "a_later" rounded to float16, and in the original it would read it as it was computed"#);
+    }
+
+    #[test]
+    fn a_kernel_that_was_not_used_rounds_once_a_barrier_waits_for_it() {
+        let first = "[first] y = Sum(f, k, g)";
+        let waits = "[bar] f_late, t_late = com.microsoft.PassThrough(f, t)
+            [first] y = Sum(f_late, k, g)";
+        insta::assert_snapshot!(refused(first, waits, &[]).unwrap(), @r#"on the CPU Transpose "turn" would compute in float16, and in the original it would compute in float32"#);
+    }
+
+    #[test]
+    fn a_copy_of_a_kernel_that_is_used_is_not_once_only_wide_nodes_read_it() {
+        // Of `kept`, which the cast behind it keeps in float16.
+        let nodes = ORIGINAL.replace("[mul] s = Mul(r, r)", "[mul] s = Mul(v, r)");
+        let copied = nodes.replace(
+            "[mul] s = Mul(v, r)",
+            "[kept2] v2 = Transpose <perm = [1, 0], __recompute = 1> (u)
+             [mul] s = Mul(v2, r)",
+        );
+        let (original, rewritten) = (graph(&nodes), rewritten(&copied));
+        let found = equivalence(&original, &rewritten, &BTreeSet::new()).unwrap();
+        let said = rounding(&original, &rewritten, &found).unwrap_err();
+        insta::assert_snapshot!(said, @r#"on the CPU Mul "mul" would not read "v2" as the same nodes compute it, and in the original it would read it so"#);
+    }
+
+    #[test]
+    fn a_copy_of_a_rounding_cast_without_the_one_that_undoes_it_does_not_round() {
+        let again = "[mul] s = Mul(r, r)";
+        let copied = "[again2] r2 = Cast <to = 10, __recompute = 1> (n)
+            [mul] s = Mul(r2, r2)";
+        insta::assert_snapshot!(refused(again, copied, &[]).unwrap(), @r#"on the CPU Mul "mul" would read "r2" as it was computed, and in the original it would read it rounded to float16"#);
+    }
+
+    #[test]
+    fn both_opinions_on_kernels_are_one() {
+        let known =
+            crate::operators::all().map(|(domain, name)| (domain.to_owned(), name.to_owned()));
+        let listed = IN_HALF.iter().map(|name| {
+            let (domain, name) = name.rsplit_once('.').unwrap();
+            (domain.to_owned(), name.to_owned())
+        });
+        let mut graph = Graph::new("g");
+        graph.opsets.insert(String::new(), 17);
+        for (domain, name) in known.chain(listed) {
+            let node = Node::new("n", domain.as_str(), name.as_str(), Vec::new(), Vec::new());
+            assert_eq!(in_half(&node), rounds_in_half(&graph, &node), "{name}");
+        }
+    }
+}
