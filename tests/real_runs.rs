@@ -691,6 +691,28 @@ fn what_the_runtime_takes_apart_takes_what_is_predicted() {
     check_file("default", &original, &["batch=8"], "fixed+60%");
 }
 
+/// Dropped and wrong declarations, other sequences of nodes, what is computed twice, exposed, read elsewhere, summed up in one
+/// buffer: see the script. `tools/mutated_runs.py` does the same to any files for as long as asked.
+#[test]
+fn changed_graphs_keep_their_bits_or_are_refused_with_a_reason() {
+    let script = [
+        "tools/mutated_runs.py",
+        "--binary",
+        env!("CARGO_BIN_EXE_ckpt-opt"),
+    ];
+    let small = ["--count", "12", "testdata/onnx/conv_bn_relu_train.onnx"];
+    assert_success(&python(script.into_iter().chain(small)));
+    // Branches that share running statistics, in a file that is not sorted.
+    let shared = [
+        "--count",
+        "1",
+        "--first",
+        "7",
+        "testdata/models/triplet.onnx@batch=2",
+    ];
+    assert_success(&python(script.into_iter().chain(shared)));
+}
+
 #[test]
 fn a_rewritten_graph_trains_as_the_original_does() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,6 +1,6 @@
 """Changes real training graphs as careless tools do, rewrites them, and runs both: no bit may differ.
 
-Usage: mutated_runs.py FILE[@NAME=N,...]... [--binary ckpt-opt] [--count N] [--seed S] [--keep FOLDER]
+Usage: mutated_runs.py FILE[@NAME=N,...]... [--binary ckpt-opt] [--count N] [--first K] [--seed S] [--keep FOLDER]
 
 Each file is changed --count times in up to four ways: declarations dropped or wrong, nodes in another sequence, tensors read
 elsewhere, computed twice, or given to the caller, results that nobody reads, gradients added to one buffer, attributes, and other
@@ -271,6 +271,7 @@ def main():
     parser.add_argument("file", nargs="+")
     parser.add_argument("--binary", default="target/release/ckpt-opt")
     parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first change")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=pathlib.Path)
     args = parser.parse_args()
@@ -280,7 +281,7 @@ def main():
         folder = pathlib.Path(scratch)
         for text in args.file:
             file, _, dims = text.partition("@")
-            for number in range(args.count):
+            for number in range(args.first, args.first + args.count):
                 draw = random.Random(f"{args.seed} {pathlib.Path(file).name} {number}")
                 kind, what = attempt(file, bindings(dims), args, draw, folder)
                 found[kind] += 1
