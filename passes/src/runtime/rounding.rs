@@ -19,7 +19,7 @@ use crate::operators::Provider;
 #[derive(Default)]
 pub(crate) struct Rounding {
     /// By tensor; empty where nothing is rounded.
-    held: Vec<Held>,
+    held: Vec<HeldRounding>,
     /// By tensor.
     writer: Vec<Option<Party>>,
     /// By node id.
@@ -30,7 +30,7 @@ pub(crate) struct Rounding {
 
 /// What must stay as it is around a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum HeldRounding {
     /// It is not rounded.
     Wide,
     /// It is in float16; what one reader reads does not depend on others.
@@ -67,8 +67,8 @@ impl Rounding {
             }
             let is_cast = |party: Party| matches!(party, Party::Cast { .. });
             match writer(tensor).is_some_and(is_cast) && readers.iter().any(|&(r, _)| is_cast(r)) {
-                true => Held::All,
-                false => Held::Wide,
+                true => HeldRounding::All,
+                false => HeldRounding::Wide,
             }
         };
         Rounding {
@@ -79,18 +79,18 @@ impl Rounding {
         }
     }
 
-    fn held(&self, tensor: TensorId) -> Held {
+    fn held(&self, tensor: TensorId) -> HeldRounding {
         // What was added to the graph since is not rounded.
         let held = self.held.get(tensor.index()).copied();
-        held.unwrap_or(Held::Wide)
+        held.unwrap_or(HeldRounding::Wide)
     }
 
     /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
     pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
         match self.held(tensor) {
-            Held::Wide => return true,
-            Held::All => return false,
-            Held::Free | Held::Alone => {}
+            HeldRounding::Wide => return true,
+            HeldRounding::All => return false,
+            HeldRounding::Free | HeldRounding::Alone => {}
         }
         match (self.writer[tensor.index()], self.party[reader.index()]) {
             (_, Party::Forced | Party::Pieces) | (Some(Party::Forced | Party::Pieces), _) => false,
@@ -102,12 +102,12 @@ impl Rounding {
 
     /// May a PassThrough wait for the tensor, beside another that it passes on?
     pub(crate) fn may_wait(&self, tensor: TensorId) -> bool {
-        matches!(self.held(tensor), Held::Wide | Held::Free)
+        matches!(self.held(tensor), HeldRounding::Wide | HeldRounding::Free)
     }
 
     /// Is it rounded anywhere?
     pub(crate) fn depends(&self, tensor: TensorId) -> bool {
-        self.held(tensor) != Held::Wide
+        self.held(tensor) != HeldRounding::Wide
     }
 
     /// Does the node read or write anything that is?
@@ -120,7 +120,7 @@ impl Rounding {
     pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
         let node = graph.node(id);
         let mut all = node.reads().chain(node.writes());
-        self.single.get(id.index()) == Some(&true) || all.any(|t| self.held(t) == Held::All)
+        self.single.get(id.index()) == Some(&true) || all.any(|t| self.held(t) == HeldRounding::All)
     }
 }
 
@@ -130,7 +130,7 @@ fn gives_result(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// What must stay around a tensor in float16 with these readers; also, whether they give results to the caller.
-fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> Held {
+fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> HeldRounding {
     let any = |party: Party| readers.iter().any(|&(reader, _)| reader == party);
     let cast = |&(reader, gives_result): &(Party, bool)| match reader {
         Party::Cast { to, .. } => Some((to, gives_result)),
@@ -138,28 +138,28 @@ fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> Held {
     };
     let mut casts = readers.iter().filter_map(cast);
     if any(Party::Pieces) {
-        return Held::All;
+        return HeldRounding::All;
     }
     match writer {
-        Some(Party::Pieces) => Held::All,
+        Some(Party::Pieces) => HeldRounding::All,
         // A cast behind it that stays reads what is rounded only if others do.
         Some(Party::Wide) => {
             let stays = |(to, gives_result)| to != ElementType::Float || gives_result;
             match casts.any(stays) {
-                true => Held::All,
-                false => Held::Free,
+                true => HeldRounding::All,
+                false => HeldRounding::Free,
             }
         }
-        Some(Party::Forced) => Held::Alone,
-        Some(Party::Kernel) | None => Held::Free,
+        Some(Party::Forced) => HeldRounding::Alone,
+        Some(Party::Kernel) | None => HeldRounding::Free,
         // Others behind it tell whether it counts as rounding on purpose.
         Some(Party::Cast { from, .. }) => {
             let has_casts = casts.clone().next().is_some();
             let on_purpose = casts.all(|(to, _)| loses_bits(to, ElementType::Float16, false));
             let depends = any(Party::Wide) && (has_casts || from != ElementType::Float);
             match depends || !on_purpose {
-                true => Held::All,
-                false => Held::Free,
+                true => HeldRounding::All,
+                false => HeldRounding::Free,
             }
         }
     }

@@ -8,7 +8,7 @@ pub(super) type Runs = Vec<Vec<Option<Column>>>;
 
 /// Is what a value holds read later?
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Need {
+pub(super) enum CopyNeed {
     Never,
     Always,
     If(Column),
@@ -18,22 +18,23 @@ pub(super) enum Need {
 #[derive(Clone, Debug)]
 pub(super) struct NeedGroup {
     /// When the group begins.
-    pub entry: Need,
+    pub entry: CopyNeed,
     /// Directly before each node that may read it in the group, ascending.
-    pub before: Vec<(Step, Need)>,
+    pub before: Vec<(Step, CopyNeed)>,
     /// When the group has ended.
-    pub after: Need,
+    pub after: CopyNeed,
 }
 
 impl NeedGroup {
     /// Before any reader of the group has run.
-    pub(super) fn first(&self) -> Need {
+    pub(super) fn first(&self) -> CopyNeed {
         self.before.first().map_or(self.after, |&(_, need)| need)
     }
 
     /// When `node` runs; `overwriting` if its result takes the place of the value.
-    pub(super) fn at(&self, node: Step, overwriting: bool) -> Need {
-        let passed = |&(reader, _): &(Step, Need)| reader < node || (overwriting && reader == node);
+    pub(super) fn at(&self, node: Step, overwriting: bool) -> CopyNeed {
+        let passed =
+            |&(reader, _): &(Step, CopyNeed)| reader < node || (overwriting && reader == node);
         let next = self.before.iter().find(|entry| !passed(entry));
         next.map_or(self.after, |&(_, need)| need)
     }
@@ -52,12 +53,12 @@ pub(super) fn needs(
     let producer = info.producer;
     let steps = problem.steps.len() as Step;
     let mut groups = Vec::new();
-    let mut after = Need::Never;
+    let mut after = CopyNeed::Never;
     for step in (producer..steps).rev() {
         let mut before = Vec::new();
         let mut need = after;
         if step > producer && info.readers.contains(&step) {
-            need = Need::Always;
+            need = CopyNeed::Always;
             before.push((step, need));
         }
         let reads_again = |&&reader: &&Step| {
@@ -88,38 +89,38 @@ pub(super) fn needs(
 }
 
 /// The run reads it, or it is needed behind.
-fn either(program: &mut Program, run: Column, need: Need, exact: bool) -> Need {
-    if need == Need::Always {
+fn either(program: &mut Program, run: Column, need: CopyNeed, exact: bool) -> CopyNeed {
+    if need == CopyNeed::Always {
         return need;
     }
     let column = program.add(0.0, false);
     program.at_most(vec![(run, 1.0), (column, -1.0)], 0.0);
     let mut most = vec![(column, 1.0), (run, -1.0)];
-    if let Need::If(need) = need {
+    if let CopyNeed::If(need) = need {
         program.at_most(vec![(need, 1.0), (column, -1.0)], 0.0);
         most.push((need, -1.0));
     }
     if exact {
         program.at_most(most, 0.0);
     }
-    Need::If(column)
+    CopyNeed::If(column)
 }
 
 /// It is needed behind the run, which does not happen.
-fn unless(program: &mut Program, run: Column, need: Need, exact: bool) -> Need {
+fn unless(program: &mut Program, run: Column, need: CopyNeed, exact: bool) -> CopyNeed {
     let (mut least, sure) = match need {
-        Need::Never => return Need::Never,
-        Need::Always => (Vec::new(), -1.0),
-        Need::If(need) => (vec![(need, 1.0)], 0.0),
+        CopyNeed::Never => return CopyNeed::Never,
+        CopyNeed::Always => (Vec::new(), -1.0),
+        CopyNeed::If(need) => (vec![(need, 1.0)], 0.0),
     };
     let column = program.add(0.0, false);
     least.extend([(run, -1.0), (column, -1.0)]);
     program.at_most(least, sure);
     if exact {
         program.at_most(vec![(column, 1.0), (run, 1.0)], 1.0);
-        if let Need::If(need) = need {
+        if let CopyNeed::If(need) = need {
             program.at_most(vec![(column, 1.0), (need, -1.0)], 0.0);
         }
     }
-    Need::If(column)
+    CopyNeed::If(column)
 }

@@ -1,6 +1,6 @@
 //! The program of one problem and one budget.
 
-use super::needs::{Need, NeedGroup, Runs, needs};
+use super::needs::{CopyNeed, NeedGroup, Runs, needs};
 use crate::program::{Column, Program};
 use crate::search::problem::{Problem, Step, ValueId};
 use crate::search::state::Copy;
@@ -125,9 +125,9 @@ impl<'p> Memory<'p> {
         // Who is not read before it is written again stays to the end.
         let stays = !info.released && !info.kept && size >= NEGLIGIBLE;
         let groups = needs(program, self.runs, self.problem, value, stays);
-        let mut stayed: Vec<Need> = Vec::new();
+        let mut stayed: Vec<CopyNeed> = Vec::new();
         // Does a copy of a graph output hold it, besides the original?
-        let mut copied = Need::Never;
+        let mut copied = CopyNeed::Never;
         for (group, step) in groups.iter().zip(info.producer..) {
             let run = self.runs[info.producer as usize][step as usize];
             let run = run.filter(|_| info.recomputed);
@@ -144,17 +144,17 @@ impl<'p> Memory<'p> {
                         now_copied
                     };
                     let mut held = self.holding(program, value, group, step, node, copied);
-                    held.push(Need::Always);
+                    held.push(CopyNeed::Always);
                     held
                 } else {
-                    self.holding(program, value, group, step, node, Need::Always)
+                    self.holding(program, value, group, step, node, CopyNeed::Always)
                 };
                 let position = &mut self.positions[step as usize][at];
                 for need in held.iter().chain(&stayed) {
                     match need {
-                        Need::Never => {}
-                        Need::Always => position.always += size,
-                        Need::If(column) => position.terms.push((*column, size)),
+                        CopyNeed::Never => {}
+                        CopyNeed::Always => position.always += size,
+                        CopyNeed::If(column) => position.terms.push((*column, size)),
                     }
                 }
                 if stays && node == info.producer {
@@ -179,15 +179,15 @@ impl<'p> Memory<'p> {
         group: &NeedGroup,
         step: Step,
         node: Step,
-        exists: Need,
-    ) -> Vec<Need> {
+        exists: CopyNeed,
+    ) -> Vec<CopyNeed> {
         let info = &self.problem.values[value as usize];
         if step == info.producer {
             // Only the original itself can be here.
             return vec![if node == step {
-                Need::Always
+                CopyNeed::Always
             } else {
-                Need::Never
+                CopyNeed::Never
             }];
         }
         if node < info.producer {
@@ -199,7 +199,7 @@ impl<'p> Memory<'p> {
             }
             let run = self.runs[node as usize][step as usize];
             let entry = both(program, group.entry, exists);
-            return vec![run.map_or(Need::Never, Need::If), entry];
+            return vec![run.map_or(CopyNeed::Never, CopyNeed::If), entry];
         }
         let overwriting = info.overwriters.contains(&node);
         vec![both(program, group.at(node, overwriting), exists)]
@@ -209,56 +209,56 @@ impl<'p> Memory<'p> {
 /// A result that is written and not read.
 fn unread(
     program: &mut Program,
-    need: Need,
+    need: CopyNeed,
     is_original: bool,
     run: Option<Column>,
     optional: bool,
-) -> Option<Need> {
+) -> Option<CopyNeed> {
     let written = match run {
-        _ if is_original => Need::Always,
+        _ if is_original => CopyNeed::Always,
         Some(_) if optional => return None,
-        Some(run) => Need::If(run),
+        Some(run) => CopyNeed::If(run),
         None => return None,
     };
     // It stays if it is written and not needed.
     Some(match (written, need) {
-        (_, Need::Always) => return None,
-        (written, Need::Never) => written,
-        (written, Need::If(need)) => {
+        (_, CopyNeed::Always) => return None,
+        (written, CopyNeed::Never) => written,
+        (written, CopyNeed::If(need)) => {
             let column = program.add(0.0, false);
             let (mut terms, limit) = match written {
-                Need::If(run) => (vec![(run, 1.0)], 0.0),
+                CopyNeed::If(run) => (vec![(run, 1.0)], 0.0),
                 _ => (Vec::new(), -1.0),
             };
             terms.extend([(need, -1.0), (column, -1.0)]);
             program.at_most(terms, limit);
-            Need::If(column)
+            CopyNeed::If(column)
         }
     })
 }
 
 /// One of both, or both.
-fn any(program: &mut Program, one: Need, other: Column) -> Need {
+fn any(program: &mut Program, one: CopyNeed, other: Column) -> CopyNeed {
     match one {
-        Need::Always => Need::Always,
-        Need::Never => Need::If(other),
-        Need::If(one) => {
+        CopyNeed::Always => CopyNeed::Always,
+        CopyNeed::Never => CopyNeed::If(other),
+        CopyNeed::If(one) => {
             let column = program.add(0.0, false);
             program.at_most(vec![(one, 1.0), (column, -1.0)], 0.0);
             program.at_most(vec![(other, 1.0), (column, -1.0)], 0.0);
-            Need::If(column)
+            CopyNeed::If(column)
         }
     }
 }
 
-fn both(program: &mut Program, one: Need, other: Need) -> Need {
+fn both(program: &mut Program, one: CopyNeed, other: CopyNeed) -> CopyNeed {
     match (one, other) {
-        (Need::Never, _) | (_, Need::Never) => Need::Never,
-        (Need::Always, need) | (need, Need::Always) => need,
-        (Need::If(one), Need::If(other)) => {
+        (CopyNeed::Never, _) | (_, CopyNeed::Never) => CopyNeed::Never,
+        (CopyNeed::Always, need) | (need, CopyNeed::Always) => need,
+        (CopyNeed::If(one), CopyNeed::If(other)) => {
             let column = program.add(0.0, false);
             program.at_most(vec![(one, 1.0), (other, 1.0), (column, -1.0)], 1.0);
-            Need::If(column)
+            CopyNeed::If(column)
         }
     }
 }
