@@ -47,7 +47,8 @@ pub fn random_mixed_graph(seed: u64, size: usize) -> Graph {
     for id in mixing.graph.order().to_vec() {
         mixing.node(id);
     }
-    for output in mixing.graph.outputs.to_vec() {
+    let outputs: Vec<TensorId> = mixing.graph.outputs.iter().copied().collect();
+    for output in outputs {
         mixing.widen(output);
     }
     let Mixing {
@@ -302,7 +303,7 @@ mod tests {
                 let again = value(&mut changed, written, "again");
                 let mut copy = node.clone();
                 copy.name = "again".to_owned();
-                copy.outputs = vec![Some(again)].into();
+                copy.outputs = vec![Some(again)];
                 copy.set_attribute("__recompute", AttributeValue::Int(1));
                 let changed = with(changed, place + 1, copy, written, &readers);
                 let said = verified(&graph, &changed);
