@@ -314,6 +314,9 @@ fn workspaces_are_those_of_the_runtime() {
     let mut faults = Vec::new();
     for case in &cases {
         let (mut graph, node) = build(case);
+        if DEPEND_ON_CONTENTS.contains(&texts(case, "op")) {
+            continue;
+        }
         if InferShapes::default().run(&mut graph).is_err() {
             continue;
         }

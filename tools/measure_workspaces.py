@@ -241,15 +241,19 @@ def more():
                     more_attributes = dict(common, linear_before_reset=1) if name == "GRU" else common
                     yield ms(name + "Training", *data, bias, None, *states, outputs=training, **more_attributes)
                     yield ms(name + "Training", *data, outputs=training, **more_attributes)
+                    yield ms(name + "Training", *data, bias, outputs=training, **common)
+                    yield ms(name + "Training", *data, outputs=[1, 0, 1] if name == "GRU" else [1, 0, 0, 1, 1], **common)
                     every, gated = x(steps, 1, batch, hidden), x(steps, 1, batch, gates * hidden)
                     if name == "LSTM":
                         inputs = (*data, None, state, state, every, every, gated, every, state, state)
                         yield ms("LSTMGrad", *inputs, outputs=7, hidden_size=hidden)
                         yield ms("LSTMGrad", *inputs, outputs=4, hidden_size=hidden)
+                        yield ms("LSTMGrad", *data, None, None, None, *inputs[6:], outputs=4, hidden_size=hidden)
                     else:
                         inputs = (*data, bias, None, state, every, gated, every, state)
                         yield ms("GRUGrad", *inputs, outputs=5, hidden_size=hidden, linear_before_reset=1)
                         yield ms("GRUGrad", *inputs, outputs=4, hidden_size=hidden)
+                        yield ms("GRUGrad", *data, bias, None, None, *inputs[6:], outputs=4, hidden_size=hidden)
 
     # Normalizations and losses.
     for shape, axis in (((8, 16, 32, 32), 1), ((8, 16, 32, 32), -1), ((512, 768), -1), ((4, 64, 768), 2)):

@@ -21,7 +21,11 @@ pub(super) const OPERATORS: &[Operator] = &[
     onnx("ScatterND", Family::Scatter, scatter_nd).workspace(slices),
     reads_a_part("OneHot", one_hot).workspace(|view, provider| checked_indices(view, provider, 0)),
     reads_a_part("Compress", |_| unknown()),
-    onnx("NonZero", Family::Gather, non_zero),
+    // It lists the places before it knows how many there are (measured).
+    onnx("NonZero", Family::Gather, non_zero).workspace(|view, provider| {
+        let places = view.output(0)?.bytes();
+        (provider == Provider::Cpu).then_some(places)
+    }),
     onnx("Unique", Family::Gather, |_| unknown()),
     sums_up("GatherGrad", |view| shape_from(view, 0, 2)),
     sums_up("GatherElementsGrad", |view| shape_from(view, 1, 0))
