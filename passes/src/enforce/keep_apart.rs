@@ -13,7 +13,7 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::{becomes_a_gemm, loses_statistics};
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
-/// into a layer normalization whose statistics are read ([`loses_statistics`]): copies can leave a sum that one reader.
+/// into a layer normalization whose statistics are read: copies can leave a sum that one reader.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;

@@ -8,7 +8,7 @@
 //! - a reader more or less, where it is the readers together on which it depends: of a cast of the file that has another behind it, of
 //!   a node whose kernel is used only because one of its readers has one, too.
 
-use super::casting::{are_there, loses_bits};
+use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
@@ -66,7 +66,9 @@ impl Rounding {
                 return held(writer(tensor), &readers);
             }
             let is_cast = |party: Party| matches!(party, Party::Cast { .. });
-            match writer(tensor).is_some_and(is_cast) && readers.iter().any(|&(r, _)| is_cast(r)) {
+            let between =
+                writer(tensor).is_some_and(is_cast) && readers.iter().any(|&(r, _)| is_cast(r));
+            match between && !stays(graph, &uses, tensor) {
                 true => HeldRounding::All,
                 false => HeldRounding::Wide,
             }
@@ -122,6 +124,19 @@ impl Rounding {
         let mut all = node.reads().chain(node.writes());
         self.single.get(id.index()) == Some(&true) || all.any(|t| self.held(t) == HeldRounding::All)
     }
+}
+
+/// Do the casts on both sides of the tensor stay, whoever else reads it? One that changes the value does, with all that change
+/// it back.
+fn stays(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
+    let cast = |id: NodeId| match Casting::of(graph, graph.node(id)) {
+        Casting::Cast { from, to } => Some((from, to)),
+        _ => None,
+    };
+    let mut behind = uses.readers(tensor).iter().filter_map(|&id| cast(id));
+    let before = uses.producer(tensor).and_then(cast);
+    before.is_some_and(|(from, to)| loses_bits(from, to, false))
+        && behind.all(|(from, to)| loses_bits(to, from, false))
 }
 
 fn gives_result(graph: &Graph, id: NodeId) -> bool {
@@ -199,6 +214,19 @@ mod tests {
         let single = single.map(|&id| graph.tensor(graph.node(id).output(0).unwrap()).name.clone());
         let single = single.collect::<Vec<_>>().join(" ");
         format!("{}\nsingle: {single}", lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    #[test]
+    fn casts_that_the_runtime_never_takes_out_are_as_other_nodes() {
+        let between = |middle: &str, to: i64| {
+            held(&format!(
+                "g (int64[4] x) => (int64[4] y) <{middle}[4] m> {{ m = Cast<to = {to}>(x) y = Cast<to = 7>(m) }}"
+            ))
+        };
+        // Half of the bits go, so both stay.
+        assert_eq!(between("int32", 6), "\nsingle: ");
+        // Nothing is lost, and whoever else reads the middle decides what stays.
+        assert_eq!(between("int64", 7), "m All: !y\nsingle: m y");
     }
 
     #[test]
