@@ -28,7 +28,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     let passes = options.for_passes(BudgetRequest::Smallest)?;
     let other = job::graph(written, &passes, options.profile.as_deref())?;
     let before = measured(original, &job.graph, &passes)?;
-    let after = measured(written, &other, &passes)?;
+    let after = measured(written, &other, &passes.for_written(&other))?;
     let unlimited = Bytes(u64::MAX);
     let (input, output) = (original.file_name(), written.file_name());
     let found = verify_written(&job.graph, &other, &passes, unlimited).map_err(|error| {

@@ -94,6 +94,13 @@ impl Options {
         offered(&self.variants, &self.allowed, self.device.provider)
     }
 
+    /// The same for what was made of a graph, which may have lost dimensions.
+    pub fn for_written(&self, written: &Graph) -> Options {
+        let mut options = self.clone();
+        infer_shapes::retain_existing(&mut options.bindings, written);
+        options
+    }
+
     /// The same, with what is said of nodes beside what the model says of them in `original`.
     fn beside_model(&self, original: &Graph) -> Options {
         Options {
@@ -371,7 +378,7 @@ pub fn verify_written(
 ) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
     // The inputs are the same, so what followed for one need not follow for the other again.
-    let mut bound = options.clone();
+    let mut bound = options.for_written(written);
     for (name, size) in sizes_of_inputs(written, &original) {
         bound.bindings.entry(name).or_insert(size);
     }

@@ -185,13 +185,7 @@ impl InferShapes {
         if let Some((name, _)) = self.bindings.iter().find(|(_, size)| **size == 0) {
             return Err(InferShapesError::Zero { name: name.clone() });
         }
-        let mut existing = BTreeSet::new();
-        all_dimensions(graph, &mut existing);
-        let is_there = |name: &String| {
-            existing.contains(name)
-                || is_pattern(name) && existing.iter().any(|one| matches(name, one))
-        };
-        match self.bindings.keys().find(|name| !is_there(name)) {
+        match self.bindings.keys().find(absent(graph)) {
             None => Ok(()),
             Some(name) => {
                 let inputs = graph.inputs.iter();
@@ -205,6 +199,23 @@ impl InferShapes {
                 })
             }
         }
+    }
+}
+
+/// Forgets the sizes of dimensions that the graph does not have: a declaration that nobody reads may have gone.
+pub(crate) fn retain_existing(bindings: &mut BTreeMap<String, u64>, graph: &Graph) {
+    let is_absent = absent(graph);
+    bindings.retain(|name, _| !is_absent(&name));
+}
+
+/// Does the graph have no dimension of that name, or none that the pattern matches?
+fn absent(graph: &Graph) -> impl Fn(&&String) -> bool + use<> {
+    let mut existing = BTreeSet::new();
+    all_dimensions(graph, &mut existing);
+    move |name| {
+        let is_there = existing.contains(*name)
+            || is_pattern(name) && existing.iter().any(|one| matches(name, one));
+        !is_there
     }
 }
 

@@ -547,3 +547,13 @@ fn sizes_follow_through_slices() {
     );
     insta::assert_snapshot!(bodies(&axis, &[("body", body)]), @r#"[5, 7, 1000] 46360 floats"#);
 }
+
+#[test]
+fn sizes_of_dimensions_that_are_gone_are_forgotten() {
+    let graph = Graph::parse("g (float[M] x) => (float[unk__1] y) { y = Relu(x) }").unwrap();
+    let names = ["M", "N", "unk__*", "other*"];
+    let mut bindings = names.map(|name| (name.to_owned(), 4)).into();
+    retain_existing(&mut bindings, &graph);
+    let left: Vec<&str> = bindings.keys().map(String::as_str).collect();
+    assert_eq!(left, ["M", "unk__*"]);
+}
