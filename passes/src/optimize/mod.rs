@@ -24,7 +24,7 @@ use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node, TensorId};
+use crate::graph::{ElementType, Graph, Node, TensorId};
 use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
@@ -33,6 +33,7 @@ use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
 use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::Runtime;
+use crate::runtime::casting;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
@@ -432,6 +433,19 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
         // Whoever plans will say so.
         Err(_) => Vec::new(),
     }
+}
+
+/// Nodes around which the runtime moves casts at ORT_ENABLE_EXTENDED and above, which is not simulated.
+pub fn with_moved_casts(graph: &Graph, options: &Options) -> Vec<String> {
+    let is_half = |id| graph.tensor(id).element == Some(ElementType::Float16);
+    if options.device.provider != Provider::Cpu || !graph.tensor_ids().any(is_half) {
+        return Vec::new();
+    }
+    let Ok(graph) = with_shapes(graph, options) else {
+        return Vec::new();
+    };
+    let nodes = casting::with_moved_casts(&graph).into_iter();
+    nodes.map(|id| graph.node(id).name.clone()).collect()
 }
 
 /// Nodes of which the subgraphs' memory is not counted, and why, by the given dimensions and unless the user says it.
