@@ -205,7 +205,7 @@ fn json_has_the_promised_keys() {
       "recomputation_overhead": 0.03179189364306112,
       "lower_bound_overhead": 0.006248950109188645,
       "recomputed_nodes": 1,
-      "evaluations": 11034235,
+      "evaluations": 11034933,
       "barriers": 1,
       "variants": 0,
       "nodes_before": 33,

@@ -39,7 +39,7 @@ fn told() -> (Options, Arc<Mutex<Vec<String>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let heard = events.clone();
     let hear = move |event: &Event<'_>| {
-        if !matches!(event, Event::Searching { .. }) {
+        if !matches!(event, Event::Searching { .. } | Event::Ran { .. }) {
             let text = format!("{event:?}");
             let name = text.split([' ', '(']).next().unwrap().to_owned();
             heard.lock().unwrap().push(name);

@@ -107,6 +107,9 @@ class Package(unittest.TestCase):
         def pressed(event, **facts):
             signal.raise_signal(signal.SIGINT)
 
+        # As in a terminal, whatever started the tests.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         with self.assertRaises(KeyboardInterrupt):
             ckpt_opt.optimize(MODEL, self.out, budget="min", progress=pressed, **LEAN)
         self.assertEqual(os.listdir(self.folder), [])
