@@ -206,8 +206,9 @@ fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
 /// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with
 /// numbers and shapes.
 fn assert_optimized_as_simulated(path: &Path) {
-    const SMALL: [&str; 7] = [
+    const SMALL: [&str; 8] = [
         "Shape",
+        "Size",
         "Gather",
         "Sub",
         "Div",
