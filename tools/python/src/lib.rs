@@ -38,7 +38,9 @@ mod _ckpt_opt {
         fn with<T>(&self, look: impl FnOnce(&ckpt_opt::Rewritten) -> T) -> PyResult<T> {
             let rewritten = self.0.lock().ok();
             let look = rewritten.as_ref().and_then(|one| one.as_ref()).map(look);
-            look.ok_or_else(|| PyRuntimeError::new_err("it is being written"))
+            look.ok_or_else(|| {
+                PyRuntimeError::new_err("it is being written, or could not be written")
+            })
         }
 
         /// Does something that makes another of it.
@@ -49,7 +51,9 @@ mod _ckpt_opt {
             + Send,
         ) -> PyResult<T> {
             let taken = self.0.lock().ok().and_then(|mut one| one.take());
-            let rewritten = taken.ok_or_else(|| PyRuntimeError::new_err("it is being written"))?;
+            let rewritten = taken.ok_or_else(|| {
+                PyRuntimeError::new_err("it is being written, or could not be written")
+            })?;
             let (made, rewritten) = py.detach(|| work(rewritten)).map_err(failed)?;
             if let Ok(mut place) = self.0.lock() {
                 *place = Some(rewritten);
