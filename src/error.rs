@@ -8,7 +8,9 @@ use ckpt_passes::optimize::{OptimizeError, Peak};
 use thiserror::Error;
 
 use crate::cudnn::GpuError;
-use crate::inputs::{ConvTableError, CostsError, DeviceError, ProfileError, SizeProblem};
+use crate::inputs::{
+    ConvTableError, CostsError, DeviceError, OptimizerError, ProfileError, SizeProblem,
+};
 use crate::onnx::{Difference, ExportError, ImportError};
 
 /// Why a call did not do what it was asked to do. Nothing was written.
@@ -20,6 +22,8 @@ pub enum Error {
     Size(#[from] SizeProblem),
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(transparent)]
+    Optimizer(#[from] OptimizerError),
     #[error(transparent)]
     Costs(#[from] CostsError),
     #[error(transparent)]
@@ -111,6 +115,7 @@ impl Error {
             self,
             Error::Size(_)
                 | Error::Device(DeviceError::Unknown { .. })
+                | Error::Optimizer(OptimizerError::Unknown { .. })
                 | Error::NoCudnn { .. }
                 | Error::NoSolver
                 | Error::RelativeBudget { .. }

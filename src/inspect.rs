@@ -1,6 +1,6 @@
 //! What a step of a graph needs.
 
-use ckpt_passes::optimize::{BudgetRequest, Measured};
+use ckpt_passes::optimize::{BudgetRequest, Limits, Measured, limits};
 
 use crate::control::Warning;
 use crate::error::Error;
@@ -15,6 +15,8 @@ pub struct Inspection {
     pub nodes: usize,
     /// What the caller owns, and the peak in each execution order with what holds it.
     pub measured: Measured,
+    /// What no plan can get round.
+    pub limits: Limits,
     /// What the user should look at.
     pub warnings: Vec<Warning>,
 }
@@ -22,10 +24,11 @@ pub struct Inspection {
 /// Measures what one training step of `model` takes as it is.
 pub fn inspect(model: &Model, options: &Options) -> Result<Inspection, Error> {
     let job = Job::new(model, options)?;
-    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
     Ok(Inspection {
         nodes: job.graph.order().len(),
         measured: measured(model, &job.graph, &passes)?,
+        limits: limits(&job.graph, &passes).map_err(|error| job.failed(error))?,
         warnings: job.warnings,
     })
 }

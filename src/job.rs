@@ -18,7 +18,7 @@ use crate::warnings;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) model: Model,
-    /// As the user gave them.
+    /// As the user gave them, with what the optimizer holds in the reserve.
     pub(crate) options: Options,
     /// With what the profile tells of its shapes.
     pub(crate) graph: Graph,
@@ -33,14 +33,21 @@ impl Job {
         let begun = Instant::now();
         let passes = options.for_passes(BudgetRequest::Smallest)?;
         let graph = graph(model, &passes, options.profile.as_deref())?;
+        let mut options = options.clone();
+        if let Some(optimizer) = options.optimizer.take() {
+            let shaped = optimize::with_shapes(&graph, &passes);
+            let shaped = shaped.map_err(|error| failed(model, error.into()))?;
+            options.reserve = options.reserve + optimizer.memory(&shaped)?;
+        }
         let mut job = Job {
             model: model.clone(),
-            options: options.clone(),
+            options,
             graph,
             begun,
             warnings: Vec::new(),
         };
-        for warning in warnings::doubts(model, &job.graph, &passes, options.profile.as_deref()) {
+        let profile = job.options.profile.clone();
+        for warning in warnings::doubts(model, &job.graph, &passes, profile.as_deref()) {
             job.warn(Warning::Doubt(warning));
         }
         job.go_on()?;

@@ -17,7 +17,7 @@ use ckpt_passes::strategy::Strategy;
 
 use crate::control::Control;
 use crate::error::Error;
-use crate::inputs::Profile;
+use crate::inputs::{Optimizer, Profile};
 
 /// How much work each part of the search may do, in lifetimes worked out: a microsecond each at most.
 const EVALUATIONS: u64 = 1_000_000;
@@ -27,8 +27,10 @@ const EVALUATIONS: u64 = 1_000_000;
 pub struct Options {
     /// Sizes of symbolic dimensions by name; patterns with `*` and `?` bound what depends on data.
     pub dims: BTreeMap<String, u64>,
-    /// Memory that the graph does not show: optimizer state, CUDA context.
+    /// Memory that the graph does not show: a CUDA context, other models.
     pub reserve: Bytes,
+    /// What holds memory from step to step; it comes on top of the reserve.
+    pub optimizer: Option<Optimizer>,
     /// What the graph runs on; with a table of convolutions in [`Device::convolutions`], if there is one.
     pub device: Device,
     /// What is said of single nodes; it goes before the profile.
@@ -59,6 +61,7 @@ impl Default for Options {
         Options {
             dims: BTreeMap::new(),
             reserve: Bytes::ZERO,
+            optimizer: None,
             device: Device::cpu(),
             costs: Overrides::new(),
             profile: None,

@@ -27,7 +27,7 @@ pub fn sweep(
     options: &Options,
 ) -> Result<Comparison, Error> {
     let job = Job::new(model, options)?;
-    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
     let before = measured(model, &job.graph, &passes)?;
     let mut tried = Vec::new();
     for &strategy in strategies {
@@ -38,7 +38,7 @@ pub fn sweep(
         });
         let passes = optimize::Options {
             strategy,
-            ..options.for_passes(BudgetRequest::Smallest)?
+            ..job.options.for_passes(BudgetRequest::Smallest)?
         };
         let row = options.control.watching(&passes.watch, || {
             planned(&job.graph, &passes, budgets, &before)

@@ -25,7 +25,7 @@ pub struct Verification {
 /// differs. Planning has no part in the proof.
 pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
     let job = Job::new(original, options)?;
-    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
     let other = job::graph(written, &passes, options.profile.as_deref())?;
     let before = measured(original, &job.graph, &passes)?;
     let after = measured(written, &other, &passes.for_written(&other))?;

@@ -304,8 +304,8 @@ fn reports_add_what_was_recomputed_and_what_holds_the_peak() {
         assert_eq!(&report[key], value, "{key}");
     }
     assert_snapshot!(report["recomputed"], @r#"["conv1/recompute_1"]"#);
-    assert_snapshot!(report["before"], @r#"{"step":4,"node":"conv2","holders":[{"name":"workspace of conv2","bytes":65536},{"name":"c1","bytes":32768},{"name":"n1","bytes":32768},{"name":"p1_mask","bytes":16384},{"name":"p1","bytes":8192},{"name":"c2","bytes":8192},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32}]}"#);
-    assert_snapshot!(report["after"], @r#"{"step":25,"node":"conv1/recompute_1","holders":[{"name":"workspace of conv1/recompute_1","bytes":65536},{"name":"n1_grad","bytes":32768},{"name":"c1/recompute_1","bytes":32768},{"name":"w2_grad","bytes":2304},{"name":"fc_grad","bytes":160},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32},{"name":"scale2_grad","bytes":32},{"name":"shift2_grad","bytes":32},{"name":"loss","bytes":4}]}"#);
+    assert_snapshot!(report["before"], @r#"{"step":4,"node":"conv2","holders":[{"name":"workspace of conv2","bytes":65536},{"name":"c1","bytes":32768},{"name":"n1","bytes":32768},{"name":"p1_mask","bytes":16384},{"name":"p1","bytes":8192},{"name":"c2","bytes":8192},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32}],"kinds":{"activations":98368,"workspace of the node":65536},"layers":[{"name":"bn1","bytes":32832,"tensors":3},{"name":"conv1","bytes":32768,"tensors":1},{"name":"pool","bytes":24576,"tensors":2},{"name":"conv2","bytes":8192,"tensors":1}]}"#);
+    assert_snapshot!(report["after"], @r#"{"step":25,"node":"conv1/recompute_1","holders":[{"name":"workspace of conv1/recompute_1","bytes":65536},{"name":"n1_grad","bytes":32768},{"name":"c1/recompute_1","bytes":32768},{"name":"w2_grad","bytes":2304},{"name":"fc_grad","bytes":160},{"name":"mean1_saved","bytes":32},{"name":"inv1_saved","bytes":32},{"name":"scale2_grad","bytes":32},{"name":"shift2_grad","bytes":32},{"name":"loss","bytes":4}],"kinds":{"activations":64,"activations computed again":32768,"gradients":35296,"results for the caller":4,"workspace of the node":65536},"layers":[{"name":"conv1","bytes":32768,"tensors":1},{"name":"relu1_grad","bytes":32768,"tensors":1},{"name":"conv2_grad","bytes":2304,"tensors":1},{"name":"fc_w_grad","bytes":160,"tensors":1},{"name":"bn1","bytes":64,"tensors":2},{"name":"bn2_grad","bytes":64,"tensors":2},{"name":"loss","bytes":4,"tensors":1}]}"#);
 }
 
 #[cfg(unix)]
@@ -503,13 +503,16 @@ fn a_budget_that_nothing_fits_is_explained() {
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
     error: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 159 KiB
-    of that, the caller and the runtime itself own 31.0 KiB; the rest is held at step 27 (node conv1/recompute_1)
-        64.0 KiB  workspace of conv1/recompute_1
-        32.0 KiB  n1_grad
-        32.0 KiB  c1/recompute_1
-            32 B  mean1_saved
-            32 B  inv1_saved
-            70 B  in 5 more
+    of that, the caller and the runtime itself own 31.0 KiB; the rest is held at step 27 of 35 (node conv1/recompute_1)
+            64 B  activations
+        32.1 KiB  gradients
+        32.0 KiB  activations computed again
+             6 B  results for the caller
+        64.0 KiB  workspace of the node
+    by layer, with the number of tensors
+        32.0 KiB  conv1 (1)
+        32.0 KiB  relu1_grad (1)
+           134 B  5 more
     nothing was written
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
@@ -858,22 +861,86 @@ fn inspection_shows_what_holds_the_peak() {
     --- output
     33 nodes; the caller owns 18.9 KiB
 
-    DEFAULT order: peak 189 KiB at step 4 (node conv2)
-        64.0 KiB  workspace of conv2
-        32.0 KiB  c1
-        32.0 KiB  n1
-        16.0 KiB  p1_mask
-        8.00 KiB  p1
-        8.06 KiB  in 3 more
+    DEFAULT order: peak 189 KiB at step 4 of 33 (node conv2)
+         189 KiB │             ███
+                 │             ███                  ▂▂▂   ▄▄ ▂▂▂▅▅▅▅▅▅▅
+                 │             ███▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅███████▁▁██ ██████████▁▁
+                 │██   ▅▅▅▅▅▅▅▅█████████████████████████████▇████████████
+                 │██▄▄▄██████████████████████████████████████████████████ ▄▄▄
+                 │███████████████████████████████████████████████████████▁███
+                 │███████████████████████████████████████████████████████████
+        18.9 KiB │███████████████████████████████████████████████████████████▅
+                 └────────────────────────────────────────────────────────────
+    held there besides what the caller owns
+        96.1 KiB  activations
+        64.0 KiB  workspace of the node
+        9.52 KiB  the runtime's own accounts
+    by layer, with the number of tensors
+        32.1 KiB  bn1 (3)
+        32.0 KiB  conv1 (1)
+        24.0 KiB  pool (2)
+        8.00 KiB  conv2 (1)
+    the largest
+        32.0 KiB  c1, from step 0 to 28
+        32.0 KiB  n1, from step 1 to 27
+        16.0 KiB  p1_mask, from step 3 to 26
+        8.00 KiB  p1, from step 3 to 24
+        8.00 KiB  c2, from step 4 to 21
 
-    PRIORITY_BASED order: peak 189 KiB at step 4 (node conv2)
-        64.0 KiB  workspace of conv2
-        32.0 KiB  c1
-        32.0 KiB  n1
-        16.0 KiB  p1_mask
-        8.00 KiB  p1
-        8.06 KiB  in 3 more
+    PRIORITY_BASED order: peak 189 KiB at step 4 of 33 (node conv2)
+         189 KiB │             ███
+                 │             ███                 ▂▂▂▄▄▄▃▃▃▆▆▆▆▆▆
+                 │             ███▄▄▄▄▄▄▄▅▅▅▅▅▅▅██████████████████▂▂
+                 │██   ▅▅▅▅▅▅▅▅█████████████████████████████████████
+                 │██▄▄▄█████████████████████████████████████████████▅▅
+                 │████████████████████████████████████████████████████
+                 │████████████████████████████████████████████████████
+        18.9 KiB │████████████████████████████████████████████████████▆▆▆▆▆▅▅▅
+                 └────────────────────────────────────────────────────────────
+    held there besides what the caller owns
+        96.1 KiB  activations
+        64.0 KiB  workspace of the node
+        9.52 KiB  the runtime's own accounts
+    by layer, with the number of tensors
+        32.1 KiB  bn1 (3)
+        32.0 KiB  conv1 (1)
+        24.0 KiB  pool (2)
+        8.00 KiB  conv2 (1)
+    the largest
+        32.0 KiB  c1, from step 0 to 24
+        32.0 KiB  n1, from step 1 to 23
+        16.0 KiB  p1_mask, from step 3 to 22
+        8.00 KiB  p1, from step 3 to 21
+        8.00 KiB  c2, from step 4 to 20
+
+    no plan that keeps bn1_grad as it is needs less than 115 KiB
     ");
+}
+
+#[test]
+fn what_an_optimizer_holds_counts_as_the_callers() {
+    let folder = Folder::new();
+    let fixed = |options: &[&str]| {
+        let arguments = ["inspect", "in.onnx", "--json"].iter().chain(options);
+        let output = folder.output(arguments.copied());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&text).expect(&text);
+        found["fixed_bytes"].as_u64().unwrap()
+    };
+    let states = fixed(&["--optimizer", "adamw"]) - fixed(&[]);
+    // Of 32 bits each.
+    assert!(states > 0 && states % 8 == 0, "{states}");
+    assert_eq!(fixed(&["--optimizer", "sgd"]), fixed(&[]));
+    assert_snapshot!(folder.run(["inspect", "in.onnx", "--optimizer", "in.onnx"]), @r"
+    exit status 1
+    --- errors
+    error: in.onnx: not an optimizer's model: none of its nodes is AdamWOptimizer or SGDOptimizerV2; expected the optimizer_model.onnx that onnxruntime.training.artifacts.generate_artifacts writes
+    ");
+    assert_snapshot!(folder.run(["inspect", "in.onnx", "--optimizer", "adagrad"]), @r#"
+    exit status 2
+    --- errors
+    error: no optimizer is called "adagrad", and there is no such file; known are adamw, sgd
+    "#);
 }
 
 #[test]

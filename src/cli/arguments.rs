@@ -149,7 +149,11 @@ pub(super) struct Setting {
     /// graph itself tells goes before patterns too.
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     pub(super) dimensions: Vec<Dimension>,
-    /// Memory that the graph does not show: optimizer state, CUDA context.
+    /// Count what the optimizer holds as the caller's: adamw, sgd, or the optimizer_model.onnx that
+    /// generate_artifacts wrote.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(super) optimizer: Option<String>,
+    /// Memory that neither the graph nor --optimizer shows: a CUDA context, another model.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     #[arg(allow_hyphen_values = true)]
     pub(super) reserve: Bytes,
@@ -184,6 +188,9 @@ pub(super) struct Inspect {
     /// What the step is run with.
     #[command(flatten)]
     pub(super) setting: Setting,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// `ckpt-opt conv-table IN`.

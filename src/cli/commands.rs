@@ -140,7 +140,10 @@ pub(super) fn rewrite(
 pub(super) fn inspect(arguments: &Inspect, messages: &Messages) -> Result<String, Failure> {
     let options = options(&arguments.setting, arguments.setting.bindings()?, messages)?;
     let inspection = crate::inspect(&open(&arguments.input)?, &options)?;
-    Ok(report::inspection(&inspection))
+    Ok(match arguments.json {
+        true => inspection.json(),
+        false => inspection.table(),
+    })
 }
 
 /// Proves that OUT computes what IN computes, and shows what both need.
@@ -258,9 +261,11 @@ fn options(
 ) -> Result<Options, Failure> {
     let profile = setting.profile.as_deref().map(inputs::read_profile);
     let profile = profile.transpose().map_err(Error::from)?;
+    let optimizer = setting.optimizer.as_deref().map(inputs::Optimizer::find);
     Ok(Options {
         dims,
         reserve: setting.reserve,
+        optimizer: optimizer.transpose().map_err(Error::from)?,
         device: device(setting)?,
         costs: costs(setting)?,
         profile: profile.map(Arc::new),
@@ -304,10 +309,15 @@ fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
         ("--conv-table", &setting.conv_table),
     ];
     let named = named.map(|(option, path)| path.clone().map(|path| source(option, path)));
-    let device = Some(PathBuf::from(&setting.device)).filter(|path| path.is_file());
+    let file = |name: &String| Some(PathBuf::from(name)).filter(|path| path.is_file());
+    let (device, optimizer) = (
+        file(&setting.device),
+        setting.optimizer.as_ref().and_then(file),
+    );
     std::iter::once(source("IN", input.to_owned()))
         .chain(data)
         .chain(named.into_iter().flatten())
         .chain(device.map(|path| source("--device", path)))
+        .chain(optimizer.map(|path| source("--optimizer", path)))
         .collect()
 }

@@ -66,6 +66,10 @@ mod tests {
             node: String::new(),
             holders: Vec::new(),
             steps,
+            nodes: Vec::new(),
+            buffers: Vec::new(),
+            pattern: Bytes::ZERO,
+            workspaces: Vec::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::{Execution, Measured, Peak};
 use serde::Serialize;
 
-use super::{Outcome, stop_reason};
+use super::{Outcome, inspection, stop_reason};
 use crate::inspect::Inspection;
 use crate::json::line;
 use crate::session::{ProviderOptions, provider_options};
@@ -104,6 +104,17 @@ struct PeakReport<'a> {
     node: &'a str,
     /// What is live besides what the caller owns, largest first.
     holders: Vec<HolderReport<'a>>,
+    /// The same by kind.
+    kinds: BTreeMap<&'static str, u64>,
+    /// The tensors of it by layer, largest first.
+    layers: Vec<LayerReport>,
+}
+
+#[derive(Serialize)]
+struct LayerReport {
+    name: String,
+    bytes: u64,
+    tensors: usize,
 }
 
 #[derive(Serialize)]
@@ -225,6 +236,19 @@ struct InspectionReport<'a> {
     nodes: usize,
     #[serde(flatten)]
     measured: MeasuredReport<'a>,
+    /// No plan that keeps the node as it is needs less.
+    floor_bytes: u64,
+    floor_node: &'a str,
+    /// Results that are not computed again, by reason.
+    kept: Vec<KeptReport<'a>>,
+    unknown_operators: &'a BTreeMap<String, usize>,
+}
+
+#[derive(Serialize)]
+struct KeptReport<'a> {
+    reason: &'a str,
+    bytes: u64,
+    operators: &'a BTreeMap<String, usize>,
 }
 
 #[derive(Serialize)]
@@ -233,10 +257,20 @@ struct VerificationReport<'a> {
     after: MeasuredReport<'a>,
 }
 
-pub(super) fn inspection(inspection: &Inspection) -> String {
+pub(super) fn inspected(inspection: &Inspection) -> String {
+    let limits = &inspection.limits;
+    let kept = limits.kept.iter().map(|kept| KeptReport {
+        reason: kept.reason,
+        bytes: kept.bytes.0,
+        operators: &kept.operators,
+    });
     line(&InspectionReport {
         nodes: inspection.nodes,
         measured: measured(&inspection.measured),
+        floor_bytes: limits.floor.0,
+        floor_node: &limits.floor_node,
+        kept: kept.collect(),
+        unknown_operators: &limits.unknown,
     })
 }
 
@@ -266,9 +300,18 @@ fn peak(peak: &Peak) -> PeakReport<'_> {
         name,
         bytes: size.0,
     });
+    let kinds = inspection::kinds(peak).into_iter();
+    let layers = inspection::layers_of(peak).into_iter();
+    let layers = layers.map(|layer| LayerReport {
+        name: layer.name,
+        bytes: layer.bytes.0,
+        tensors: layer.tensors,
+    });
     PeakReport {
         step: peak.step,
         node: &peak.node,
         holders: holders.collect(),
+        kinds: kinds.map(|(kind, size)| (kind, size.0)).collect(),
+        layers: layers.collect(),
     }
 }

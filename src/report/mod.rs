@@ -1,10 +1,13 @@
 //! What was done, for people and for programs.
 
 mod course;
+mod inspection;
 mod json;
 mod largest;
+mod layers;
 pub mod plot;
 pub mod rows;
+mod sketch;
 mod table;
 
 use std::fmt::{self, Display, Write};
@@ -82,9 +85,14 @@ impl Rewritten {
 }
 
 impl Inspection {
+    /// Memory over the step, what holds its peak, and what limits any plan, as `ckpt-opt inspect` prints it.
+    pub fn table(&self) -> String {
+        inspection::text(self)
+    }
+
     /// The same as one JSON object on one line.
     pub fn json(&self) -> String {
-        json::inspection(self)
+        json::inspected(self)
     }
 }
 
@@ -93,18 +101,6 @@ impl Verification {
     pub fn json(&self) -> String {
         json::verification(self)
     }
-}
-
-/// The result of `inspect`.
-pub(crate) fn inspection(inspection: &Inspection) -> String {
-    let mut text = format!(
-        "{} nodes; the caller owns {}\n",
-        inspection.nodes, inspection.measured.fixed
-    );
-    for (order, peak) in peaks(&inspection.measured) {
-        let _ = write!(text, "\n{order} order: {}", peak_and_holders(peak));
-    }
-    text
 }
 
 /// The result of `verify`.
@@ -142,13 +138,15 @@ impl Error {
         };
         match &**error {
             OptimizeError::Infeasible { smallest, .. } => {
-                // Besides, the runtime keeps an account of every tensor.
-                let held: Bytes = smallest.holders.iter().map(|&(_, size)| size).sum();
+                let (held, layers) = (inspection::held(smallest), inspection::by_layer(smallest));
                 let _ = write!(
                     text,
-                    "\nof that, the caller and the runtime itself own {}; the rest is held{}nothing was written",
-                    smallest.bytes - held,
-                    holders(smallest)
+                    "\nof that, the caller and the runtime itself own {}; the rest is held at step {} of {} (node {})\n\
+                     {held}{layers}nothing was written",
+                    smallest.bytes - smallest.at(smallest.step).total(),
+                    smallest.step,
+                    smallest.nodes.len(),
+                    Name(&smallest.node),
                 );
             }
             OptimizeError::Shape(InferShapesError::Unbound { names }) => {

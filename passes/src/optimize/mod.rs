@@ -1,11 +1,13 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
 mod aim;
+mod buffers;
 mod cheaper_copies;
 mod comparison;
 mod convolution_options;
 mod convolutions;
 mod faults;
+mod limits;
 mod original;
 mod pipeline;
 mod published;
@@ -17,7 +19,9 @@ mod variant_graph;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use buffers::{BufferKind, HeldBuffer, Moment};
 pub use faults::FailedCandidate;
+pub use limits::{Kept, Limits, limits};
 use original::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
 use simulation::{describe, need, simulated};
@@ -132,6 +136,14 @@ pub struct Peak {
     pub holders: Vec<(String, Bytes)>,
     /// What each step of that order needs, everything included, and the nanoseconds that it takes by the cost model.
     pub steps: Vec<(u64, Bytes)>,
+    /// The names of the nodes that run there, step by step.
+    pub nodes: Vec<String>,
+    /// Every buffer, those in the memory pattern's block too.
+    pub buffers: Vec<HeldBuffer>,
+    /// The memory pattern's block; nothing where the runtime makes none.
+    pub pattern: Bytes,
+    /// What each node allocates for itself while it runs, step by step.
+    pub workspaces: Vec<Bytes>,
 }
 
 /// What a graph needs in one way of running it.
@@ -359,6 +371,10 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
         node: String::new(),
         holders: Vec::new(),
         steps: Vec::new(),
+        nodes: Vec::new(),
+        buffers: Vec::new(),
+        pattern: Bytes::ZERO,
+        workspaces: Vec::new(),
     };
     Ok(Measured {
         fixed: fixed_bytes(&graph) + options.reserve,
@@ -614,8 +630,11 @@ fn is_only_taken_apart(original: &Graph, rewritten: &Graph, options: &Options) -
 
 /// Does any node compute a gradient or accumulate one?
 fn is_training_graph(graph: &Graph) -> bool {
-    graph.order().iter().any(|&id| {
-        let op_type = graph.node(id).op_type.as_str();
-        op_type.contains("Grad") || op_type.starts_with("InPlaceAccumulator")
-    })
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    nodes.any(computes_gradients)
+}
+
+/// Does the node stand for a part of the backward pass?
+fn computes_gradients(node: &Node) -> bool {
+    node.op_type.contains("Grad") || node.op_type.starts_with("InPlaceAccumulator")
 }

@@ -1,7 +1,7 @@
 //! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
 
 use super::variant_graph::Choices;
-use super::{Execution, Options, Peak};
+use super::{Execution, Options, Peak, buffers};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -157,6 +157,14 @@ pub(super) fn describe(graph: &Graph, costs: &[Cost], liveness: &Liveness, reser
             .map_or_else(String::new, |id| graph.node(id).name.clone()),
         holders: liveness.holders.iter().map(named).collect(),
         steps: steps.collect(),
+        nodes: liveness
+            .order
+            .iter()
+            .map(|&id| graph.node(id).name.clone())
+            .collect(),
+        buffers: buffers::of(graph, liveness),
+        pattern: liveness.pattern.unwrap_or(Bytes::ZERO),
+        workspaces: liveness.workspaces(),
     }
 }
 

@@ -28,6 +28,8 @@ use super::skeleton::Skeleton;
 pub(crate) struct Allocation {
     /// What is allocated when it is written first and freed after its last read.
     pub(crate) buffers: Vec<Buffer>,
+    /// What has a place in the memory pattern's block, likewise.
+    pub(crate) inside: Vec<Buffer>,
     /// The memory pattern's block, there from the beginning to the end: bytes.
     pub(crate) pattern: Option<u64>,
     /// By step: where in that block the last of what gets a place there ends. Nothing without a block.
@@ -151,6 +153,7 @@ impl<'s> MemoryPlanner<'s> {
         self.plan();
         Allocation {
             buffers: self.buffers(|_| true),
+            inside: Vec::new(),
             pattern: None,
             ends: Vec::new(),
             tables: 0,
@@ -344,6 +347,7 @@ impl<'s> MemoryPlanner<'s> {
         }
         Allocation {
             buffers: self.buffers(|owner| !inside(owner)),
+            inside: self.buffers(inside),
             pattern: Some(pattern.size()),
             ends,
             tables: memory_pattern::tables(known, placed),

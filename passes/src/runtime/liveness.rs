@@ -4,7 +4,7 @@
 //! ask for it, its memory pattern, in `pattern`. What the caller owns is there from the
 //! beginning to the end.
 
-use super::allocation::{self, Allocation};
+use super::allocation::{self, Allocation, Buffer};
 use super::known_shapes::Shapes;
 use super::order::{ExecutionOrder, execution_order, in_sequence};
 use super::settings::RuntimeSettings;
@@ -38,6 +38,23 @@ pub struct Liveness {
     pub inserted: Vec<bool>,
     /// What is live at the peak besides what the caller owns, largest first.
     pub holders: Vec<Holder>,
+    /// Every buffer, those in the memory pattern's block too.
+    pub buffers: Vec<LiveBuffer>,
+}
+
+/// A buffer, and when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBuffer {
+    /// The tensor that was written to it first.
+    pub tensor: TensorId,
+    /// How large it is.
+    pub size: Bytes,
+    /// The first step at which it is there, as a position in [`Liveness::order`].
+    pub first: usize,
+    /// The last one.
+    pub last: usize,
+    /// Does it lie in the memory pattern's block?
+    pub in_pattern: bool,
 }
 
 /// Something that occupies memory.
@@ -106,12 +123,13 @@ impl Liveness {
         let peak = profile.iter().copied().max().unwrap_or(fixed);
         let step = profile.iter().position(|&bytes| bytes == peak).unwrap_or(0);
         let order: Vec<NodeId> = order.iter().map(|&i| graph.order()[i as usize]).collect();
+        let names = skeleton.names();
         let mut holders: Vec<Holder> = allocation
             .buffers
             .iter()
             .filter(|b| (b.first..=b.last).contains(&step))
             .map(|b| {
-                let tensor = TensorId(skeleton.named(b.owner));
+                let tensor = TensorId(names[b.owner as usize]);
                 Holder::Tensor(tensor, Bytes(skeleton.size[b.owner as usize]))
             })
             .collect();
@@ -120,6 +138,15 @@ impl Liveness {
             let held: Bytes = holders.iter().map(|holder| holder.size()).sum();
             holders.push(Holder::Workspace(node, peak - fixed - held));
         }
+        let live = |buffer: &Buffer, in_pattern| LiveBuffer {
+            tensor: TensorId(names[buffer.owner as usize]),
+            size: Bytes(skeleton.size[buffer.owner as usize]),
+            first: buffer.first,
+            last: buffer.last,
+            in_pattern,
+        };
+        let beside = allocation.buffers.iter().map(|buffer| live(buffer, false));
+        let inside = allocation.inside.iter().map(|buffer| live(buffer, true));
         holders.retain(|holder| holder.size() > Bytes::ZERO);
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.size()));
         Liveness {
@@ -133,6 +160,7 @@ impl Liveness {
             order,
             inserted,
             holders,
+            buffers: beside.chain(inside).collect(),
         }
     }
 
@@ -152,6 +180,26 @@ impl Liveness {
     pub fn needs(&self) -> impl Iterator<Item = Bytes> {
         let steps = self.profile.iter().zip(&self.objects);
         steps.map(|(&bytes, &objects)| bytes + Bytes(TENSOR.0.saturating_mul(objects)))
+    }
+
+    /// What each step needs besides buffers, the memory pattern's block and what the caller owns.
+    pub fn workspaces(&self) -> Vec<Bytes> {
+        let always = self.fixed + self.pattern.unwrap_or(Bytes::ZERO);
+        let (mut made, mut gone) = (
+            vec![Bytes::ZERO; self.order.len()],
+            vec![Bytes::ZERO; self.order.len() + 1],
+        );
+        for buffer in self.buffers.iter().filter(|buffer| !buffer.in_pattern) {
+            made[buffer.first] = made[buffer.first] + buffer.size;
+            gone[buffer.last + 1] = gone[buffer.last + 1] + buffer.size;
+        }
+        let mut live = always;
+        let steps = self.profile.iter().zip(made.iter().zip(&gone));
+        let workspaces = steps.map(|(&need, (&made, &gone))| {
+            live = live - gone + made;
+            need - live
+        });
+        workspaces.collect()
     }
 
     /// The node that runs at the peak; `None` for an empty graph.

@@ -211,6 +211,24 @@ impl Skeleton {
         of.map_or(tensor, |of| of as u32)
     }
 
+    /// [`Skeleton::named`] of every tensor.
+    pub(crate) fn names(&self) -> Vec<u32> {
+        let mut names: Vec<u32> = (0..self.size.len() as u32).collect();
+        for (of, &wide) in self
+            .wide
+            .iter()
+            .enumerate()
+            .filter(|(_, wide)| **wide != NO_TENSOR)
+        {
+            for made in [wide, wide + 1] {
+                if let Some(name) = names.get_mut(made as usize) {
+                    *name = of as u32;
+                }
+            }
+        }
+        names
+    }
+
     /// The skeleton with a tensor of no size from the first to the second of each pair, which are
     /// positions, so that every order keeps their sequence.
     pub(crate) fn with_sequences(&self, pairs: &[(u32, u32)]) -> Skeleton {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ckpt_opt::inputs::{Optimizer, OptimizerError};
 use ckpt_opt::{Error, Model, Options, inputs};
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
 use ckpt_passes::runtime::settings::RuntimeSettings;
@@ -56,6 +57,8 @@ impl Source {
 pub(crate) struct Settings {
     dims: BTreeMap<String, u64>,
     reserve: String,
+    /// A name, a file, or a model.
+    optimizer: Option<Source>,
     /// A name, a file, or JSON.
     device: Source,
     costs: Option<Source>,
@@ -142,6 +145,15 @@ impl Settings {
             };
             device.convolutions.table = Arc::new(table);
         }
+        let optimizer = match &self.optimizer {
+            None => Ok(None),
+            Some(Source::File(name)) => Optimizer::find(&name.to_string_lossy()).map(Some),
+            Some(Source::Bytes(model)) => Model::from_bytes(model.clone().into())
+                .map_err(OptimizerError::from)
+                .and_then(|model| Optimizer::of_model(&model, Path::new(ARGUMENT)))
+                .map(Some),
+        }
+        .map_err(|error| failed(error.into()))?;
         let costs = match &self.costs {
             None => Ok(Default::default()),
             Some(Source::File(path)) => inputs::read_costs(path),
@@ -157,6 +169,7 @@ impl Settings {
         Ok(Options {
             dims: self.dims,
             reserve,
+            optimizer,
             device,
             costs,
             profile: profile.map(Arc::new),

@@ -123,12 +123,12 @@ mod _ckpt_opt {
         model: Source,
         settings: Settings,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<String> {
+    ) -> PyResult<(String, String)> {
         let options = settings.options()?;
         let found = working(py, options, progress, |options| {
             ckpt_opt::inspect(&model.open()?, options)
         })?;
-        Ok(found.json())
+        Ok((found.json(), found.table()))
     }
 
     #[pyfunction]

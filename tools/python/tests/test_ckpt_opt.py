@@ -47,6 +47,22 @@ class Package(unittest.TestCase):
         self.assertEqual(proved.before, before.orders)
         self.assertLessEqual(proved.after["DEFAULT"].peak_bytes, result.budget_bytes)
 
+    def test_an_inspection_says_who_holds_the_peak_and_what_the_optimizer_adds(self):
+        alone = ckpt_opt.inspect(MODEL, **LEAN)
+        peak = alone.orders["DEFAULT"]
+        self.assertGreater(peak.kinds["activations"], 0)
+        held = sum(size for kind, size in peak.kinds.items() if kind != "workspace of the node")
+        self.assertEqual(sum(layer.bytes for layer in peak.layers), held)
+        self.assertLessEqual(alone.floor_bytes, alone.peak_bytes)
+        self.assertIn("DEFAULT order: peak", str(alone))
+        inputs = {value.name: value.type.tensor_type.shape.dim for value in onnx.load(MODEL).graph.input}
+        trained = sum(int(np.prod([dim.dim_value for dim in dims])) for name, dims in inputs.items()
+                      if f"{name}_grad.accumulation.buffer" in inputs)
+        with_states = ckpt_opt.inspect(MODEL, optimizer="adamw", **LEAN)
+        self.assertEqual(with_states.peak_bytes - alone.peak_bytes, 2 * 4 * trained)
+        self.assertEqual(with_states.fixed_bytes - alone.fixed_bytes, 2 * 4 * trained)
+        self.assertEqual(ckpt_opt.inspect(MODEL, optimizer="sgd", **LEAN), alone)
+
     def test_paths_bytes_and_protos_give_the_same_file(self):
         with open(MODEL, "rb") as file:
             contents = file.read()

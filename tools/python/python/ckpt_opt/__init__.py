@@ -23,8 +23,8 @@ from . import _ckpt_opt
 from ._ckpt_opt import CkptOptError, UsageError
 
 __all__ = [
-    "Attempt", "CkptOptError", "CkptOptWarning", "Holder", "InfeasibleError", "Inspection", "Largest", "Peak", "Point",
-    "Result", "Sweep", "UsageError", "Verification", "inspect", "largest", "optimize", "sweep", "verify",
+    "Attempt", "CkptOptError", "CkptOptWarning", "Holder", "InfeasibleError", "Inspection", "Kept", "Largest", "Layer",
+    "Peak", "Point", "Result", "Sweep", "UsageError", "Verification", "inspect", "largest", "optimize", "sweep", "verify",
 ]
 
 #: A path, the bytes of a file, or an `onnx.ModelProto`.
@@ -47,6 +47,25 @@ class Holder:
 
     name: str
     bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """What nodes whose names begin alike hold at a peak."""
+
+    name: str
+    bytes: int
+    tensors: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Results that are never computed again."""
+
+    reason: str
+    bytes: int
+    #: How many nodes there are of each operator.
+    operators: Dict[str, int]
 
 
 class InfeasibleError(CkptOptError):
@@ -73,11 +92,16 @@ class Peak:
     node: str
     #: What is live besides what the caller owns, the largest first.
     holders: List[Holder]
+    #: The same by kind: activations, gradients, workspace of the node, ...
+    kinds: Dict[str, int]
+    #: The tensors of it by layer, the largest first.
+    layers: List[Layer]
 
     @classmethod
     def _of(cls, report: Mapping[str, Any]) -> "Peak":
         holders = [Holder(**holder) for holder in report["holders"]]
-        return cls(report["peak_bytes"], report["step"], report["node"], holders)
+        layers = [Layer(**layer) for layer in report["layers"]]
+        return cls(report["peak_bytes"], report["step"], report["node"], holders, report["kinds"], layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +113,17 @@ class Inspection:
     fixed_bytes: int
     #: By execution order: "DEFAULT", "PRIORITY_BASED" and, where it is another, "MEMORY_EFFICIENT".
     orders: Dict[str, Peak]
+    #: No plan that keeps the node as it is needs less.
+    floor_bytes: int
+    floor_node: str
+    #: Results that are never computed again, by reason.
+    kept: List[Kept]
+    #: Operators that are not known, and how many nodes there are of each.
+    unknown_operators: Dict[str, int]
+    _text: str = dataclasses.field(repr=False, default="")
+
+    def __str__(self) -> str:
+        return self._text
 
     @property
     def peak_bytes(self) -> int:
@@ -222,7 +257,7 @@ def optimize(
     """A graph that computes what `model` computes and fits the budget with the least added time; written to `output`,
     if that is given. `InfeasibleError` says what the smallest peak is, and what holds it.
 
-    Options, as those of the command line: reserve="0", device="cpu" (a name, a file or a dict), costs, profile,
+    Options, as those of the command line: reserve="0", optimizer=None ("adamw", "sgd", or the optimizer's model), device="cpu" (a name, a file or a dict), costs, profile,
     conv_table (files or dicts), runtime_settings="default", strategy="auto", variants="all" (or a list), allow=(),
     seed=0, time_limit=None (seconds), certify=False; and progress, a function that is called with what is done:
     `progress(event, **facts)`, with "planning", "searching" (several times a second) and "writing". With
@@ -240,8 +275,11 @@ def inspect(model: Model, dims: Optional[Mapping[str, int]] = None, **options: A
     """What one training step of the model takes as it is. Options as for `optimize`."""
     settings, progress, end = _settings(dims, options)
     with _errors(), end:
-        found = json.loads(_ckpt_opt.inspect(_model(model), settings, progress))
-    return Inspection(found["nodes"], found["fixed_bytes"], _peaks(found))
+        found, text = _ckpt_opt.inspect(_model(model), settings, progress)
+    found = json.loads(found)
+    kept = [Kept(**one) for one in found["kept"]]
+    return Inspection(found["nodes"], found["fixed_bytes"], _peaks(found), found["floor_bytes"], found["floor_node"], kept,
+                      found["unknown_operators"], text)
 
 
 def verify(original: Model, rewritten: Model, dims: Optional[Mapping[str, int]] = None, **options: Any) -> Verification:
@@ -294,7 +332,7 @@ def largest(
 
 
 _DEFAULTS: Dict[str, Any] = {
-    "reserve": "0", "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime_settings": "default",
+    "reserve": "0", "optimizer": None, "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime_settings": "default",
     "strategy": "auto", "variants": "all", "allow": (), "seed": 0, "time_limit": None, "certify": False, "progress": None,
 }
 
@@ -309,6 +347,8 @@ def _settings(dims: Optional[Mapping[str, int]], options: Mapping[str, Any]) -> 
             settings[name] = settings[name].split(",")
         settings[name] = list(settings[name])
     settings["reserve"] = str(settings["reserve"])
+    if settings["optimizer"] is not None:
+        settings["optimizer"] = _model(settings["optimizer"])
     for name in ("device", "costs", "profile", "conv_table"):
         if isinstance(settings[name], (Mapping, list)):
             settings[name] = json.dumps(settings[name]).encode()
