@@ -26,6 +26,7 @@ use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::runtime::Runtime;
 use crate::runtime::liveness;
+use crate::watch::Watch;
 
 use choice::{BarrierChoice, PlannedNeed};
 use placement::{Barrier, Placement};
@@ -43,6 +44,8 @@ pub struct Conditions<'c> {
     pub runtime: Runtime,
     /// Pairs of nodes of which the first has to run before the second in every order.
     pub sequences: &'c [(NodeId, NodeId)],
+    /// Who may end the choice: what barriers are there then stay, should they fit.
+    pub watch: Option<&'c Watch>,
 }
 
 /// A graph whose order barriers can enforce, within one budget or another.

@@ -6,6 +6,7 @@
 use super::comparison::better;
 use super::convolutions::name_algorithms;
 use super::faults::Found;
+use super::published::MOST_NODES;
 use super::simulation::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, replacements};
 use crate::analysis::cost::{costs, time_of_all};
@@ -35,6 +36,9 @@ pub(super) fn optimize_each(
         found.summary.convolutions = Some(reference.options.device.convolutions.choice);
     }
     for options in others {
+        if options.watch.is_stopped() && graph.order().len() > MOST_NODES {
+            break;
+        }
         let step = step(graph, &options);
         let slower = step.saturating_sub(reference.step);
         let may_win = |(found, budget): &(&mut Found, &BudgetRequest)| match found {

@@ -28,7 +28,7 @@ use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Graph, Node, TensorId};
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId};
 use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
@@ -403,7 +403,9 @@ pub fn verify_written(
     verify::declarations(&original, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&original, options)?;
     let options = options.beside_model(&original);
-    verify_rewritten(&original, &written, &options, budget - options.reserve)
+    let listed = as_listed(&written);
+    let budget = budget - options.reserve;
+    verify_rewritten(&original, &written, Some(&listed), &options, budget)
 }
 
 /// Sums with the reserve saturate. Where they do, peaks of different graphs look equal, and budgets mean nothing.
@@ -548,10 +550,12 @@ fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh
-/// in all execution orders, is within the budget. Both graphs must have concrete shapes.
+/// in all execution orders, is within the budget. Both graphs must have concrete shapes. `listed` is the latter with its
+/// nodes as its file lists them, where that is not its order.
 fn verify_rewritten(
     original: &Graph,
     rewritten: &Graph,
+    listed: Option<&Graph>,
     options: &Options,
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
@@ -571,8 +575,12 @@ fn verify_rewritten(
     let unchanged = is_unchanged(original, rewritten, &correspondence)
         || is_only_taken_apart(original, rewritten, options);
     // Sorted, its nodes have other indices than they had.
-    let runs_as_before = unchanged && is_as_listed(original);
-    for (order, after) in simulate(rewritten) {
+    let runs_as_before = unchanged
+        && match listed {
+            Some(_) => is_listed_alike(original, rewritten),
+            None => is_as_listed(original),
+        };
+    for (order, after) in simulate(listed.unwrap_or(rewritten)) {
         // The unmodified graph may itself update in another sequence in another order.
         if !runs_as_before {
             verify::updates(
@@ -608,6 +616,13 @@ fn is_unchanged(original: &Graph, rewritten: &Graph, correspondence: &Correspond
     let mut nodes = before.iter().zip(after);
     before.len() == after.len()
         && nodes.all(|(&then, &now)| correspondence.role(now) == verify::Role::Original(then))
+}
+
+/// Have the nodes, which are the same ones in the same order, the same places in their files?
+fn is_listed_alike(original: &Graph, rewritten: &Graph) -> bool {
+    let place = |graph: &Graph, id: NodeId| graph.node(id).template;
+    let mut nodes = original.order().iter().zip(rewritten.order());
+    nodes.all(|(&then, &now)| place(original, then) == place(rewritten, now))
 }
 
 /// Is `rewritten` what the runtime makes of `original` before it runs it, and nothing else?

@@ -1,7 +1,7 @@
 //! The unmodified graph, and what is known of it before anything is planned.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::simulation::{describe, in_default_order};
 use super::{Options, Peak};
@@ -13,6 +13,7 @@ use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::runtime::liveness::Liveness;
 use crate::search::first_orders;
+use crate::watch::Watch;
 
 pub(super) struct Original<'g> {
     pub(super) graph: &'g Graph,
@@ -23,6 +24,7 @@ pub(super) struct Original<'g> {
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
     pub(super) sequences: Vec<(NodeId, NodeId)>,
     provider: Provider,
+    watch: Arc<Watch>,
     orders: OnceLock<Vec<Vec<NodeId>>>,
 }
 
@@ -57,6 +59,7 @@ impl<'g> Original<'g> {
             costs,
             liveness,
             provider: options.device.provider,
+            watch: options.watch.clone(),
             orders: OnceLock::new(),
         }
     }
@@ -85,7 +88,7 @@ impl<'g> Original<'g> {
 
     /// Those of the same graph with variants; `costs` by node id.
     pub(super) fn orders_of(&self, varied: &Graph, costs: &[Cost]) -> Vec<Vec<NodeId>> {
-        let mut orders = first_orders(varied, self.provider, costs, &self.sequences);
+        let mut orders = first_orders(varied, self.provider, costs, &self.sequences, &self.watch);
         // The runtime makes them initializers, so the simulation lets them stand anywhere.
         let is_computed = |id: &NodeId| !varied.node(*id).is("", "Constant");
         for order in &mut orders {

@@ -6,6 +6,7 @@ mod smallest;
 mod summary;
 mod within_budget;
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::comparison::better;
@@ -92,6 +93,11 @@ impl<'o> Pipeline<'o> {
         self.base.graph.order().len() > MOST_NODES
     }
 
+    /// Is the time over, and would anything that is still tried take long?
+    pub(super) fn is_late(&self) -> bool {
+        self.is_large() && self.stopped()
+    }
+
     /// What the caller owns.
     pub(super) fn fixed(&self) -> Bytes {
         self.original.liveness.fixed
@@ -134,6 +140,10 @@ impl<'o> Pipeline<'o> {
         &self,
         budgets: &[BudgetRequest],
     ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+        if self.is_late() {
+            let known = budgets.iter().map(|&request| self.as_it_is(request));
+            return Ok(known.collect());
+        }
         let task = self.task();
         let strategy = self.options.strategy;
         let mut planner = planner(strategy, &task).unwrap_or_else(|| {
@@ -151,7 +161,10 @@ impl<'o> Pipeline<'o> {
             false => planner.smallest_in_passing().map(|least| (least, None)),
         }
         .map_err(refused)?;
-        let quick = || self.smallest(&least, Thinning::Quick);
+        let quick = || match self.is_late() {
+            true => self.original_candidate(),
+            false => self.smallest(&least, Thinning::Quick),
+        };
         let smallest: Later<'_> = LazyLock::new(Box::new(|| known.unwrap_or_else(quick)));
         let mut fit = |&request: &BudgetRequest| {
             let (planner, rivals) = (planner.as_mut(), rivals.as_mut());
@@ -192,7 +205,7 @@ impl<'o> Pipeline<'o> {
                 found = self.best_of(found, &mut rivals, budget, below, &mut chosen);
             }
             let smallest = known.smallest_peak - self.options.reserve;
-            found.map(|found| self.finish(found, budget, smallest, chosen, &planner))
+            found.map(|found| self.finish(found, budget, smallest, chosen, Some(&planner)))
         };
         known.iter().map(&mut cheaper).collect()
     }
@@ -240,7 +253,7 @@ impl<'o> Pipeline<'o> {
         let budget = self.budget(request, reached);
         let mut given_up = None;
         if let Some(same) = self.without_copies(budget) {
-            let found = self.finish(same, budget, reached(), None, planner);
+            let found = self.finish(same, budget, reached(), None, Some(planner));
             if !is_unproved(&found) {
                 return found;
             }
@@ -256,10 +269,11 @@ impl<'o> Pipeline<'o> {
         };
         let candidate = match found {
             Some(found) => Ok(found),
+            None if self.is_late() => Err(self.infeasible(budget, smallest)),
             None => self.smallest_within(planner, rivals, least, budget),
         };
         let found = candidate
-            .and_then(|candidate| self.finish(candidate, budget, reached(), chosen, planner));
+            .and_then(|candidate| self.finish(candidate, budget, reached(), chosen, Some(planner)));
         let mut found = match given_up {
             Some(mut given_up) => {
                 better(&mut given_up, found, request);
@@ -270,10 +284,23 @@ impl<'o> Pipeline<'o> {
         // Another plan, which is there already.
         if is_unproved(&found) && smallest.need() <= budget {
             let last = Candidate::clone(smallest);
-            let last = self.finish(last, budget, reached(), None, planner);
+            let last = self.finish(last, budget, reached(), None, Some(planner));
             better(&mut found, last, request);
         }
         found
+    }
+
+    fn original_candidate(&self) -> Candidate {
+        Candidate::as_listed(self.original.graph, self.options)
+    }
+
+    /// Nothing fits; `smallest` is the least that is known.
+    fn infeasible(&self, budget: Bytes, smallest: &Candidate) -> OptimizeError {
+        let reserve = self.options.reserve;
+        OptimizeError::Infeasible {
+            budget: budget + reserve,
+            smallest: Box::new(smallest.peak(reserve)),
+        }
     }
 
     /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory. Without
@@ -281,7 +308,7 @@ impl<'o> Pipeline<'o> {
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
         let fits =
             |candidate: &Candidate| candidate.need() <= budget && self.keeps_sequences(candidate);
-        let untouched = Candidate::new(self.original.graph.clone(), self.options);
+        let untouched = self.original_candidate();
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
         }
@@ -297,7 +324,8 @@ impl<'o> Pipeline<'o> {
     /// read runs as it did.
     fn keeps_sequences(&self, candidate: &Candidate) -> bool {
         let (original, graph) = (self.original, &candidate.graph);
-        let as_it_was = graph.order() == original.graph.order() && is_as_listed(original.graph);
+        let as_it_was = graph.order() == original.graph.order()
+            && (candidate.listed || is_as_listed(original.graph));
         if original.sequences.is_empty() || as_it_was {
             return true;
         }
@@ -319,11 +347,19 @@ impl<'o> Pipeline<'o> {
         if need(graph, &self.original.liveness) > budget {
             return None;
         }
-        let candidate = Candidate::where_it_fits(graph.clone(), options, budget)?;
-        let task = self.task();
-        let planner = Searches::new(&task, &self.orders);
+        let candidate = Candidate::where_it_fits(graph, options, budget)?;
         let smallest = candidate.need();
-        Some(self.finish(candidate, budget, smallest, None, &planner))
+        Some(self.finish(candidate, budget, smallest, None, None))
+    }
+
+    /// What there is without any search: the graph, if it fits.
+    fn as_it_is(&self, request: BudgetRequest) -> Found {
+        let untouched = || need(self.original.graph, &self.original.liveness);
+        let budget = self.budget(request, untouched);
+        match self.without_copies(budget) {
+            Some(same) => self.finish(same, budget, untouched(), None, None),
+            None => Err(self.infeasible(budget, &self.original_candidate())),
+        }
     }
 
     /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
@@ -333,17 +369,18 @@ impl<'o> Pipeline<'o> {
         budget: Bytes,
         smallest: Bytes,
         chosen: Option<Strategy>,
-        planner: &dyn Planner,
+        planner: Option<&dyn Planner>,
     ) -> Found {
         #[cfg(test)]
         let candidate = self.broken(candidate);
         let notes = match chosen {
-            None => planner.notes(),
+            None => planner.map(Planner::notes).unwrap_or_default(),
             Some(strategy) => vec![format!("the plan is that of --strategy {strategy}")],
         };
         let (original, written, options) = (self.original.graph, &candidate.graph, self.options);
+        let listing = candidate.listing();
         let (verified, summary) = parallel::both(
-            || verify_rewritten(original, written, options, budget),
+            || verify_rewritten(original, written, listing.as_deref(), options, budget),
             || self.summary(&candidate, budget, smallest, notes),
         );
         if let Err(OptimizeError::Verification(violation)) = verified {
@@ -357,8 +394,9 @@ impl<'o> Pipeline<'o> {
             });
         }
         verified?;
+        let listing = listing.map(Cow::into_owned);
         Ok(Optimized {
-            graph: candidate.graph,
+            graph: listing.unwrap_or(candidate.graph),
             summary,
         })
     }

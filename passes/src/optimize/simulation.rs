@@ -1,5 +1,8 @@
 //! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
 
+use std::borrow::Cow;
+
+use super::original::as_listed;
 use super::variant_graph::Choices;
 use super::{Execution, Options, Peak, buffers};
 use crate::analysis::cost::costs;
@@ -22,6 +25,8 @@ pub(super) struct Candidate {
     pub(super) variants: Choices,
     /// Nanoseconds that its barriers would take as a quick look leaves them, or none if it was not thinned out further.
     pub(super) quick_barriers: u64,
+    /// Is it to be written with its nodes as the file lists them, which need not be topological?
+    pub(super) listed: bool,
     worst: Liveness,
     /// What it needs in each way of running it, without the reserve.
     executions: Vec<Execution>,
@@ -39,24 +44,46 @@ impl Candidate {
     }
 
     pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
-        Candidate::judged_by(graph, options, |_| true)
+        Candidate::judged_by(graph, None, options, |_| true)
     }
 
-    /// `graph` as it is, for whoever runs it in one of the ways in which it takes at most `budget`: of these its need is
+    /// `graph` as its file has it.
+    pub(super) fn as_listed(graph: &Graph, options: &Options) -> Candidate {
+        Candidate {
+            listed: true,
+            ..Candidate::judged_by(graph.clone(), Some(&as_listed(graph)), options, |_| true)
+        }
+    }
+
+    /// What is written, where its nodes stand in another sequence than in the graph.
+    pub(super) fn listing(&self) -> Option<Cow<'_, Graph>> {
+        self.listed.then(|| as_listed(&self.graph))
+    }
+
+    /// `graph` as its file has it, for whoever runs it in one of the ways in which it takes at most `budget`: of these its need is
     /// the largest. Nothing if there is none.
     pub(super) fn where_it_fits(
-        graph: Graph,
+        graph: &Graph,
         options: &Options,
         budget: Bytes,
     ) -> Option<Candidate> {
-        let candidate = Candidate::judged_by(graph, options, |need| need <= budget);
+        let fits = |need| need <= budget;
+        let candidate = Candidate {
+            listed: true,
+            ..Candidate::judged_by(graph.clone(), Some(&as_listed(graph)), options, fits)
+        };
         (candidate.need() <= budget).then_some(candidate)
     }
 
     /// What it needs is the largest need of those ways to run it that count.
-    fn judged_by(graph: Graph, options: &Options, counts: impl Fn(Bytes) -> bool) -> Candidate {
+    fn judged_by(
+        graph: Graph,
+        listed: Option<&Graph>,
+        options: &Options,
+        counts: impl Fn(Bytes) -> bool,
+    ) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
-        let executions = Executions::of(&graph, options.device.provider, &costs);
+        let executions = Executions::of(listed.unwrap_or(&graph), options.device.provider, &costs);
         let all = executions.simulate(options.runtime.settings);
         let by_level = executions.by_level().into_iter();
         let by_level = by_level.map(|(order, level, way)| Execution {
@@ -76,6 +103,7 @@ impl Candidate {
             costs,
             variants: Choices::new(),
             quick_barriers: 0,
+            listed: false,
             worst,
             executions: by_level,
         }
@@ -88,7 +116,9 @@ impl Candidate {
 
     /// What the arena reserves, should there be one: the largest of every way of running it.
     pub(super) fn reserved(&self, options: &Options) -> Reserved {
-        let executions = Executions::of(&self.graph, options.device.provider, &self.costs);
+        let listing = self.listing();
+        let graph = listing.as_deref().unwrap_or(&self.graph);
+        let executions = Executions::of(graph, options.device.provider, &self.costs);
         let all = executions.reserved(options.runtime.settings).into_iter();
         all.fold(Reserved::default(), Reserved::max)
     }

@@ -13,6 +13,7 @@ use crate::runtime::casts::as_computed;
 use crate::runtime::liveness;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
+use crate::watch::Watch;
 
 use super::postpone::postpone;
 
@@ -25,12 +26,14 @@ const TINY: u64 = 4096;
 /// The topological order with the smallest peak among those tried, in which the first of each of
 /// the `sequences` runs before the second; and behind it others: before anything was postponed, and where nothing
 /// runs early that only together frees something. A lower peak without copies does not always leave the cheaper
-/// copies. Permutations of the graph's order, the best first. O(orders · (nodes + edges)).
+/// copies. Permutations of the graph's order, the best first. O(orders · (nodes + edges)); fewer are tried where `watch`
+/// ends that.
 pub fn first_orders(
     graph: &Graph,
     provider: Provider,
     costs: &[Cost],
     sequences: &[(NodeId, NodeId)],
+    watch: &Watch,
 ) -> Vec<Vec<NodeId>> {
     let positions = graph.positions();
     let place = |id: NodeId| positions[id.index()];
@@ -61,6 +64,13 @@ pub fn first_orders(
         }
     };
     for base in &bases {
+        if best.is_some() && watch.is_stopped() {
+            break;
+        }
+        if watch.is_stopped() {
+            consider(&mut best, base.clone());
+            break;
+        }
         let lazy = shape.lazy(base);
         let eager = [base, &lazy].map(|order| shape.eager(&skeleton, order, Together::No));
         for order in eager.into_iter().chain([lazy, base.clone()]) {
@@ -68,7 +78,7 @@ pub fn first_orders(
         }
     }
     let mut together = best.clone();
-    if let Some((_, order)) = &best {
+    if let Some((_, order)) = best.as_ref().filter(|_| !watch.is_stopped()) {
         consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
     }
     let together = together.filter(|((peak, area), _)| {
@@ -78,7 +88,10 @@ pub fn first_orders(
     });
     let mut orders = Vec::new();
     for (_, order) in together.into_iter().chain(best) {
-        orders.extend([postpone(&skeleton, order.clone()), order]);
+        if !watch.is_stopped() {
+            orders.push(postpone(&skeleton, order.clone()));
+        }
+        orders.push(order);
         orders.dedup();
     }
     if orders.len() > 2 {

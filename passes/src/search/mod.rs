@@ -232,6 +232,10 @@ impl Search {
     }
 
     fn bound_in(&self, budget: Bytes, known: u64, rounds: Rounds) -> u64 {
+        if self.problem.is_large() && self.problem.watch.is_stopped() {
+            // Nothing is known.
+            return 0;
+        }
         let target = self.target(budget);
         bound::lower_bound(&self.problem, &self.memory(), target, known, rounds)
     }

@@ -73,7 +73,13 @@ impl Case {
     }
 
     fn orders(&self) -> Vec<Vec<NodeId>> {
-        first_orders(&self.graph, CPU, &self.costs, &self.pairs)
+        first_orders(
+            &self.graph,
+            CPU,
+            &self.costs,
+            &self.pairs,
+            &Watch::default(),
+        )
     }
 
     fn rules(&self) -> Recomputation {

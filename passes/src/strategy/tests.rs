@@ -47,7 +47,14 @@ pub(super) fn with_overrides<T>(
     let costs = costs(graph, &device, &overrides);
     let run = Liveness::simulate(graph, ExecutionOrder::Default, device.provider, &costs);
     let sequences = sequences(graph, &run.order);
-    let order = first_orders(graph, device.provider, &costs, &sequences).swap_remove(0);
+    let order = first_orders(
+        graph,
+        device.provider,
+        &costs,
+        &sequences,
+        &Watch::default(),
+    )
+    .swap_remove(0);
     ask(&Task {
         joint: None,
         graph,

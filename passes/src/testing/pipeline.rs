@@ -24,6 +24,7 @@ use crate::runtime::order::ExecutionOrder;
 use crate::runtime::rounding::Rounding;
 use crate::search::{Effort, Search, first_orders};
 use crate::verify;
+use crate::watch::Watch;
 
 const CPU: Provider = Provider::Cpu;
 
@@ -51,7 +52,7 @@ fn in_sequence(graph: &Graph) -> Vec<(NodeId, NodeId)> {
 }
 
 fn first_order(graph: &Graph, costs: &[Cost]) -> Vec<NodeId> {
-    first_orders(graph, CPU, costs, &in_sequence(graph)).swap_remove(0)
+    first_orders(graph, CPU, costs, &in_sequence(graph), &Watch::default()).swap_remove(0)
 }
 
 fn search(graph: &Graph, order: &[NodeId], rules: &Recomputation) -> Search {
@@ -92,6 +93,7 @@ fn apply_and_verify(
         provider: CPU,
         runtime: Runtime::LEAN,
         sequences: &sequences,
+        watch: None,
     };
     let costs_of = costs(&graph);
     let enforceable = Enforceable::new(graph, costs_of, conditions);

@@ -12,6 +12,7 @@ use crate::runtime::liveness::Needs;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::Skeleton;
+use crate::watch::Watch;
 
 use super::blame::Blame;
 use super::placement::{Barrier, ChosenPlaces, Placement};
@@ -50,6 +51,7 @@ pub(super) struct BarrierChoice<'p> {
     allowance: usize,
     thinning: usize,
     planned: &'p OnceLock<PlannedNeed>,
+    watch: Option<&'p Watch>,
 }
 
 /// The most that a run needs, beside the memory pattern's block, in it, and in all.
@@ -117,6 +119,7 @@ impl<'p> BarrierChoice<'p> {
                 Thinning::Thorough => THINNING.max(THOROUGH_VISITS * placement.len()),
             },
             planned: &of.planned,
+            watch: conditions.watch,
         }
     }
 
@@ -140,7 +143,8 @@ impl<'p> BarrierChoice<'p> {
             // Where many are needed, more and more at a time.
             let halved = u32::saturating_sub(round, ROUNDS_OF_FIRSTS);
             let stretch = self.placement.len().checked_shr(halved).unwrap_or(0).max(1);
-            if effort.work > self.allowance || !self.add(&runs, stretch, &mut chosen, effort) {
+            let spent = effort.work > self.allowance || self.is_stopped();
+            if spent || !self.add(&runs, stretch, &mut chosen, effort) {
                 break;
             }
         }
@@ -149,7 +153,7 @@ impl<'p> BarrierChoice<'p> {
         if !full && self.first_misfit(&with_all, effort).is_none() {
             return Ok(self.fewer(&all, effort));
         }
-        if self.relaxed {
+        if self.relaxed || self.is_stopped() {
             return Err(MissedNeed::UNKNOWN);
         }
         self.choose_relaxed().map_err(|missed| {
@@ -292,6 +296,10 @@ impl<'p> BarrierChoice<'p> {
         runs
     }
 
+    fn is_stopped(&self) -> bool {
+        self.watch.is_some_and(Watch::is_stopped)
+    }
+
     fn is_kept_by(&self, run: &TrialRun) -> bool {
         run.broken.is_none() && run.need <= self.budget
     }
@@ -388,6 +396,10 @@ impl<'p> BarrierChoice<'p> {
         };
         self.grant(effort);
         let kept = thin_out(positions.len(), usize::MAX, effort, |kept, effort| {
+            effort.stopped |= self.is_stopped();
+            if effort.stopped {
+                return Trial::Misses(Vec::new());
+            }
             let Some(run) = self.first_misfit(&marked(kept), effort) else {
                 return Trial::Fits;
             };
@@ -434,6 +446,10 @@ impl<'p> BarrierChoice<'p> {
             reduced
         };
         let kept = thin_out(others.len(), GROUPS, effort, |kept, effort| {
+            effort.stopped |= self.is_stopped();
+            if effort.stopped {
+                return Trial::Misses(Vec::new());
+            }
             let Some(run) = self.first_misfit(&reduced(kept), effort) else {
                 return Trial::Fits;
             };

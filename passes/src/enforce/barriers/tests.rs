@@ -35,6 +35,7 @@ fn enforceable<'c>(graph: &Graph, sequences: &'c [(NodeId, NodeId)]) -> Enforcea
         provider: CPU,
         runtime: Runtime::LEAN,
         sequences,
+        watch: None,
     };
     Enforceable::new(graph.clone(), free(graph), conditions)
 }

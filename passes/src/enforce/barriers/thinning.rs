@@ -18,6 +18,8 @@ pub(super) struct ThinningEffort<H> {
     pub(super) limit: usize,
     /// Where a trial should look first.
     pub(super) hint: Option<H>,
+    /// Did somebody say that it is enough?
+    pub(super) stopped: bool,
 }
 
 impl<H> Default for ThinningEffort<H> {
@@ -26,13 +28,14 @@ impl<H> Default for ThinningEffort<H> {
             work: 0,
             limit: 0,
             hint: None,
+            stopped: false,
         }
     }
 }
 
 impl<H: Copy> ThinningEffort<H> {
     fn is_spent(&self) -> bool {
-        self.work > self.limit
+        self.stopped || self.work > self.limit
     }
 
     /// Half of what is left.
@@ -50,6 +53,7 @@ impl<H: Copy> ThinningEffort<H> {
         for other in others {
             self.work = self.work.saturating_add(other.work - begun);
             self.hint = other.hint.or(self.hint);
+            self.stopped |= other.stopped;
         }
     }
 }
@@ -143,6 +147,7 @@ mod tests {
         work: 0,
         limit: usize::MAX,
         hint: None,
+        stopped: false,
     };
 
     /// What is kept of `count` if each of `needed` has to be, and how many trials that takes.

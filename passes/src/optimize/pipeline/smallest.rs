@@ -23,7 +23,6 @@ impl Pipeline<'_> {
         least: &Plan,
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
-        let reserve = self.options.reserve;
         let smallest = match self.least_of_all(planner, rivals) {
             Ok((_, smallest)) => smallest,
             Err(_) => self.smallest(least, Thinning::Thorough),
@@ -31,10 +30,7 @@ impl Pipeline<'_> {
         if smallest.need() <= budget {
             return Ok(smallest);
         }
-        Err(OptimizeError::Infeasible {
-            budget: budget + reserve,
-            smallest: Box::new(smallest.peak(reserve)),
-        })
+        Err(self.infeasible(budget, &smallest))
     }
 
     /// The smallest that is found with all the work there is, and the plan that the search takes for the smallest.
@@ -116,6 +112,9 @@ impl Pipeline<'_> {
         if smallest.need() > budget {
             return None;
         }
+        if self.is_late() {
+            return Some(smallest.clone());
+        }
         let thin = self.smallest(least, Thinning::Thorough);
         Some(thin)
             .filter(|thin| thin.need() <= budget)
@@ -130,6 +129,12 @@ impl Pipeline<'_> {
         };
         let all: Vec<(Plan, Candidate)> = plans.into_iter().map(with_barriers).collect();
         let least = all.iter().map(|(_, smallest)| smallest.need()).min();
+        if self.is_late() {
+            let least = all
+                .into_iter()
+                .min_by_key(|(plan, least)| (least.need(), plan.added));
+            return least.unwrap_or_else(|| with_barriers(Plan::default()));
+        }
         let near = least.unwrap_or_default() + negligible(least.unwrap_or_default());
         all.into_iter()
             .filter(|(_, smallest)| smallest.need() <= near)
@@ -162,7 +167,7 @@ impl Pipeline<'_> {
         let missed = applied.planned_peak();
         let mut range = Between::new(reached.0, missed.0, TUNING.barrier_choices);
         let mut less = None;
-        while let Some(budget) = range.middle() {
+        while let Some(budget) = range.middle().filter(|_| !self.is_late()) {
             let found = within(Bytes(budget), Thinning::Quick);
             range.is(budget, found.is_some());
             less = found.or(less);

@@ -1,6 +1,7 @@
 //! What was done, in figures.
 
-use super::super::simulation::{Candidate, frame, reserved_in_default_order};
+use super::super::original::Original;
+use super::super::simulation::{Candidate, frame, need, reserved_in_default_order};
 use super::super::variant_graph::{Choices, Form};
 use super::super::{StopReason, Summary};
 use super::Pipeline;
@@ -41,8 +42,10 @@ impl Pipeline<'_> {
         let room = budget - frame(&form.graph);
         let order = order_of_first_computations(candidate, &form);
         let task = self.task_in(&form, None);
-        let reordered = task.search(&order).without_copies();
-        let relaxed = task.relaxed_search(&order);
+        // Behind time, nothing that takes long is worked out for the report alone.
+        let late = self.is_late();
+        let reordered = (!late).then(|| task.search(&order).without_copies());
+        let reordered = reordered.map(|plan| plan.predicted_peak + frame(&form.graph));
         let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
         Summary {
             budget: budget + reserve,
@@ -57,8 +60,11 @@ impl Pipeline<'_> {
                 .filter(recomputes)
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
-            reordered_peak: reordered.predicted_peak + frame(&form.graph) + reserve,
-            lower_bound: self.lower_bound(&relaxed, room, time_added, longer),
+            reordered_peak: reordered.unwrap_or_else(|| original_need(original)) + reserve,
+            lower_bound: match late {
+                true => 0,
+                false => self.lower_bound(&task.relaxed_search(&order), room, time_added, longer),
+            },
             reserved_before: reserved_in_default_order(
                 original.graph,
                 &original.costs,
@@ -120,6 +126,11 @@ impl Pipeline<'_> {
         };
         sum(bound, longer).min(known)
     }
+}
+
+/// What is known to be enough without copies.
+fn original_need(original: &Original<'_>) -> Bytes {
+    need(original.graph, &original.liveness)
 }
 
 /// The candidate's order without mirrors and barriers.

@@ -353,3 +353,41 @@ fn a_graph_that_is_only_taken_apart_is_held_to_the_peak_that_is_told_of_it() {
     }
     assert!(over > 0, "{over}");
 }
+
+/// A file that lists its nodes in any sequence: what its peak is said to be is enough for it, and it stays as it is then.
+#[test]
+fn a_file_in_any_sequence_fits_its_own_peak() {
+    let (mut kept, mut sorted_takes_more) = (0, 0);
+    for seed in 0..30 {
+        let mut graph = random_training_graph(seed, 8 + seed as usize % 30);
+        let mut random = SplitMix64::new(seed);
+        let mut places: Vec<u32> = (0..graph.node_count() as u32).collect();
+        for end in (1..places.len()).rev() {
+            places.swap(end, random.below(end + 1));
+        }
+        for (id, place) in graph.order().to_vec().into_iter().zip(places) {
+            graph.node_mut(id).template = Some(place);
+        }
+        for settings in [RuntimeSettings::LEAN, RuntimeSettings::DEFAULT] {
+            let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
+            options.runtime = Runtime::of(settings);
+            options.effort.evaluations = 20;
+            let found = optimize(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let mut written = found.graph.clone();
+            let is_listed = *written.order() == *crate::optimize::as_listed(&graph).order();
+            kept += usize::from(is_listed);
+            let alone = Candidate::new(graph.clone(), &options);
+            sorted_takes_more += usize::from(is_listed && alone.need() > found.summary.budget);
+            if is_listed {
+                // As it is read again.
+                written.set_order(graph.order().to_vec());
+                let again = verify_written(&graph, &written, &options, found.summary.budget);
+                assert!(again.is_ok(), "seed {seed}: {again:?}");
+            }
+        }
+    }
+    assert!(
+        kept > 30 && sorted_takes_more > 0,
+        "{kept}, {sorted_takes_more}"
+    );
+}

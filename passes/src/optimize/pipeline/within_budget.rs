@@ -180,7 +180,7 @@ impl Pipeline<'_> {
                 Ok(Some(candidate)) => return Ok((candidate, target)),
                 Ok(None) => return Err(Missed::TooSlow),
                 // There is none for less.
-                Err(_) if is_least => return Err(Missed::TooLarge),
+                Err(_) if is_least || self.is_late() => return Err(Missed::TooLarge),
                 Err(excess) => descent.missed(plan.predicted_peak, excess),
             }
         }
@@ -191,7 +191,7 @@ impl Pipeline<'_> {
     /// order, as a quick one tells: the search, which knows none of it, need not be asked twice then.
     pub(super) fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
         let room = budget - self.spare();
-        if self.options.runtime.settings == RuntimeSettings::LEAN {
+        if self.options.runtime.settings == RuntimeSettings::LEAN || self.is_late() {
             return room;
         }
         let Some(plan) = planner.sketch(room) else {
@@ -229,6 +229,9 @@ impl Pipeline<'_> {
         let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
         let mut descent = Descent::from(room, 1 + TUNING.barrier_choices);
         while let Some(room) = descent.next() {
+            if self.is_late() && !descent.is_first() {
+                break;
+            }
             let mut candidate = match enforced(room, thinning) {
                 Ok(candidate) => candidate,
                 Err(missed @ NotEnforceable { by_fewer, .. }) => {
@@ -276,6 +279,7 @@ impl Pipeline<'_> {
             provider: self.options.device.provider,
             runtime: self.options.runtime,
             sequences: &self.original.sequences,
+            watch: self.is_large().then_some(&self.options.watch),
         };
         let costs = self.costs_of(&graph);
         Enforceable::new(graph, costs, conditions)

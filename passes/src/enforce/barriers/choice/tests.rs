@@ -64,6 +64,7 @@ fn enforceable(graph: &Graph, settings: RuntimeSettings) -> Enforceable<'static>
         provider: CPU,
         runtime: Runtime::of(settings),
         sequences: &[],
+        watch: None,
     };
     Enforceable::new(graph.clone(), costs, conditions)
 }
