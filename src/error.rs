@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::{OptimizeError, Peak};
 use thiserror::Error;
 
@@ -52,6 +53,17 @@ pub enum Error {
         #[source]
         error: Box<OptimizeError>,
     },
+    #[error("{file}: {error}")]
+    Lower {
+        file: String,
+        #[source]
+        error: LowerError,
+    },
+    #[error(
+        "the written file is not what was to be written, so it was not kept: {what}. Please report it with the file \
+         that was read"
+    )]
+    LoweredDiffers { what: String },
     #[error(transparent)]
     Export(#[from] ExportError),
     #[error(

@@ -26,6 +26,7 @@
 //! | What do many budgets cost? | [`sweep()`] |
 //! | What is the largest batch that fits? | [`largest()`] |
 //! | Does that file compute what this one does? | [`verify()`] |
+//! | Can a runtime without training run it? | [`lower()`], [`LoweredModel::write`] |
 //!
 //! Nothing here prints, reads arguments or ends the program. [`Options::control`] tells of what is being done, and ends
 //! it early. The command line (`cli`) is one caller of all this.
@@ -42,6 +43,7 @@ mod inspect;
 mod job;
 mod json;
 mod largest;
+mod lower;
 pub mod onnx;
 mod options;
 mod products;
@@ -63,6 +65,7 @@ pub use error::Error;
 pub use inputs::Budget;
 pub use inspect::{Inspection, inspect};
 pub use largest::{Attempt, Largest, largest};
+pub use lower::{LoweredModel, lower};
 pub use onnx::Model;
 pub use options::Options;
 pub use report::rows::{Cell, Comparison, Fitting, Tried};

@@ -198,6 +198,10 @@ pub struct Target {
 }
 
 impl Target {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// `out`, for what is made of `model`; `-` is standard output. An error if it cannot be written, is the model or
     /// its data, or if the runtime would not load what is made of the model.
     pub fn new(model: &Model, out: &Path) -> Result<Target, Error> {

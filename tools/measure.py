@@ -28,9 +28,10 @@ def malloc_counter():
 
 
 def step(model, dims=(), order="default", level="disable_all", settings="lean", no_arena=False, threads=1, steps=1,
-         seed=None, expose_statistics=False, profile=False, dump=None, inputs_of=None, timeout=1800):
+         seed=None, expose_statistics=False, profile=False, dump=None, inputs_of=None, caller_outputs=None,
+         python=sys.executable, timeout=1800):
     """What `run_step.py` prints, as a dictionary; with `profile` also "executed"."""
-    command = [sys.executable, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
+    command = [python, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
                "--settings", settings, "--threads", str(threads), "--steps", str(steps)]
     for dim in dims:
         command += ["--dim", dim]
@@ -40,6 +41,8 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         command.append("--expose-statistics")
     if inputs_of:
         command += ["--inputs-of", inputs_of]
+    if caller_outputs:
+        command += ["--caller-outputs", caller_outputs]
     if no_arena:
         command.append("--no-arena")
     if dump:

@@ -52,6 +52,8 @@ def arguments():
                         help="the arena's extend strategy, with --settings default")
     parser.add_argument("--inputs-of", metavar="MODEL", help="feed what would be fed to MODEL: a rewritten graph declares "
                         "more shapes, from which contents are derived")
+    parser.add_argument("--caller-outputs", metavar="SUFFIX", help="outputs whose names end so are the caller's memory, "
+                        "made before the step: what is accumulated, where no kernel writes to inputs")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--seed", type=int, help="give random nodes that have no seed one made from this and their "
@@ -187,14 +189,27 @@ def executed(profile_path, nodes):
     return runs
 
 
-def bound_step(session, values, outputs):
-    """A binding for one step; its outputs are allocated by the step."""
+def bound_step(session, values, outputs, owned):
+    """A binding for one step; its outputs are allocated by the step, but for those that the caller has."""
     io = session.io_binding()
     for name, value in values.items():
         io.bind_ortvalue_input(name, value)
     for name in outputs:
-        io.bind_output(name)
+        if name in owned:
+            io.bind_ortvalue_output(name, owned[name])
+        else:
+            io.bind_output(name)
     return io
+
+
+def caller_outputs(session, suffix):
+    """Memory for the outputs whose names end so, where their shapes are numbers."""
+    owned = {}
+    for info in session.get_outputs():
+        if suffix and info.name.endswith(suffix) and all(isinstance(size, int) for size in info.shape):
+            dtype = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}[info.type]
+            owned[info.name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(info.shape, dtype))
+    return owned
 
 
 def digest(array):
@@ -213,9 +228,11 @@ def main():
     before = {name: digest(array) for name, array in arrays.items()}
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
+    owned = caller_outputs(session, args.caller_outputs)
+
     counter, peaks, kept, seconds = MallocCounter(), [], [], []
     for _ in range(args.steps):
-        io = bound_step(session, values, output_names)
+        io = bound_step(session, values, output_names, owned)
         gc.collect()
         live = counter.live() if counter.live else None
         start = time.perf_counter()

@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod cost;
 pub mod enforce;
 pub mod graph;
+pub mod lower;
 pub mod operators;
 pub mod optimize;
 mod parallel;

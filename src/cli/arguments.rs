@@ -50,6 +50,8 @@ pub(super) enum Command {
     Largest(Largest),
     /// Plans with all strategies, and shows the exact figures of each; writes no graph.
     Compare(Compare),
+    /// Writes the training operators of a graph in standard ones, so that an ONNX Runtime without training runs it.
+    Lower(Lower),
     /// Prints time and workspace of each convolution with each of cuDNN's algorithms as JSON, by a
     /// model that was not compared with a GPU, or as --conv-table has them.
     ConvTable(ConvTable),
@@ -191,6 +193,17 @@ pub(super) struct Inspect {
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// `ckpt-opt lower IN OUT`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Lower {
+    /// The training graph.
+    #[arg(value_name = "IN")]
+    pub(super) input: PathBuf,
+    /// The file to write, or - for standard output.
+    #[arg(value_name = "OUT")]
+    pub(super) output: PathBuf,
 }
 
 /// `ckpt-opt conv-table IN`.

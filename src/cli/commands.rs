@@ -11,7 +11,7 @@ use ckpt_passes::runtime::device::Device;
 use ckpt_passes::strategy::Strategy;
 
 use super::arguments::{
-    Compare, ConvTable, Inspect, Largest, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
+    Compare, ConvTable, Inspect, Largest, Lower, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
 };
 use super::failure::Failure;
 use super::messages::Messages;
@@ -158,6 +158,27 @@ pub(super) fn verify(arguments: &Verify, messages: &Messages) -> Result<String, 
     Ok(report::verification(&verification))
 }
 
+/// Writes the training operators of IN in standard ones to OUT, and shows which they were.
+pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
+    let model = open(&arguments.input)?;
+    let target = Target::new(&model, &arguments.output)?;
+    match &target.sink {
+        Sink::File(destination) => {
+            let sources = model_files(&model, &arguments.input);
+            replaces_none("OUT", destination, &sources)?;
+        }
+        Sink::Output if io::stdout().is_terminal() => return Err(Failure::Terminal),
+        Sink::Output => {}
+    }
+    let lowered = crate::lower(&model, &BTreeMap::new())?;
+    let text = report::lowering(&lowered);
+    lowered.prepare(&target)?.commit().map_err(Error::from)?;
+    Ok(match target.sink {
+        Sink::Output => Printed::Aside(text),
+        Sink::File(destination) => Printed::After(text, destination.name),
+    })
+}
+
 /// Shows what a row of budgets costs.
 pub(super) fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
     let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
@@ -298,11 +319,6 @@ fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
         option: option.to_owned(),
         path,
     };
-    let data = model.external_data().into_iter();
-    let data = data.filter_map(|file| {
-        let what = format!("the external data {:?}", file.location);
-        Some(source(&what, file.path?))
-    });
     let named = [
         ("--costs", &setting.costs),
         ("--profile", &setting.profile),
@@ -314,10 +330,23 @@ fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
         file(&setting.device),
         setting.optimizer.as_ref().and_then(file),
     );
-    std::iter::once(source("IN", input.to_owned()))
-        .chain(data)
+    model_files(model, input)
+        .into_iter()
         .chain(named.into_iter().flatten())
         .chain(device.map(|path| source("--device", path)))
         .chain(optimizer.map(|path| source("--optimizer", path)))
+        .collect()
+}
+
+/// The model and its data.
+fn model_files(model: &Model, input: &Path) -> Vec<Source> {
+    let source = |option: String, path: PathBuf| Source { option, path };
+    let data = model.external_data().into_iter();
+    let data = data.filter_map(|file| {
+        let what = format!("the external data {:?}", file.location);
+        Some(source(what, file.path?))
+    });
+    std::iter::once(source("IN".to_owned(), input.to_owned()))
+        .chain(data)
         .collect()
 }

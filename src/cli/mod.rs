@@ -50,7 +50,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let messages = Messages::new(quiet);
     signals::handle();
     let result = match (arguments.command, arguments.rewrite) {
-        (Some(command), _) => run(&command, &messages).map(Printed::Result),
+        (Some(command), _) => run(&command, &messages),
         (None, Some(rewrite)) => commands::rewrite(&rewrite, started, &messages),
         (None, None) => Err(Failure::Usage("expected IN and OUT; see --help".to_owned())),
     };
@@ -64,8 +64,9 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// Does what a subcommand is for, and gives the text of the result.
-fn run(command: &Command, messages: &Messages) -> Result<String, Failure> {
-    match command {
+fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
+    let text = match command {
+        Command::Lower(lower) => return commands::lower(lower),
         Command::Inspect(inspect) => commands::inspect(inspect, messages),
         Command::Verify(verify) => commands::verify(verify, messages),
         Command::Sweep(sweep) => commands::sweep(sweep, messages),
@@ -73,7 +74,8 @@ fn run(command: &Command, messages: &Messages) -> Result<String, Failure> {
         Command::Compare(compare) => commands::compare(compare, messages),
         Command::ConvTable(table) => commands::conv_table(table, messages),
         Command::ProfileConv(profile) => commands::profile_conv(profile, messages),
-    }
+    }?;
+    Ok(Printed::Result(text))
 }
 
 /// Prints the result. Where a file is in its place already, that nobody could be told is no failure: an exit status

@@ -45,12 +45,34 @@ pub fn export_with(
     out: &Path,
     metadata: &[(String, String)],
 ) -> Result<Pending, ExportError> {
+    write(model, graph, out, metadata, Interface::Kept)
+}
+
+/// As [`export_with`], for a graph whose operators were written in others: it may ask for a newer operator set, and an
+/// output may have another type and shape.
+pub fn export_lowered(
+    model: &Model,
+    graph: &Graph,
+    out: &Path,
+    metadata: &[(String, String)],
+) -> Result<Pending, ExportError> {
+    write(model, graph, out, metadata, Interface::Lowered)
+}
+
+fn write(
+    model: &Model,
+    graph: &Graph,
+    out: &Path,
+    metadata: &[(String, String)],
+    interface: Interface,
+) -> Result<Pending, ExportError> {
     let sink = check_destination(model, out)?;
     let spliced = Exporter {
         model,
         original: &model.graph()?,
         graph,
         metadata,
+        interface,
     }
     .model()?;
     if spliced.len() > LONGEST {
@@ -86,12 +108,22 @@ pub(crate) fn check_destination(model: &Model, out: &Path) -> Result<Sink, Expor
     Ok(Sink::File(destination))
 }
 
+/// What of a graph may differ besides nodes and values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Interface {
+    /// Nothing.
+    Kept,
+    /// Operator sets may be newer, outputs of another type.
+    Lowered,
+}
+
 struct Exporter<'a> {
     model: &'a Model,
     /// The graph as the file has it.
     original: &'a Graph,
     graph: &'a Graph,
     metadata: &'a [(String, String)],
+    interface: Interface,
 }
 
 impl Exporter<'_> {
@@ -112,7 +144,9 @@ impl Exporter<'_> {
             if field.number == model_field::METADATA_PROPS && !unchanged && self.replaces(&field) {
                 continue;
             }
-            if field.number != model_field::GRAPH || unchanged {
+            if let Some(newer) = self.newer_opset(&field)? {
+                out.add_message(model_field::OPSET_IMPORT, &newer);
+            } else if field.number != model_field::GRAPH || unchanged {
                 out.keep(field.span);
             } else if let Some(graph) = graph.take() {
                 out.add_field(model_field::GRAPH, graph);
@@ -138,6 +172,18 @@ impl Exporter<'_> {
         entry.is_some_and(|entry| self.metadata.iter().any(|(key, _)| *key == entry.key))
     }
 
+    /// What an operator set's import becomes, where the graph asks for a newer one.
+    fn newer_opset(&self, field: &Field<'_>) -> Result<Option<OperatorSetIdProto>, ExportError> {
+        if field.number != model_field::OPSET_IMPORT || self.interface == Interface::Kept {
+            return Ok(None);
+        }
+        let import = OperatorSetIdProto::decode(field.message()?.bytes)?;
+        let now = self.graph.opsets.get(canonical_domain(&import.domain));
+        Ok(now
+            .filter(|&&version| version > import.version)
+            .map(|&version| OperatorSetIdProto { version, ..import }))
+    }
+
     fn unchanged_graph(&self) -> Splice {
         let mut splice = Splice::default();
         self.model
@@ -151,6 +197,7 @@ impl Exporter<'_> {
     fn graph(&self) -> Result<Splice, ExportError> {
         let mut nodes = self.nodes()?;
         let (changed_infos, mut new_infos) = self.value_info()?;
+        let changed_outputs = self.changed_outputs();
         let fields = || self.model.graph_message().flat_map(Message::fields);
         let last_info = last(fields(), graph_field::VALUE_INFO)?;
         let mut out = Splice::default();
@@ -169,6 +216,17 @@ impl Exporter<'_> {
                         Some(now) => {
                             let changed = changed_value_info(contents, now)?;
                             out.add_field(graph_field::VALUE_INFO, changed);
+                        }
+                    }
+                }
+                graph_field::OUTPUT if !changed_outputs.is_empty() => {
+                    let contents = field.message()?;
+                    let name = ValueInfoProto::decode(contents.bytes)?.name;
+                    match changed_outputs.get(&name) {
+                        None => out.keep(field.span),
+                        Some(now) => {
+                            let changed = changed_value_info(contents, now)?;
+                            out.add_field(graph_field::OUTPUT, changed);
                         }
                     }
                 }
@@ -240,6 +298,9 @@ impl Exporter<'_> {
                     continue;
                 }
                 if self.is_original_output(tensor) {
+                    if self.interface == Interface::Lowered {
+                        continue;
+                    }
                     return Err(ExportError::Declaration {
                         tensor: tensor.name.clone(),
                     });
@@ -260,6 +321,26 @@ impl Exporter<'_> {
             }
         }
         Ok((changed, new))
+    }
+
+    /// Declarations of outputs to be changed in place.
+    fn changed_outputs(&self) -> HashMap<String, TypeProto> {
+        let mut changed = HashMap::new();
+        if self.interface == Interface::Kept {
+            return changed;
+        }
+        for &id in self.graph.outputs.iter() {
+            let tensor = self.graph.tensor(id);
+            let before = self.original.tensor_named(&tensor.name);
+            let before = before.map(|id| self.original.tensor(id));
+            let is_same = before.is_some_and(|before| {
+                before.declared == tensor.declared && before.element == tensor.element
+            });
+            if let (false, Some(now)) = (is_same, declaration(tensor)) {
+                changed.insert(tensor.name.clone(), now);
+            }
+        }
+        changed
     }
 
     /// The names that the file's `value_info` describes.
@@ -321,7 +402,11 @@ impl Exporter<'_> {
                 return Err(ExportError::Interface { what });
             }
         }
-        let kept = |(domain, version)| now.opsets.get(domain) == Some(version);
+        let kept = |(domain, version): (&String, &i64)| {
+            let now = now.opsets.get(domain);
+            now == Some(version)
+                || self.interface == Interface::Lowered && now.is_some_and(|now| now > version)
+        };
         if !before.opsets.iter().all(kept) {
             return Err(ExportError::Interface {
                 what: "operator set versions",

@@ -27,7 +27,7 @@ mod wire;
 pub use compare::{Counterpart, Difference, compare, sound};
 pub(crate) use destination::Destination;
 pub(crate) use export::check_destination;
-pub use export::{export, export_with};
+pub use export::{export, export_lowered, export_with};
 pub use export_error::ExportError;
 pub use external_file::{ExternalFile, Fault, Unresolved};
 pub(crate) use file::{FileIdentity, kind};

@@ -5,6 +5,7 @@ mod inspection;
 mod json;
 mod largest;
 mod layers;
+mod lowering;
 pub mod plot;
 pub mod rows;
 mod sketch;
@@ -23,6 +24,8 @@ use crate::inspect::Inspection;
 use crate::rewrite::Rewritten;
 use crate::text::{self, LONGEST_NAME};
 use crate::verify::Verification;
+
+pub(crate) use lowering::lowering;
 
 /// A graph that was rewritten, and what is known about it.
 pub(crate) struct Outcome<'a> {

@@ -1,0 +1,409 @@
+//! Gradients of convolutions, and of transposed ones.
+
+use super::operation::{fused_matmul, op, op_of};
+use super::site::{LoweringSite, Obstacle, case};
+use crate::graph::TensorId;
+
+/// Up to so many numbers of a kernel, the weights' gradient is a product of matrices for each of them; above, its
+/// inputs would be cut too often.
+const MOST_TAPS: i64 = 9;
+/// From so many channels of a group on, such products are worth it.
+const FEWEST_CHANNELS: u64 = 8;
+
+/// The windows of a convolution.
+struct Windows {
+    kernel: Vec<i64>,
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    begins: Vec<i64>,
+    ends: Vec<i64>,
+    group: i64,
+}
+
+impl Windows {
+    fn of(site: &LoweringSite, weights: TensorId) -> Result<Windows, Obstacle> {
+        let rank = site.rank(weights)?;
+        let Some(axes) = rank.checked_sub(2).filter(|&axes| axes > 0) else {
+            return case("where W has fewer than three dimensions");
+        };
+        let node = &site.node;
+        let list = |name: &'static str, default: i64| -> Result<Vec<i64>, Obstacle> {
+            match node.ints(name) {
+                None => Ok(vec![default; axes]),
+                Some(values) if values.len() == axes && values.iter().all(|&v| v > 0) => {
+                    Ok(values.to_vec())
+                }
+                Some(_) => Err(Obstacle::Attribute {
+                    name,
+                    expected: format!("{axes} numbers from 1 up"),
+                }),
+            }
+        };
+        let mut kernel = Vec::with_capacity(axes);
+        for axis in 0..axes {
+            let given = node.ints("kernel_shape").and_then(|k| k.get(axis).copied());
+            let known = site.size(weights, 2 + axis);
+            let known = known.and_then(|size| i64::try_from(size).ok());
+            kernel.push(given.or(known).ok_or_else(|| Obstacle::Size {
+                tensor: site.name(weights).to_owned(),
+                axis: 2 + axis,
+            })?);
+        }
+        match node.string("auto_pad") {
+            None | Some("NOTSET" | "") => {}
+            Some("VALID") if node.ints("pads").is_none() => {}
+            Some(_) => {
+                return Err(Obstacle::Attribute {
+                    name: "auto_pad",
+                    expected: "NOTSET and pads".to_owned(),
+                });
+            }
+        }
+        let pads = node.ints("pads").map_or(vec![0; 2 * axes], <[i64]>::to_vec);
+        if pads.len() != 2 * axes || pads.iter().any(|&pad| pad < 0) {
+            return Err(Obstacle::Attribute {
+                name: "pads",
+                expected: format!("{} numbers from 0 up", 2 * axes),
+            });
+        }
+        Ok(Windows {
+            kernel,
+            strides: list("strides", 1)?,
+            dilations: list("dilations", 1)?,
+            begins: pads[..axes].to_vec(),
+            ends: pads[axes..].to_vec(),
+            group: node.int("group").unwrap_or(1),
+        })
+    }
+
+    fn axes(&self) -> usize {
+        self.kernel.len()
+    }
+
+    /// How far a window reaches beyond its first number.
+    fn reach(&self, axis: usize) -> i64 {
+        self.dilations[axis] * (self.kernel[axis] - 1)
+    }
+
+    /// The numbers of windows on each axis, and what they leave over at its end, where the size is known.
+    fn count_and_rest(&self, site: &LoweringSite, x: TensorId, axis: usize) -> Option<(i64, i64)> {
+        let size = i64::try_from(site.size(x, 2 + axis)?).ok()?;
+        let free = size + self.begins[axis] + self.ends[axis] - self.reach(axis) - 1;
+        (free >= 0).then(|| (free / self.strides[axis] + 1, free % self.strides[axis]))
+    }
+
+    fn counts_and_rests(&self, site: &LoweringSite, x: TensorId) -> Option<Vec<(i64, i64)>> {
+        let axes = 0..self.axes();
+        axes.map(|axis| self.count_and_rest(site, x, axis))
+            .collect()
+    }
+
+    fn pads(&self) -> Vec<i64> {
+        [self.begins.clone(), self.ends.clone()].concat()
+    }
+
+    fn taps(&self) -> i64 {
+        self.kernel.iter().product()
+    }
+}
+
+/// ConvGrad(dY, X, W) -> (dX, dW, dB).
+pub(super) fn conv_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, x, w] = site.inputs()?;
+    let windows = Windows::of(site, w)?;
+    // The parameters' gradients first: what they read is in use already.
+    if let Some(db) = site.output(2) {
+        let sum = sum_of_channels(site, dy, windows.axes());
+        site.put(sum, db);
+    }
+    if let Some(dw) = site.output(1) {
+        weights(site, &windows, x, dy, w, dw)?;
+    }
+    if let Some(dx) = site.output(0) {
+        input(site, &windows, dy, x, w, dx);
+    }
+    Ok(())
+}
+
+/// ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): dX is a convolution of dY, and dW the gradient of that convolution's
+/// weights where its input is dY and its output's gradient X.
+pub(super) fn conv_transpose_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, x, w] = site.inputs()?;
+    let windows = Windows::of(site, w)?;
+    if let Some(db) = site.output(2) {
+        let sum = sum_of_channels(site, dy, windows.axes());
+        site.put(sum, db);
+    }
+    if let Some(dw) = site.output(1) {
+        weights(site, &windows, dy, x, w, dw)?;
+    }
+    if let Some(dx) = site.output(0) {
+        let convolution = op("Conv", [dy, w])
+            .ints("dilations", &windows.dilations)
+            .int("group", windows.group)
+            .ints("kernel_shape", &windows.kernel)
+            .ints("pads", &windows.pads())
+            .ints("strides", &windows.strides);
+        site.put(convolution, dx);
+    }
+    Ok(())
+}
+
+fn sum_of_channels(
+    site: &mut LoweringSite,
+    dy: TensorId,
+    axes: usize,
+) -> super::operation::NewNode {
+    let all: Vec<i64> = (0..2 + axes as i64).filter(|&axis| axis != 1).collect();
+    site.reduced("ReduceSum", dy, &all, false)
+}
+
+/// dX by a transposed convolution of dY. Where the size of X is not known, up to one stride too much is made of it, and
+/// cut off.
+fn input(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    dy: TensorId,
+    x: TensorId,
+    w: TensorId,
+    dx: TensorId,
+) {
+    let known = windows.counts_and_rests(site, x);
+    let rest: Vec<i64> = match &known {
+        Some(known) => known.iter().map(|(_, rest)| *rest).collect(),
+        None => windows.strides.iter().map(|stride| stride - 1).collect(),
+    };
+    let transposed = op("ConvTranspose", [dy, w])
+        .ints("dilations", &windows.dilations)
+        .int("group", windows.group)
+        .ints("kernel_shape", &windows.kernel)
+        .ints("output_padding", &rest)
+        .ints("pads", &windows.pads())
+        .ints("strides", &windows.strides);
+    if known.is_some() || rest.iter().all(|&rest| rest == 0) {
+        site.put(transposed, dx);
+        return;
+    }
+    let all = site.add(transposed);
+    let starts = site.ints(&vec![0; 2 + windows.axes()]);
+    let ends = site.add(op("Shape", [x]));
+    site.put(op("Slice", [all, starts, ends]), dx);
+}
+
+/// dW[o, i, k] = Σ X[n, i, p · stride + k · dilation − pad] · dY[n, o, p] over images n and windows p.
+fn weights(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    x: TensorId,
+    dy: TensorId,
+    w: TensorId,
+    dw: TensorId,
+) -> Result<(), Obstacle> {
+    let is_pointwise = windows.taps() == 1
+        && windows.pads().iter().all(|&pad| pad == 0)
+        && windows.strides.iter().all(|&stride| stride == 1);
+    let channels = site.size(w, 1);
+    let few = channels.is_some_and(|channels| channels < FEWEST_CHANNELS);
+    let is_depthwise = windows.group > 1 && channels == Some(1) && {
+        let out = site.size(w, 0).and_then(|out| i64::try_from(out).ok());
+        out == Some(windows.group)
+    };
+    let by_taps = is_pointwise || is_depthwise || !few && windows.group == 1;
+    let known = windows.counts_and_rests(site, x).is_some();
+    if by_taps && windows.taps() <= MOST_TAPS && (known || is_pointwise) {
+        return weights_by_taps(site, windows, x, dy, w, dw, is_depthwise);
+    }
+    weights_by_convolution(site, windows, x, dy, w, dw)
+}
+
+/// For each number of the kernel a product of matrices: dY of all windows times what these have of X at that place.
+fn weights_by_taps(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    x: TensorId,
+    dy: TensorId,
+    w: TensorId,
+    dw: TensorId,
+    is_depthwise: bool,
+) -> Result<(), Obstacle> {
+    let axes = windows.axes();
+    let rows: &[i64] = match is_depthwise {
+        true => &[0, 0, 1, -1],
+        false => &[0, 0, -1],
+    };
+    let padded = padded(site, windows, x)?;
+    let gradient = site.reshaped(dy, rows);
+    let mut parts = Vec::new();
+    let mut place = vec![0i64; axes];
+    loop {
+        let window = if windows.taps() == 1 && windows.strides.iter().all(|&s| s == 1) {
+            padded
+        } else {
+            let starts: Vec<i64> = (0..axes).map(|a| place[a] * windows.dilations[a]).collect();
+            let mut ends = Vec::with_capacity(axes);
+            for (axis, start) in starts.iter().enumerate() {
+                let (count, _) =
+                    windows
+                        .count_and_rest(site, x, axis)
+                        .ok_or_else(|| Obstacle::Size {
+                            tensor: site.name(x).to_owned(),
+                            axis: 2 + axis,
+                        })?;
+                ends.push(start + (count - 1) * windows.strides[axis] + 1);
+            }
+            let all: Vec<i64> = (2..2 + axes as i64).collect();
+            let lists = [&starts, &ends, &all, &windows.strides];
+            let lists = lists.map(|list| Some(site.ints(list)));
+            let inputs = std::iter::once(Some(padded)).chain(lists).collect();
+            site.add(op_of("Slice", inputs))
+        };
+        let window = site.reshaped(window, rows);
+        let product = site.add(fused_matmul(gradient, window).int("transB", 1));
+        parts.push(product);
+        if !next(&mut place, &windows.kernel) {
+            break;
+        }
+    }
+    let shape = shape_of_weights(site, w);
+    if is_depthwise {
+        // [n, c, 1, 1] for each place.
+        let all = match parts[..] {
+            [one] => one,
+            _ => site.add(op_of("Concat", parts.into_iter().map(Some).collect()).int("axis", 3)),
+        };
+        let sum = site.reduced("ReduceSum", all, &[0], false);
+        let sum = site.add(sum);
+        site.put(op("Reshape", [sum, shape]), dw);
+        return Ok(());
+    }
+    // [n, o, i] for each place, summed over the images one by one: nothing larger than dW is kept.
+    let mut sums = Vec::with_capacity(parts.len());
+    for part in parts {
+        let sum = site.reduced("ReduceSum", part, &[0], true);
+        sums.push(site.add(sum));
+    }
+    if let [sum] = sums[..] {
+        site.put(op("Reshape", [sum, shape]), dw);
+        return Ok(());
+    }
+    let all = site.add(op_of("Concat", sums.into_iter().map(Some).collect()).int("axis", 0));
+    let turned = site.add(op("Transpose", [all]).ints("perm", &[1, 2, 0]));
+    site.put(op("Reshape", [turned, shape]), dw);
+    Ok(())
+}
+
+/// The next place in a box, the last dimension first. `false` after the last one.
+fn next(place: &mut [i64], sizes: &[i64]) -> bool {
+    for (at, size) in place.iter_mut().zip(sizes).rev() {
+        *at += 1;
+        if *at < *size {
+            return true;
+        }
+        *at = 0;
+    }
+    false
+}
+
+/// X with its zeros around it.
+fn padded(site: &mut LoweringSite, windows: &Windows, x: TensorId) -> Result<TensorId, Obstacle> {
+    if windows.pads().iter().all(|&pad| pad == 0) {
+        return Ok(x);
+    }
+    let begins = [&[0, 0], windows.begins.as_slice()].concat();
+    let ends = [&[0, 0], windows.ends.as_slice()].concat();
+    let pads = site.ints(&[begins, ends].concat());
+    Ok(site.add(op("Pad", [x, pads])))
+}
+
+fn shape_of_weights(site: &mut LoweringSite, w: TensorId) -> TensorId {
+    match site.numbers(w) {
+        Some(shape) => site.ints(&shape),
+        None => site.add(op("Shape", [w])),
+    }
+}
+
+/// A convolution whose images are the channels of X, whose channels are the images, and whose kernel is dY: its result is dW
+/// with the first two dimensions exchanged.
+fn weights_by_convolution(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    x: TensorId,
+    dy: TensorId,
+    w: TensorId,
+    dw: TensorId,
+) -> Result<(), Obstacle> {
+    let axes = windows.axes();
+    let exchange: Vec<i64> = [1, 0].into_iter().chain(2..2 + axes as i64).collect();
+    let known = windows.counts_and_rests(site, x);
+    // The last numbers of X that no window reads would make the result longer.
+    let mut ends = windows.ends.clone();
+    let (mut data, mut cut) = (x, Vec::new());
+    if let Some(known) = &known {
+        for (axis, (_, rest)) in known.iter().enumerate() {
+            ends[axis] -= rest;
+            if ends[axis] < 0 {
+                cut.push((axis, ends[axis]));
+                ends[axis] = 0;
+            }
+        }
+    }
+    if !cut.is_empty() {
+        let places: Vec<i64> = cut.iter().map(|(axis, _)| 2 + *axis as i64).collect();
+        let until: Vec<i64> = cut.iter().map(|(_, end)| *end).collect();
+        let zeros = site.ints(&vec![0; cut.len()]);
+        let (until, places) = (site.ints(&until), site.ints(&places));
+        data = site.add(op("Slice", [data, zeros, until, places]));
+    }
+    let images = if windows.group == 1 {
+        site.add(op("Transpose", [data]).ints("perm", &exchange))
+    } else {
+        grouped(site, windows, data, w)?
+    };
+    let kernel = site.add(op("Transpose", [dy]).ints("perm", &exchange));
+    let mut convolution = op("Conv", [images, kernel])
+        .ints("dilations", &windows.strides)
+        .int("group", windows.group)
+        .ints("pads", &[windows.begins.clone(), ends].concat())
+        .ints("strides", &windows.dilations);
+    if let Some(known) = &known {
+        let counts: Vec<i64> = known.iter().map(|(count, _)| *count).collect();
+        convolution = convolution.ints("kernel_shape", &counts);
+    }
+    let mut all = site.add(convolution);
+    if known.is_none() && windows.strides.iter().any(|&stride| stride > 1) {
+        let zeros = site.ints(&vec![0; axes]);
+        let ends = site.ints(&windows.kernel);
+        let places: Vec<i64> = (2..2 + axes as i64).collect();
+        let places = site.ints(&places);
+        all = site.add(op("Slice", [all, zeros, ends, places]));
+    }
+    site.put(op("Transpose", [all]).ints("perm", &exchange), dw);
+    Ok(())
+}
+
+/// X[n, g · c, …] as [c, g · n, …].
+fn grouped(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    x: TensorId,
+    w: TensorId,
+) -> Result<TensorId, Obstacle> {
+    let axes = windows.axes();
+    let channels = site.size(w, 1).and_then(|size| i64::try_from(size).ok());
+    let channels = channels.ok_or_else(|| Obstacle::Size {
+        tensor: site.name(w).to_owned(),
+        axis: 1,
+    })?;
+    // The sizes behind are those of X, whatever they are.
+    let shape = site.add(op("Shape", [x]));
+    let (two, end) = (site.ints(&[2]), site.ints(&[i64::MAX]));
+    let tail = site.add(op("Slice", [shape, two, end]));
+    let apart = site.ints(&[0, windows.group, channels]);
+    let apart = site.add(op("Concat", [apart, tail]).int("axis", 0));
+    let apart = site.add(op("Reshape", [x, apart]));
+    let turn: Vec<i64> = [2, 1, 0].into_iter().chain(3..3 + axes as i64).collect();
+    let turned = site.add(op("Transpose", [apart]).ints("perm", &turn));
+    let together = site.ints(&[channels, -1]);
+    let together = site.add(op("Concat", [together, tail]).int("axis", 0));
+    Ok(site.add(op("Reshape", [turned, together])))
+}

@@ -1,0 +1,164 @@
+//! What is known of every tensor whatever the sizes of symbolic dimensions are.
+
+use std::collections::BTreeMap;
+
+use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, Uses, topological};
+use crate::pass::Pass as _;
+use crate::rewrite::infer_shapes::{InferShapes, InferShapesError};
+
+/// KnownSizes, the numbers among them.
+pub(super) type KnownSizes = Vec<Option<u64>>;
+
+/// Ranks, types, and sizes that do not depend on a binding.
+#[derive(Debug)]
+pub(super) struct Facts {
+    sizes: Vec<Option<KnownSizes>>,
+    elements: Vec<Option<ElementType>>,
+}
+
+/// KnownSizes that are tried for symbolic dimensions where none are given. Only ranks are taken from what follows.
+const TRIED: [u64; 5] = [64, 32, 256, 4, 1];
+
+impl Facts {
+    /// From the declarations, and from what follows of them.
+    pub(super) fn of(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Facts {
+        let mut facts = Facts {
+            sizes: Vec::with_capacity(graph.tensor_count()),
+            elements: Vec::with_capacity(graph.tensor_count()),
+        };
+        for id in graph.tensor_ids() {
+            let tensor = graph.tensor(id);
+            let declared = tensor.declared.as_ref();
+            let owned = tensor.kind == TensorKind::Initializer || tensor.constant.is_some();
+            let shape = tensor.shape.as_ref().filter(|_| owned);
+            facts.elements.push(tensor.element);
+            facts.sizes.push(match (shape, declared) {
+                (Some(shape), _) => Some(shape.iter().copied().map(Some).collect()),
+                (None, Some(declared)) => Some(declared.iter().map(known).collect()),
+                (None, None) => None,
+            });
+        }
+        let uses = Uses::of(graph);
+        if let Ok(order) = topological(graph, &uses) {
+            for id in order {
+                facts.follow(graph.node(id));
+            }
+        }
+        if facts.sizes.iter().any(Option::is_none) || facts.elements.iter().any(Option::is_none) {
+            facts.infer(graph, bindings);
+        }
+        facts
+    }
+
+    /// One entry for each dimension; a number where it does not depend on a binding.
+    pub(super) fn sizes(&self, id: TensorId) -> Option<&KnownSizes> {
+        self.sizes.get(id.index())?.as_ref()
+    }
+
+    pub(super) fn element(&self, id: TensorId) -> Option<ElementType> {
+        *self.elements.get(id.index())?
+    }
+
+    /// Outputs that files leave undeclared, and that have the sizes of an input.
+    fn follow(&mut self, node: &Node) {
+        if node.op_type == "Concat" || node.op_type == "ConcatTraining" {
+            let (Some(out), Some(axis)) = (node.output(0), node.int("axis")) else {
+                return;
+            };
+            if self.sizes[out.index()].is_none() {
+                self.sizes[out.index()] = self.concatenated(node, axis);
+            }
+            return;
+        }
+        let same: &[(usize, usize)] = match node.op_type.as_str() {
+            "BatchNormInternal" | "BatchNormalization" | "LayerNormalization" | "Dropout" => {
+                &[(0, 0)]
+            }
+            "Relu" | "Sigmoid" | "Tanh" | "Gelu" | "QuickGelu" | "LeakyRelu" | "Identity"
+            | "Cast" | "Clip" => &[(0, 0)],
+            "ConvGrad" | "ConvTransposeGrad" => &[(0, 1), (1, 2)],
+            "BatchNormalizationGrad" | "LayerNormalizationGrad" => &[(0, 1)],
+            "ReluGrad" | "SigmoidGrad" | "TanhGrad" | "GeluGrad" => &[(0, 1)],
+            _ => return,
+        };
+        for &(output, input) in same {
+            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
+                && self.sizes[output.index()].is_none()
+            {
+                self.sizes[output.index()] = self.sizes[input.index()].clone();
+            }
+        }
+    }
+
+    fn concatenated(&self, node: &Node, axis: i64) -> Option<KnownSizes> {
+        let inputs: Option<Vec<&KnownSizes>> = node
+            .inputs
+            .iter()
+            .map(|input| self.sizes((*input)?))
+            .collect();
+        let inputs = inputs?;
+        let mut sizes = (*inputs.first()?).clone();
+        let axis = usize::try_from(if axis < 0 {
+            axis + sizes.len() as i64
+        } else {
+            axis
+        })
+        .ok()?;
+        if axis >= sizes.len() || inputs.iter().any(|other| other.len() != sizes.len()) {
+            return None;
+        }
+        for other in &inputs[1..] {
+            for (position, size) in sizes.iter_mut().enumerate() {
+                *size = match position == axis {
+                    true => size.zip(other[position]).map(|(a, b)| a.saturating_add(b)),
+                    false => size.or(other[position]),
+                };
+            }
+        }
+        Some(sizes)
+    }
+
+    /// Fills in ranks and types that only show when sizes are given.
+    fn infer(&mut self, graph: &Graph, bindings: &BTreeMap<String, u64>) {
+        let inferred = TRIED
+            .iter()
+            .find_map(|&size| inferred(graph, bindings, size));
+        let Some(inferred) = inferred else { return };
+        for id in graph.tensor_ids() {
+            let tensor = inferred.tensor(id);
+            let element = &mut self.elements[id.index()];
+            *element = element.or(tensor.element);
+            let sizes = &mut self.sizes[id.index()];
+            if let (None, Some(shape)) = (&sizes, &tensor.shape) {
+                *sizes = Some(vec![None; shape.len()]);
+            }
+        }
+    }
+}
+
+/// The graph with all shapes, where each dimension that does not follow from others has this size.
+fn inferred(graph: &Graph, bindings: &BTreeMap<String, u64>, size: u64) -> Option<Graph> {
+    let mut bindings = bindings.clone();
+    loop {
+        let mut inferred = graph.clone();
+        let bound = bindings.clone();
+        let missing = match (InferShapes { bindings: bound }).run(&mut inferred) {
+            Ok(_) => return Some(inferred),
+            Err(InferShapesError::Unbound { names } | InferShapesError::Unknown { names, .. }) => {
+                names
+            }
+            Err(_) => return None,
+        };
+        let open = missing
+            .into_iter()
+            .find(|name| !bindings.contains_key(name));
+        bindings.insert(open?, size);
+    }
+}
+
+fn known(dimension: &Dimension) -> Option<u64> {
+    match dimension {
+        Dimension::Known(size) => Some(*size),
+        Dimension::Symbol(_) | Dimension::Unknown => None,
+    }
+}

@@ -1,0 +1,149 @@
+//! Gradients of what picks elements: they are added at the places where they came from.
+
+use super::operation::{op, op_of};
+use super::pooling::{added, zeros};
+use super::site::{LoweringSite, Obstacle, case};
+use crate::graph::TensorId;
+
+/// GatherGrad(shape, indices, dY): places are repeated for all numbers that one of them stands for, since a kernel that
+/// adds whole slices (ScatterND) loses some where several threads add at one place.
+pub(super) fn gather_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [shape, indices, dy] = site.inputs()?;
+    let dx = site.result()?;
+    let (of_indices, of_dy) = (site.rank(indices)?, site.rank(dy)?);
+    let Some(rank) = (of_dy + 1).checked_sub(of_indices) else {
+        return case("where dY has fewer dimensions than the indices");
+    };
+    let axis = site.axis(0, rank)?;
+    site.needs_opset(16)?;
+    let element = site.element(dy)?;
+    let updates = if of_indices == 1 {
+        dy
+    } else {
+        let flat = match site.numbers(dx) {
+            Some(mut numbers) => {
+                numbers[axis] = -1;
+                site.ints(&numbers)
+            }
+            None => with_at(site, shape, axis, -1),
+        };
+        site.add(op("Reshape", [dy, flat]))
+    };
+    let mut column = vec![1; rank];
+    column[axis] = -1;
+    let places = site.reshaped(indices, &column);
+    let all = site.add(op("Shape", [updates]));
+    let places = site.add(op("Expand", [places, all]));
+    let zeros = site.add(zeros(shape, element));
+    site.put(added(zeros, places, updates, axis as i64), dx);
+    Ok(())
+}
+
+/// The list of integers with another one at `place`.
+fn with_at(site: &mut LoweringSite, list: TensorId, place: usize, value: i64) -> TensorId {
+    let (place, value) = (site.ints(&[place as i64]), site.ints(&[value]));
+    site.add(op("ScatterElements", [list, place, value]).int("axis", 0))
+}
+
+/// GatherElementsGrad(dY, shape, indices).
+pub(super) fn gather_elements_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, shape, indices] = site.inputs()?;
+    let dx = site.result()?;
+    site.needs_opset(16)?;
+    let element = site.element(dy)?;
+    let rank = site.rank(dy)?;
+    let axis = site.axis(0, rank)?;
+    let zeros = site.add(zeros(shape, element));
+    site.put(added(zeros, indices, dy, axis as i64), dx);
+    Ok(())
+}
+
+/// GatherNDGrad(shape, indices, dY): the indices become places in a list of slices, and these are added like those of
+/// GatherGrad.
+pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [shape, indices, dy] = site.inputs()?;
+    let dx = site.result()?;
+    if site.node.int("batch_dims").unwrap_or(0) != 0 {
+        return case("with batch_dims");
+    }
+    let Some(numbers) = site.numbers(dx).or_else(|| site.constant_ints(shape)) else {
+        return Err(Obstacle::Size {
+            tensor: site.name(dx).to_owned(),
+            axis: 0,
+        });
+    };
+    let last = site.rank(indices)?.saturating_sub(1);
+    let Some(depth) = site.size(indices, last) else {
+        return Err(Obstacle::Size {
+            tensor: site.name(indices).to_owned(),
+            axis: last,
+        });
+    };
+    let depth = depth as usize;
+    if depth == 0 || depth > numbers.len() {
+        return case("where an index has no numbers, or more than X dimensions");
+    }
+    site.needs_opset(16)?;
+    let element = site.element(dy)?;
+    let (outer, inner) = numbers.split_at(depth);
+    let size = site.ints(outer);
+    let zero = site.int(0);
+    let is_negative = site.add(op("Less", [indices, zero]));
+    let behind = site.add(op("Add", [indices, size]));
+    let places = site.add(op("Where", [is_negative, behind, indices]));
+    let mut strides = vec![1i64; depth];
+    for axis in (1..depth).rev() {
+        strides[axis - 1] = strides[axis].saturating_mul(outer[axis]);
+    }
+    let strides = site.ints(&strides);
+    let places = site.add(op("Mul", [places, strides]));
+    let places = site.reduced("ReduceSum", places, &[last as i64], false);
+    let places = site.add(places);
+    let places = site.reshaped(places, &[-1, 1]);
+    let inner: i64 = inner.iter().product();
+    let updates = site.reshaped(dy, &[-1, inner]);
+    let all = site.add(op("Shape", [updates]));
+    let places = site.add(op("Expand", [places, all]));
+    let rows = outer.iter().product();
+    let flat = site.ints(&[rows, inner]);
+    let zeros = site.add(zeros(flat, element));
+    let sum = site.add(added(zeros, places, updates, 0));
+    site.put(op("Reshape", [sum, shape]), dx);
+    Ok(())
+}
+
+/// ShrunkenGather is Gather.
+pub(super) fn shrunken_gather(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [data, indices] = site.inputs()?;
+    let y = site.result()?;
+    let axis = site.node.int("axis").unwrap_or(0);
+    site.put(op("Gather", [data, indices]).int("axis", axis), y);
+    Ok(())
+}
+
+/// ConcatTraining(…) -> (Y, sizes on the axis).
+pub(super) fn concat_training(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let y = site.result()?;
+    let first = site.input(0)?;
+    let axis = site.node.int("axis").unwrap_or(0);
+    let inputs = site.node.inputs.clone();
+    if let Some(lengths) = site.output(1) {
+        let rank = site.rank(first)?;
+        let place = site.axis(0, rank)?;
+        let mut sizes = Vec::with_capacity(inputs.len());
+        for input in inputs.iter().flatten() {
+            sizes.push(Some(site.size_of(*input, place)));
+        }
+        site.put(op_of("Concat", sizes).int("axis", 0), lengths);
+    }
+    site.put(op_of("Concat", inputs).int("axis", axis), y);
+    Ok(())
+}
+
+/// SplitTraining(X, sizes).
+pub(super) fn split_training(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let axis = site.node.int("axis").unwrap_or(0);
+    let (inputs, outputs) = (site.node.inputs.clone(), site.node.outputs.clone());
+    site.put_all(op_of("Split", inputs).int("axis", axis), outputs);
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Training operators written in standard ones, so that a runtime without training runs the graph.
+//!
+//! **Does**: replaces each operator of the [table](table::TABLE) by nodes that compute the same; everything else
+//! stays. Constants come first, as `Constant` nodes; all other new nodes stand where the operator stood.
+//!
+//! **Needs**: ranks and types of what the operators read. They come from the file's declarations, or follow from them.
+//!
+//! **Keeps**: all names and their values, but for accumulation buffers: a kernel that writes to what the caller owns
+//! has no standard counterpart, so the output that said *it is done* becomes the new value itself.
+
+mod activation;
+mod arithmetic;
+mod convolution;
+mod facts;
+mod gather;
+mod loss;
+mod normalization;
+mod operation;
+mod pooling;
+mod resize;
+mod site;
+mod slice;
+mod softmax;
+mod table;
+mod training;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+
+use crate::graph::{Graph, NodeId, Uses, topological};
+use facts::Facts;
+use site::{LoweringSite, Shared};
+
+pub use site::Obstacle;
+pub use table::{Exactness, Lowering, TABLE};
+
+/// What was done to a graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoweringSummary {
+    /// How many nodes of each operator were replaced.
+    pub replaced: BTreeMap<&'static str, usize>,
+    /// The outputs that have the new value of an accumulation buffer, which stays as it was: the output, the buffer.
+    pub accumulated: Vec<(String, String)>,
+    /// The operator set that the file asked for, and the one that it needs now, where that is newer.
+    pub raised: Option<(i64, i64)>,
+}
+
+/// Why a graph cannot be lowered.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs)]
+pub enum LowerError {
+    #[error("{node}: there is no form of {operator} in standard operators")]
+    NoForm { node: String, operator: String },
+    #[error("{node}: {problem}")]
+    Node { node: String, problem: Obstacle },
+    #[error(
+        "the file asks for operator set {found} of ai.onnx; expected {OLDEST} or newer: export it again"
+    )]
+    Opset { found: i64 },
+    #[error("the nodes form a circle")]
+    Circle,
+}
+
+/// Below, axes are attributes of operators for which they became inputs.
+const OLDEST: i64 = 13;
+
+/// Replaces all operators of the table. `bindings` are sizes of symbolic dimensions; they only help to find out how many
+/// dimensions a tensor has. After an error the graph must not be used.
+pub fn lower(
+    graph: &mut Graph,
+    bindings: &BTreeMap<String, u64>,
+) -> Result<LoweringSummary, LowerError> {
+    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
+    let uses = Uses::of(graph);
+    if topological(graph, &uses).is_err() {
+        return Err(LowerError::Circle);
+    }
+    let facts = Facts::of(graph, bindings);
+    let mut shared = Shared::new(graph);
+    let mut lowered = LoweringSummary::default();
+    let mut order: Vec<NodeId> = Vec::with_capacity(graph.order().len());
+    for id in graph.order().to_vec() {
+        let node = graph.node(id);
+        let Some(entry) = table::entry(node) else {
+            if table::is_training_only(node) {
+                return Err(LowerError::NoForm {
+                    node: describe(graph, id),
+                    operator: node.op_type.clone(),
+                });
+            }
+            order.push(id);
+            continue;
+        };
+        if opset < OLDEST {
+            return Err(LowerError::Opset { found: opset });
+        }
+        let described = describe(graph, id);
+        let mut site = LoweringSite::new(graph, &uses, &facts, &mut shared, id);
+        let written = (entry.write)(&mut site);
+        let made = written.and_then(|()| site.finish());
+        order.extend(made.map_err(|problem| LowerError::Node {
+            node: described,
+            problem,
+        })?);
+        *lowered.replaced.entry(entry.name).or_default() += 1;
+    }
+    let constants = shared.constants();
+    graph.set_order(constants.into_iter().chain(order).collect());
+    lowered.accumulated = shared.accumulated;
+    if shared.opset > opset {
+        graph.opsets.insert(String::new(), shared.opset);
+        lowered.raised = Some((opset, shared.opset));
+    }
+    let contrib = graph
+        .node_ids()
+        .any(|id| graph.node(id).domain == site::CONTRIB);
+    if contrib {
+        graph.opsets.entry(site::CONTRIB.to_owned()).or_insert(1);
+    }
+    Ok(lowered)
+}
+
+/// The operators of `graph` that have to be lowered before a runtime without training runs it.
+pub fn to_be_lowered(graph: &Graph) -> BTreeSet<&str> {
+    let nodes = graph.node_ids().map(|id| graph.node(id));
+    nodes
+        .filter(|node| table::entry(node).is_some() || table::is_training_only(node))
+        .map(|node| node.op_type.as_str())
+        .collect()
+}
+
+/// As the file names it.
+fn describe(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    match node.name.is_empty() {
+        false => format!("{} {:?}", node.op_type, node.name),
+        true => format!("node {} ({})", id.index(), node.op_type),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Gradients of pooling.
+
+use super::operation::{NewNode, op};
+use super::site::{LoweringSite, Obstacle, case};
+use crate::graph::{AttributeValue, Constant, ElementType, TensorId};
+
+/// MaxPoolGrad(dY, indices): each number of dY is added where the largest number of its window was.
+pub(super) fn max_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, indices] = site.inputs()?;
+    let dx = site.result()?;
+    let element = site.element(dy)?;
+    let shape = match site.numbers(dx) {
+        Some(shape) => site.ints(&shape),
+        None => {
+            let pooled = site.producer(indices).filter(|node| node.is("", "MaxPool"));
+            match pooled.and_then(|node| node.input(0)) {
+                Some(x) => site.add(op("Shape", [x])),
+                None => return case("where its indices do not come from a MaxPool"),
+            }
+        }
+    };
+    site.needs_opset(16)?;
+    let count = site.reduced("ReduceProd", shape, &[0], true);
+    let count = site.add(count);
+    let zeros = site.add(zeros(count, element));
+    let (places, updates) = (site.reshaped(indices, &[-1]), site.reshaped(dy, &[-1]));
+    let sum = site.add(added(zeros, places, updates, 0));
+    site.put(op("Reshape", [sum, shape]), dx);
+    Ok(())
+}
+
+/// Zeros of a shape.
+pub(super) fn zeros(shape: TensorId, element: ElementType) -> NewNode {
+    op("ConstantOfShape", [shape]).with(
+        "value",
+        AttributeValue::Tensor {
+            element,
+            shape: vec![1],
+            constant: Some(Constant::Floats(vec![0.0])),
+        },
+    )
+}
+
+/// `updates` added to `data` at the places that `indices` says, one after another: the kernel for whole slices
+/// (ScatterND) loses some where several threads add at the same place.
+pub(super) fn added(data: TensorId, indices: TensorId, updates: TensorId, axis: i64) -> NewNode {
+    op("ScatterElements", [data, indices, updates])
+        .int("axis", axis)
+        .string("reduction", "add")
+}
+
+/// AveragePoolGrad(dY): a transposed convolution of each channel with a kernel of equal numbers. Where zeros around X do
+/// not count, dY is divided by how many numbers of a window do.
+pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let dy = site.input(0)?;
+    let dx = site.result()?;
+    let (rank, element) = (site.rank(dx)?, site.element(dy)?);
+    let axes = rank.saturating_sub(2);
+    let node = &site.node;
+    let Some(kernel) = node.ints("kernel_shape").map(<[i64]>::to_vec) else {
+        return Err(Obstacle::Attribute {
+            name: "kernel_shape",
+            expected: "the sizes of the window".to_owned(),
+        });
+    };
+    let or = |name: &str, default: i64, count: usize| {
+        node.ints(name)
+            .map_or(vec![default; count], <[i64]>::to_vec)
+    };
+    let (strides, dilations) = (or("strides", 1, axes), or("dilations", 1, axes));
+    let pads = or("pads", 0, 2 * axes);
+    if !matches!(
+        node.string("auto_pad"),
+        None | Some("NOTSET" | "" | "VALID")
+    ) {
+        return Err(Obstacle::Attribute {
+            name: "auto_pad",
+            expected: "NOTSET and pads".to_owned(),
+        });
+    }
+    let counts_zeros = node.int("count_include_pad").unwrap_or(0) != 0;
+    let is_ceiling = node.int("ceil_mode").unwrap_or(0) != 0;
+    if kernel.len() != axes
+        || strides.len() != axes
+        || dilations.len() != axes
+        || pads.len() != 2 * axes
+    {
+        return case("where the window has another number of dimensions than X");
+    }
+    let Some(sizes) = (0..axes)
+        .map(|axis| i64::try_from(site.size(dx, 2 + axis)?).ok())
+        .collect::<Option<Vec<i64>>>()
+    else {
+        return Err(Obstacle::Size {
+            tensor: site.name(dx).to_owned(),
+            axis: 2,
+        });
+    };
+    let mut rest = Vec::with_capacity(axes);
+    let mut weights = Vec::with_capacity(axes);
+    for axis in 0..axes {
+        let reach = dilations[axis] * (kernel[axis] - 1);
+        let free = sizes[axis] + pads[axis] + pads[axes + axis] - reach - 1;
+        if free < 0 || strides[axis] < 1 {
+            return case("where a window is larger than X");
+        }
+        if is_ceiling && free % strides[axis] != 0 {
+            return case("where the last window reaches beyond X (ceil_mode)");
+        }
+        rest.push(free % strides[axis]);
+        let count = free / strides[axis] + 1;
+        // How many numbers of each window lie within X.
+        let within = |window: i64| {
+            let places = (0..kernel[axis])
+                .map(|k| window * strides[axis] + k * dilations[axis] - pads[axis]);
+            places
+                .filter(|place| (0..sizes[axis]).contains(place))
+                .count() as f64
+        };
+        weights.push(
+            (0..count)
+                .map(|window| match counts_zeros {
+                    true => kernel[axis] as f64,
+                    false => within(window),
+                })
+                .collect::<Vec<f64>>(),
+        );
+    }
+    let is_even = weights.iter().all(|w| w.iter().all(|n| *n == w[0]));
+    let mut data = dy;
+    let area: f64 = match is_even {
+        true => weights.iter().map(|w| w[0]).product(),
+        false => 1.0,
+    };
+    if !is_even {
+        let shape: Vec<u64> = weights.iter().map(|w| w.len() as u64).collect();
+        let mut counts = vec![1.0];
+        for axis in &weights {
+            counts = counts
+                .iter()
+                .flat_map(|count| axis.iter().map(move |n| count * n))
+                .collect();
+        }
+        let counts = site.numbers_of(shape, &counts, element);
+        data = site.add(op("Div", [data, counts]));
+    }
+    // One image for each channel: all have the same kernel.
+    let alone: Vec<i64> = [-1, 1]
+        .into_iter()
+        .chain(weights.iter().map(|w| w.len() as i64))
+        .collect();
+    let images = site.reshaped(data, &alone);
+    let shape: Vec<u64> = [1, 1]
+        .into_iter()
+        .chain(kernel.iter().map(|&k| k as u64))
+        .collect();
+    let taps = kernel.iter().product::<i64>() as usize;
+    let equal = match taps <= 64 {
+        true => site.numbers_of(shape, &vec![1.0 / area; taps], element),
+        false => {
+            let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+            let (number, shape) = (site.number(1.0 / area, element), site.ints(&shape));
+            site.add(op("Expand", [number, shape]))
+        }
+    };
+    let spread = op("ConvTranspose", [images, equal])
+        .ints("dilations", &dilations)
+        .ints("kernel_shape", &kernel)
+        .ints("output_padding", &rest)
+        .ints("pads", &pads)
+        .ints("strides", &strides);
+    let spread = site.add(spread);
+    let channels = site.size(dx, 1).and_then(|c| i64::try_from(c).ok());
+    let shape: Vec<i64> = match channels {
+        Some(channels) => [-1, channels].into_iter().chain(sizes).collect(),
+        None => {
+            return Err(Obstacle::Size {
+                tensor: site.name(dx).to_owned(),
+                axis: 1,
+            });
+        }
+    };
+    let shape = site.ints(&shape);
+    site.put(op("Reshape", [spread, shape]), dx);
+    Ok(())
+}

@@ -1,0 +1,492 @@
+//! Where a node is replaced: what is known of it, and the nodes that are put in its place.
+
+use std::collections::{BTreeMap, HashSet};
+
+use thiserror::Error;
+
+use super::facts::Facts;
+use super::operation::{NewNode, op};
+use crate::graph::{
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
+    TensorKind, Uses,
+};
+
+/// The domain of the operators beyond the standard that every build of the runtime has.
+pub(super) const CONTRIB: &str = "com.microsoft";
+
+/// What new nodes and tensors that stand for no single operator are called.
+const PREFIX: &str = "ckpt-opt/lower";
+
+/// Why an operator cannot be written in others where it stands.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs)]
+pub enum Obstacle {
+    #[error("input {position} is missing")]
+    NoInput { position: usize },
+    #[error(
+        "nothing says how many dimensions {tensor:?} has; expected it in the file's value_info"
+    )]
+    Rank { tensor: String },
+    #[error("nothing says of which type {tensor:?} is; expected it in the file's value_info")]
+    Element { tensor: String },
+    #[error("attribute {name:?}: expected {expected}")]
+    Attribute {
+        name: &'static str,
+        expected: String,
+    },
+    #[error("nothing says how large dimension {axis} of {tensor:?} is; expected a number")]
+    Size { tensor: String, axis: usize },
+    #[error("it cannot be written in standard operators {when}")]
+    Case { when: String },
+    #[error(
+        "the file asks for operator set {found} of ai.onnx, its form needs {needed}: export it with that"
+    )]
+    Opset { found: i64, needed: i64 },
+}
+
+/// What all lowerings of a graph have in common.
+pub(super) struct Shared {
+    pub(super) opset: i64,
+    /// Constants by their contents: small numbers are needed again and again.
+    constants: BTreeMap<(i32, Vec<u64>, Vec<u64>), (NodeId, TensorId)>,
+    listed: Vec<NodeId>,
+    names: HashSet<String>,
+    /// Output and buffer.
+    pub(super) accumulated: Vec<(String, String)>,
+    /// Raising the operator set changes nothing of the graph's own nodes.
+    can_rise: bool,
+}
+
+impl Shared {
+    pub(super) fn new(graph: &Graph) -> Shared {
+        let nodes = || graph.node_ids().map(|id| graph.node(id));
+        let opset = graph.opsets.get("").copied().unwrap_or(0);
+        Shared {
+            opset,
+            constants: BTreeMap::new(),
+            listed: Vec::new(),
+            names: nodes().map(|node| node.name.clone()).collect(),
+            accumulated: Vec::new(),
+            // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
+            can_rise: nodes().all(|node| {
+                !(node.is("", "BatchNormalization") && opset < 14) && !node.is("", "RoiAlign")
+            }),
+        }
+    }
+
+    /// The nodes of all constants, in the sequence in which they were first needed.
+    pub(super) fn constants(&self) -> Vec<NodeId> {
+        self.listed.clone()
+    }
+
+    fn free_name(&mut self, wish: &str) -> String {
+        let mut name = wish.to_owned();
+        let mut number = 1u64;
+        while !self.names.insert(name.clone()) {
+            name = format!("{wish}_{number}");
+            number += 1;
+        }
+        name
+    }
+}
+
+/// A node that is replaced.
+pub(super) struct LoweringSite<'a> {
+    graph: &'a mut Graph,
+    uses: &'a Uses,
+    facts: &'a Facts,
+    shared: &'a mut Shared,
+    id: NodeId,
+    /// As it was.
+    pub(super) node: Node,
+    base: String,
+    made: Vec<Node>,
+}
+
+impl<'a> LoweringSite<'a> {
+    pub(super) fn new(
+        graph: &'a mut Graph,
+        uses: &'a Uses,
+        facts: &'a Facts,
+        shared: &'a mut Shared,
+        id: NodeId,
+    ) -> LoweringSite<'a> {
+        let node = graph.node(id).clone();
+        let written = node.writes().next();
+        let base = match (node.name.is_empty(), written) {
+            (false, _) => node.name.clone(),
+            (true, Some(output)) => graph.tensor(output).name.clone(),
+            (true, None) => PREFIX.to_owned(),
+        };
+        LoweringSite {
+            graph,
+            uses,
+            facts,
+            shared,
+            id,
+            node,
+            base,
+            made: Vec::new(),
+        }
+    }
+
+    /// Puts the nodes into the graph, the last of them under the number of the replaced one.
+    pub(super) fn finish(self) -> Result<Vec<NodeId>, Obstacle> {
+        let LoweringSite {
+            graph,
+            id,
+            mut made,
+            ..
+        } = self;
+        let Some(last) = made.pop() else {
+            return Err(Obstacle::Case {
+                when: "where nothing reads what it computes".to_owned(),
+            });
+        };
+        let mut ids: Vec<NodeId> = made.into_iter().map(|node| graph.add_node(node)).collect();
+        *graph.node_mut(id) = last;
+        ids.push(id);
+        Ok(ids)
+    }
+
+    pub(super) fn input(&self, position: usize) -> Result<TensorId, Obstacle> {
+        self.node
+            .input(position)
+            .ok_or(Obstacle::NoInput { position })
+    }
+
+    pub(super) fn inputs<const N: usize>(&self) -> Result<[TensorId; N], Obstacle> {
+        let mut found = [TensorId(0); N];
+        for (position, id) in found.iter_mut().enumerate() {
+            *id = self.input(position)?;
+        }
+        Ok(found)
+    }
+
+    /// The output at `position`, if somebody reads it.
+    pub(super) fn output(&self, position: usize) -> Option<TensorId> {
+        let id = self.node.output(position)?;
+        let is_read = !self.uses.readers(id).is_empty() || self.graph.outputs.contains(&id);
+        is_read.then_some(id)
+    }
+
+    /// The first output, read or not: there has to be one.
+    pub(super) fn result(&self) -> Result<TensorId, Obstacle> {
+        self.node.output(0).ok_or(Obstacle::Case {
+            when: "without its first output".to_owned(),
+        })
+    }
+
+    pub(super) fn producer(&self, id: TensorId) -> Option<&Node> {
+        self.uses
+            .producer(id)
+            // One that was replaced already says nothing of what it was.
+            .map(|producer| self.graph.node(producer))
+    }
+
+    pub(super) fn opset(&self) -> i64 {
+        self.shared.opset
+    }
+
+    /// The file has to ask for this operator set, or a newer one.
+    pub(super) fn needs_opset(&mut self, needed: i64) -> Result<(), Obstacle> {
+        if self.shared.opset < needed {
+            if !self.shared.can_rise {
+                return Err(Obstacle::Opset {
+                    found: self.shared.opset,
+                    needed,
+                });
+            }
+            self.shared.opset = needed;
+        }
+        Ok(())
+    }
+
+    pub(super) fn rank(&self, id: TensorId) -> Result<usize, Obstacle> {
+        self.facts
+            .sizes(id)
+            .map(Vec::len)
+            .ok_or_else(|| Obstacle::Rank {
+                tensor: self.name(id).to_owned(),
+            })
+    }
+
+    pub(super) fn size(&self, id: TensorId, axis: usize) -> Option<u64> {
+        *self.facts.sizes(id)?.get(axis)?
+    }
+
+    /// Do two dimensions have the same size, whatever it is?
+    pub(super) fn is_same_size(&self, one: (TensorId, usize), other: (TensorId, usize)) -> bool {
+        let declared = |(id, axis): (TensorId, usize)| {
+            let dimension = self.graph.tensor(id).declared.as_ref()?.get(axis)?;
+            match dimension {
+                Dimension::Known(_) | Dimension::Symbol(_) => Some(dimension),
+                Dimension::Unknown => None,
+            }
+        };
+        let known = declared(one);
+        known.is_some() && known == declared(other)
+    }
+
+    /// The sizes as numbers, if all are.
+    pub(super) fn numbers(&self, id: TensorId) -> Option<Vec<i64>> {
+        let sizes = self.facts.sizes(id)?.iter();
+        sizes.map(|size| i64::try_from((*size)?).ok()).collect()
+    }
+
+    pub(super) fn element(&self, id: TensorId) -> Result<ElementType, Obstacle> {
+        self.facts.element(id).ok_or_else(|| Obstacle::Element {
+            tensor: self.name(id).to_owned(),
+        })
+    }
+
+    /// The contents of a constant.
+    pub(super) fn constant(&self, id: TensorId) -> Option<&Constant> {
+        self.graph.tensor(id).constant.as_ref()
+    }
+
+    /// The contents of an integer constant.
+    pub(super) fn constant_ints(&self, id: TensorId) -> Option<Vec<i64>> {
+        match self.constant(id)? {
+            Constant::Ints(values) => Some(values.clone()),
+            Constant::Floats(_) => None,
+        }
+    }
+
+    pub(super) fn name(&self, id: TensorId) -> &str {
+        &self.graph.tensor(id).name
+    }
+
+    /// The attribute as a position among so many.
+    pub(super) fn axis(&self, default: i64, rank: usize) -> Result<usize, Obstacle> {
+        let axis = self.node.int("axis").unwrap_or(default);
+        let rank = rank as i64;
+        let place = if axis < 0 { axis + rank } else { axis };
+        match (0..rank.max(1)).contains(&place) {
+            true => Ok(place as usize),
+            false => Err(Obstacle::Attribute {
+                name: "axis",
+                expected: format!("one of {rank} dimensions, found {axis}"),
+            }),
+        }
+    }
+
+    /// Adds a node with a new tensor.
+    pub(super) fn add(&mut self, operation: NewNode) -> TensorId {
+        let output = self.new_tensor(operation.op_type);
+        self.put(operation, output);
+        output
+    }
+
+    /// Adds a node that writes `output`.
+    pub(super) fn put(&mut self, operation: NewNode, output: TensorId) {
+        self.put_all(operation, vec![Some(output)]);
+    }
+
+    /// Adds a node that writes `output`, or a new tensor where there is none.
+    pub(super) fn put_or_add(&mut self, operation: NewNode, output: Option<TensorId>) -> TensorId {
+        match output {
+            Some(output) => {
+                self.put(operation, output);
+                output
+            }
+            None => self.add(operation),
+        }
+    }
+
+    pub(super) fn put_all(&mut self, operation: NewNode, outputs: Vec<Option<TensorId>>) {
+        let wish = format!("{}/{}", self.base, operation.op_type);
+        let name = self.shared.free_name(&wish);
+        let node = Node::new(
+            name,
+            operation.domain,
+            operation.op_type,
+            operation.inputs,
+            outputs,
+        );
+        self.made.push(Node {
+            attributes: operation.attributes,
+            ..node
+        });
+    }
+
+    pub(super) fn new_tensor(&mut self, of: &str) -> TensorId {
+        let wish = format!("{}/{of}:0", self.base);
+        let name = self.graph.free_tensor_name(&wish);
+        self.graph.add_tensor(Tensor::new(name, TensorKind::Value))
+    }
+
+    /// A list of integers.
+    pub(super) fn ints(&mut self, values: &[i64]) -> TensorId {
+        let shape = vec![values.len() as u64];
+        self.integers(shape, values)
+    }
+
+    /// One integer.
+    pub(super) fn int(&mut self, value: i64) -> TensorId {
+        self.integers(Vec::new(), &[value])
+    }
+
+    fn integers(&mut self, shape: Vec<u64>, values: &[i64]) -> TensorId {
+        let bits = values.iter().map(|value| *value as u64).collect();
+        let constant = Constant::Ints(values.to_vec());
+        self.shared_constant(ElementType::Int64, shape, bits, constant)
+    }
+
+    /// One number of a type.
+    pub(super) fn number(&mut self, value: f64, element: ElementType) -> TensorId {
+        self.numbers_of(Vec::new(), &[value], element)
+    }
+
+    /// Numbers of a type.
+    pub(super) fn numbers_of(
+        &mut self,
+        shape: Vec<u64>,
+        values: &[f64],
+        element: ElementType,
+    ) -> TensorId {
+        let stored = match element {
+            ElementType::Double => ElementType::Double,
+            _ => ElementType::Float,
+        };
+        let bits = values.iter().map(|value| value.to_bits()).collect();
+        let constant = Constant::Floats(values.to_vec());
+        let number = self.shared_constant(stored, shape, bits, constant);
+        self.as_type(number, stored, element)
+    }
+
+    fn shared_constant(
+        &mut self,
+        element: ElementType,
+        shape: Vec<u64>,
+        bits: Vec<u64>,
+        constant: Constant,
+    ) -> TensorId {
+        let key = (element as i32, shape, bits);
+        if let Some((_, id)) = self.shared.constants.get(&key) {
+            return *id;
+        }
+        let wish = format!("{PREFIX}/constant_{}", self.shared.constants.len());
+        let name = self.graph.free_tensor_name(&wish);
+        let id = self.graph.add_tensor(Tensor {
+            element: Some(element),
+            shape: Some(key.1.clone()),
+            constant: Some(constant.clone()),
+            ..Tensor::new(name.clone(), TensorKind::Value)
+        });
+        let name = self.shared.free_name(&name);
+        let mut node = Node::new(name, "", "Constant", Vec::new(), vec![Some(id)]);
+        node.set_attribute(
+            "value",
+            AttributeValue::Tensor {
+                element,
+                shape: key.1.clone(),
+                constant: Some(constant),
+            },
+        );
+        let node = self.graph.add_node(node);
+        self.shared.listed.push(node);
+        self.shared.constants.insert(key, (node, id));
+        id
+    }
+
+    /// `id` as another type; itself if it is of that type.
+    pub(super) fn as_type(&mut self, id: TensorId, from: ElementType, to: ElementType) -> TensorId {
+        match from == to {
+            true => id,
+            false => self.add(cast(id, to)),
+        }
+    }
+
+    /// A reduction, whose axes are an attribute or an input.
+    pub(super) fn reduced(
+        &mut self,
+        op_type: &'static str,
+        data: TensorId,
+        axes: &[i64],
+        keep: bool,
+    ) -> NewNode {
+        let since = if op_type == "ReduceSum" { 13 } else { 18 };
+        let keep = i64::from(keep);
+        if self.opset() >= since {
+            let axes = self.ints(axes);
+            op(op_type, [data, axes]).int("keepdims", keep)
+        } else {
+            // Whoever raises the operator set stays below where this changes.
+            op(op_type, [data]).ints("axes", axes).int("keepdims", keep)
+        }
+    }
+
+    /// Another shape of the same numbers; 0 and -1 as the standard has them.
+    pub(super) fn reshaped(&mut self, data: TensorId, shape: &[i64]) -> TensorId {
+        let shape = self.ints(shape);
+        self.add(op("Reshape", [data, shape]))
+    }
+
+    /// The size of one dimension, as a list of one integer.
+    pub(super) fn size_of(&mut self, id: TensorId, axis: usize) -> TensorId {
+        match self
+            .size(id, axis)
+            .and_then(|size| i64::try_from(size).ok())
+        {
+            Some(size) => self.ints(&[size]),
+            None => {
+                let shape = self.add(op("Shape", [id]));
+                let axis = self.ints(&[axis as i64]);
+                self.add(op("Gather", [shape, axis]).int("axis", 0))
+            }
+        }
+    }
+
+    /// The product of some dimensions as a number of a type.
+    pub(super) fn count_of(
+        &mut self,
+        id: TensorId,
+        axes: &[usize],
+        element: ElementType,
+    ) -> TensorId {
+        let known: Option<u64> = axes
+            .iter()
+            .try_fold(1u64, |count, &axis| count.checked_mul(self.size(id, axis)?));
+        if let Some(known) = known {
+            return self.number(known as f64, element);
+        }
+        let shape = self.add(op("Shape", [id]));
+        let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
+        let axes = self.ints(&axes);
+        let sizes = self.add(op("Gather", [shape, axes]).int("axis", 0));
+        let product = self.reduced("ReduceProd", sizes, &[0], false);
+        let product = self.add(product);
+        self.add(cast(product, element))
+    }
+
+    /// Says that an output has the new value of a buffer.
+    pub(super) fn accumulates(&mut self, output: TensorId, buffer: TensorId) {
+        let name = |id: TensorId| self.graph.tensor(id).name.clone();
+        let pair = (name(output), name(buffer));
+        let (element, declared) = {
+            let tensor = self.graph.tensor(buffer);
+            let shape = tensor.shape.clone();
+            let declared = tensor
+                .declared
+                .clone()
+                .or_else(|| shape.map(|s| s.into_iter().map(Dimension::Known).collect()));
+            (tensor.element, declared)
+        };
+        let tensor = self.graph.tensor_mut(output);
+        tensor.element = element;
+        tensor.declared = declared;
+        tensor.shape = None;
+        self.shared.accumulated.push(pair);
+    }
+}
+
+/// The same numbers as another type.
+pub(super) fn cast(id: TensorId, to: ElementType) -> NewNode {
+    op("Cast", [id]).int("to", to as i64)
+}
+
+/// An error that says when something does not work.
+pub(super) fn case<T>(when: impl Into<String>) -> Result<T, Obstacle> {
+    Err(Obstacle::Case { when: when.into() })
+}

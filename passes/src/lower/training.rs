@@ -1,0 +1,83 @@
+//! What only training has: dropout's gradient and accumulation.
+
+use super::operation::op;
+use super::site::{LoweringSite, Obstacle, case, cast};
+use crate::graph::{Constant, ElementType};
+
+/// DropoutGrad(dY, mask, ratio, training_mode): dX = dY · mask / (1 − ratio). Where dropout does nothing, the mask is of
+/// ones, and the ratio does not count.
+pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, mask] = site.inputs()?;
+    let dx = site.result()?;
+    let element = site.element(dy)?;
+    let one = site.number(1.0, element);
+    let factor = match site.node.input(2) {
+        None => site.number(2.0, element),
+        Some(ratio) => {
+            let from = site.element(ratio)?;
+            let ratio = site.as_type(ratio, from, element);
+            let kept = site.add(op("Sub", [one, ratio]));
+            site.add(op("Div", [one, kept]))
+        }
+    };
+    let factor = match site.node.input(3) {
+        None => factor,
+        Some(mode) => match site.constant(mode) {
+            Some(Constant::Ints(values)) if values[..] == [1] => factor,
+            _ => site.add(op("Where", [mode, factor, one])),
+        },
+    };
+    let kept = site.add(cast(mask, element));
+    let product = site.add(op("Mul", [kept, factor]));
+    site.put(op("Mul", [product, dy]), dx);
+    Ok(())
+}
+
+/// InPlaceAccumulatorV2(buffer, value, overwrite) -> (done, buffer). No standard kernel writes to what the caller owns: the
+/// new value is what comes out in place of *done*. The buffer is added by places on its first axis, all or none of them:
+/// choosing element by element takes several times as long.
+pub(super) fn in_place_accumulator(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [buffer, value] = site.inputs()?;
+    let done = site.result()?;
+    let (of_buffer, of_value) = (site.element(buffer)?, site.element(value)?);
+    let value = site.as_type(value, of_value, of_buffer);
+    let sum = site.output(1);
+    let last = match site.node.input(2) {
+        None => op("Add", [buffer, value]),
+        Some(overwrite) => {
+            let from = site.element(overwrite)?;
+            let overwrite = site.as_type(overwrite, from, ElementType::Bool);
+            let both = site.add(op("Add", [buffer, value]));
+            op("Where", [overwrite, value, both])
+        }
+    };
+    site.accumulates(done, buffer);
+    site.put(last, done);
+    if let Some(sum) = sum {
+        site.put(op("Identity", [done]), sum);
+    }
+    Ok(())
+}
+
+/// InPlaceAccumulator(old, value) -> sum, which is the old one's memory: the caller's, if it is an input.
+pub(super) fn accumulator(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [old, value] = site.inputs()?;
+    if site.node.input(2).is_some() {
+        return case("with a third input, which says whether to add");
+    }
+    let sum = site.result()?;
+    let (of_old, of_value) = (site.element(old)?, site.element(value)?);
+    let value = site.as_type(value, of_value, of_old);
+    site.put(op("Add", [old, value]), sum);
+    Ok(())
+}
+
+/// FakeQuantGrad(dY, mask): dX = dY · mask.
+pub(super) fn fake_quant_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
+    let [dy, mask] = site.inputs()?;
+    let dx = site.result()?;
+    let element = site.element(dy)?;
+    let kept = site.add(cast(mask, element));
+    site.put(op("Mul", [dy, kept]), dx);
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! What was done to a graph that a runtime without training shall run.
+
+use std::fmt::Write as _;
+
+use crate::lower::LoweredModel;
+use crate::text::{self, LONGEST_NAME};
+
+/// How many buffers are named.
+const NAMED: usize = 3;
+
+/// For people: the operators, and the outputs that mean something else now.
+pub(crate) fn lowering(model: &LoweredModel) -> String {
+    let lowered = model.lowered();
+    let (before, after) = (model.nodes_before(), model.graph().order().len());
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = match lowered.replaced.is_empty() {
+        true => writeln!(
+            out,
+            "nothing to lower: {before} nodes, all in standard operators"
+        ),
+        false => writeln!(
+            out,
+            "{before} nodes -> {after}, all in standard operators; lowered:"
+        ),
+    };
+    for (operator, count) in &lowered.replaced {
+        let _ = writeln!(out, "  {count:>6}  {operator}");
+    }
+    if let Some((from, to)) = lowered.raised {
+        let _ = writeln!(out, "operator set of ai.onnx: {from} -> {to}");
+    }
+    let accumulated = &lowered.accumulated;
+    if !accumulated.is_empty() {
+        let _ = writeln!(
+            out,
+            "{} outputs are new values now, to be fed in place of the old ones in the next step; a step changes no \
+             buffer:",
+            accumulated.len()
+        );
+        for (output, buffer) in accumulated.iter().take(NAMED) {
+            let [output, buffer] = [output, buffer].map(|name| text::shortened(name, LONGEST_NAME));
+            let _ = writeln!(out, "  {output} of {buffer}");
+        }
+        if accumulated.len() > NAMED {
+            let _ = writeln!(out, "  and {} more", accumulated.len() - NAMED);
+        }
+    }
+    out
+}
