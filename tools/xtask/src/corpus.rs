@@ -25,10 +25,16 @@ pub(crate) struct Request {
     file: PathBuf,
     save: bool,
     folders: Vec<PathBuf>,
+    /// Instead of [`BUDGETS`], if there are any.
+    budgets: Vec<String>,
+    /// Only graphs with these file names, if there are any.
+    only: Vec<String>,
+    /// Which build of the program to run, if not this tree's.
+    pub(crate) binary: Option<PathBuf>,
 }
 
 impl Request {
-    /// `(--save | --against) FILE [--models DIR]...`; none where it is anything else.
+    /// `(--save | --against) FILE [--models DIR | --budget SIZE | --only NAME | --binary FILE]...`; none where it is anything else.
     pub(crate) fn parse(arguments: &[String]) -> Option<Request> {
         let [mode, file, rest @ ..] = arguments else {
             return None;
@@ -38,15 +44,36 @@ impl Request {
             "--against" => false,
             _ => return None,
         };
-        let folders = rest.chunks(2).map(|pair| match pair {
-            [option, folder] if option == "--models" => Some(PathBuf::from(folder)),
-            _ => None,
-        });
-        Some(Request {
+        let mut request = Request {
             file: file.into(),
             save,
-            folders: folders.collect::<Option<_>>()?,
-        })
+            folders: Vec::new(),
+            budgets: Vec::new(),
+            only: Vec::new(),
+            binary: None,
+        };
+        for pair in rest.chunks(2) {
+            match pair {
+                [option, folder] if option == "--models" => request.folders.push(folder.into()),
+                [option, size] if option == "--budget" => request.budgets.push(size.clone()),
+                [option, name] if option == "--only" => request.only.push(name.clone()),
+                [option, file] if option == "--binary" => request.binary = Some(file.into()),
+                _ => return None,
+            }
+        }
+        Some(request)
+    }
+
+    fn budgets(&self) -> Vec<&str> {
+        match self.budgets.is_empty() {
+            true => BUDGETS.to_vec(),
+            false => self.budgets.iter().map(String::as_str).collect(),
+        }
+    }
+
+    fn wants(&self, model: &Path) -> bool {
+        let name = model.file_stem().unwrap_or_default();
+        self.only.is_empty() || self.only.iter().any(|only| name == only.as_str())
     }
 }
 
@@ -61,31 +88,92 @@ pub(crate) fn run(request: &Request, binary: &Path, root: &Path) -> Result<usize
     let dimensions = object(&root.join(DIMENSIONS))?;
     let folders = FOLDERS.iter().map(PathBuf::from);
     let mut rows = Map::new();
-    let mut differing = 0;
+    let mut all = Comparison::default();
     for model in models(root, folders.chain(request.folders.iter().cloned()))? {
+        if !request.wants(&model) {
+            continue;
+        }
         let options = sizes(&model, &dimensions);
         for settings in SETTINGS {
-            for budget in BUDGETS {
+            for budget in request.budgets() {
                 let name = format!("{} {settings} {budget}", model.display());
                 let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
                 options.extend(["--runtime-settings", settings, "--budget", budget]);
                 let row = planned(binary, &model, &options, root)?;
-                if !request.save && saved.get(&name) != Some(&row) {
-                    differing += 1;
+                if !request.save {
                     let before = saved.get(&name).unwrap_or(&Value::Null);
-                    println!("{name}\n  before {before}\n  now    {row}");
+                    if all.differs(&name, before, &row) {
+                        println!("{name}\n  before {before}\n  now    {row}");
+                    }
                 }
                 rows.insert(name, row);
             }
         }
     }
-    println!("{} rows, {differing} of them differ", rows.len());
+    println!("{} rows, {} of them differ", rows.len(), all.differing);
     if request.save {
         let text = format!("{:#}\n", Value::Object(rows));
         fs::write(&request.file, text)
             .map_err(|error| format!("{}: {error}", request.file.display()))?;
+    } else {
+        println!("{}", all.said());
     }
-    Ok(differing)
+    Ok(all.differing)
+}
+
+/// What all rows together say of a change.
+#[derive(Default)]
+struct Comparison {
+    differing: usize,
+    /// By how many points the overhead grew most, and where; by how many it shrank most.
+    dearest: (f64, String),
+    cheapest: (f64, String),
+    evaluations_before: f64,
+    evaluations: f64,
+}
+
+impl Comparison {
+    /// Is another file written, or something else said of it? How much work it was may differ.
+    fn differs(&mut self, name: &str, before: &Value, now: &Value) -> bool {
+        let figure = |row: &Value, key: &str| row[key].as_f64();
+        if let (Some(before), Some(now)) = (figure(before, "overhead"), figure(now, "overhead")) {
+            let more = 100.0 * (now - before);
+            if more > self.dearest.0 {
+                self.dearest = (more, name.to_owned());
+            }
+            if more < self.cheapest.0 {
+                self.cheapest = (more, name.to_owned());
+            }
+        }
+        if let (Some(before), Some(now)) =
+            (figure(before, "evaluations"), figure(now, "evaluations"))
+        {
+            self.evaluations_before += before;
+            self.evaluations += now;
+        }
+        let without = |row: &Value| {
+            let mut row = row.clone();
+            if let Some(row) = row.as_object_mut() {
+                row.remove("evaluations");
+            }
+            row
+        };
+        let differs = without(before) != without(now);
+        self.differing += usize::from(differs);
+        differs
+    }
+
+    fn said(&self) -> String {
+        let (dearest, cheapest) = (&self.dearest, &self.cheapest);
+        format!(
+            "overhead: at most {:+.3} points ({}), at least {:+.3} ({}); evaluations: {:+.1} %",
+            dearest.0,
+            dearest.1,
+            cheapest.0,
+            cheapest.1,
+            100.0 * (self.evaluations / self.evaluations_before.max(1.0) - 1.0)
+        )
+    }
 }
 
 /// The graphs in `folders`, which are relative to `root` where messages should not name it; by name; of two with one file name the first, since shared folders hold testdata's too.
@@ -129,13 +217,12 @@ fn sizes(model: &Path, dimensions: &Map<String, Value>) -> Vec<String> {
 
 /// What the program made of one graph: a file and its figures, or what it said instead.
 fn planned(binary: &Path, model: &Path, options: &[&str], root: &Path) -> Result<Value, String> {
-    let written = root.join("target/corpus.onnx");
+    // Two comparisons may run at once.
+    let written = format!("target/corpus_{}.onnx", std::process::id());
+    let written = root.join(written);
     let _ = fs::remove_file(&written);
     let mut command = Command::new(binary);
-    command
-        .current_dir(root)
-        .arg(model)
-        .arg("target/corpus.onnx");
+    command.current_dir(root).arg(model).arg(&written);
     command.args(["--json", "--quiet"]).args(options);
     let output = command
         .output()
@@ -152,12 +239,14 @@ fn planned(binary: &Path, model: &Path, options: &[&str], root: &Path) -> Result
     let figures: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{command:?}: its JSON: {error}"))?;
     let bytes = fs::read(&written).map_err(|error| format!("{}: {error}", written.display()))?;
+    let _ = fs::remove_file(&written);
     let mut hash = DefaultHasher::new();
     hash.write(&bytes);
     Ok(json!({
         "written": format!("{:016x}", hash.finish()),
         "overhead": figures["overhead"],
         "peak_bytes": figures["peak_after_bytes"],
+        "evaluations": figures["evaluations"],
     }))
 }
 
@@ -178,6 +267,7 @@ mod tests {
         };
         assert_eq!(parse("--save a"), Some((true, 0)));
         assert_eq!(parse("--against a --models b --models c"), Some((false, 2)));
+        assert_eq!(parse("--against a --budget min --only b"), Some((false, 0)));
         for line in [
             "",
             "--save",
@@ -187,5 +277,18 @@ mod tests {
         ] {
             assert_eq!(parse(line), None, "{line:?}");
         }
+    }
+
+    #[test]
+    fn rows_differ_by_what_is_written_and_not_by_the_work_it_took() {
+        let row = |overhead: f64, evaluations: u64| json!({"written": "a", "overhead": overhead, "evaluations": evaluations});
+        let mut all = Comparison::default();
+        assert!(!all.differs("same", &row(0.02, 100), &row(0.02, 150)));
+        assert!(all.differs("dearer", &row(0.02, 100), &row(0.0225, 50)));
+        assert!(all.differs("gone", &row(0.02, 100), &json!({"exit": 3})));
+        assert_eq!(
+            all.said(),
+            "overhead: at most +0.250 points (dearer), at least +0.000 (); evaluations: +0.0 %"
+        );
     }
 }

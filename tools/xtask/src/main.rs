@@ -38,9 +38,11 @@ cargo xtask highs          builds target/release/ckpt-opt with HiGHS, for --cert
 cargo xtask ablation DIR [OPTION...]
                            plans the networks of MONeT's Figure 4 that are in DIR with no variants, with each
                            group of them, and with all
-cargo xtask corpus --save FILE | --against FILE [--models DIR]...
+cargo xtask corpus --save FILE | --against FILE [--models DIR]... [--budget SIZE]... [--only NAME]... [--binary FILE]
                            plans testdata's graphs, and those in DIR, for three budgets in both runtime settings, and
-                           keeps in FILE, or compares with it, what was written: for changes that must change nothing
+                           keeps in FILE, or compares with it, what was written: for changes that must change nothing.
+                           With --budget these instead of the three, with --only graphs of these names alone, with --binary
+                           that build instead of this tree's
 cargo xtask fuzz [OPTION...]
                            tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
                            in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
@@ -114,10 +116,20 @@ fn built_with_highs() -> Result<(), Failed> {
 }
 
 fn compared(arguments: &[String]) -> Result<(), Failed> {
-    let usage = || Failed("expected --save FILE or --against FILE, then --models DIR".to_owned());
+    let usage = || {
+        Failed(
+            "expected --save FILE or --against FILE, then --models DIR, --budget SIZE, --only NAME"
+                .to_owned(),
+        )
+    };
     let request = corpus::Request::parse(arguments).ok_or_else(usage)?;
-    release(&["ckpt-opt"])?;
-    let binary = target().join("release/ckpt-opt");
+    let binary = match &request.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            release(&["ckpt-opt"])?;
+            target().join("release/ckpt-opt")
+        }
+    };
     match corpus::run(&request, &binary, root()) {
         Ok(0) => Ok(()),
         Ok(differing) => Err(Failed(format!("{differing} rows differ"))),
