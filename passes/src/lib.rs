@@ -21,5 +21,9 @@ pub mod search;
 pub mod strategy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(not(feature = "ablation"))]
+mod tuning;
+#[cfg(feature = "ablation")]
+pub mod tuning;
 pub mod verify;
 pub mod watch;

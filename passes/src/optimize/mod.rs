@@ -13,7 +13,7 @@ mod pipeline;
 mod published;
 mod replacements;
 mod simulation;
-mod tuning;
+pub(crate) mod tuning;
 mod variant_graph;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -485,7 +485,8 @@ impl<'o> Pipeline<'o> {
     fn is_cheap(&self, candidate: &Candidate) -> bool {
         let step = time_of_all(&candidate.graph, &candidate.costs);
         let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
-        added <= step / TUNING.stands_below && (barriers <= added / 8 || barriers <= step / 2_000)
+        added <= step / TUNING.stands_below
+            && (barriers <= added / TUNING.few_barriers || barriers <= step / TUNING.free_barriers)
     }
 
     fn stopped(&self) -> bool {

@@ -3,23 +3,27 @@
 //! looks best in the planned order need not be: the runtime's settings add to some plans more than
 //! to others.
 
+use super::tuning::TUNING;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
 /// Those that are quick.
-const STRATEGIES: [Strategy; 12] = [
-    Strategy::ChenSqrt,
-    Strategy::ChenBudget,
-    Strategy::ChenRecursive,
-    Strategy::LowerSetApproxMemory,
-    Strategy::LowerSetApproxTime,
-    Strategy::PreciseDp,
-    Strategy::UniformDp,
-    Strategy::Revolve,
-    Strategy::JoinDp,
-    Strategy::Knapsack,
-    Strategy::CheapOps,
-    Strategy::GreedyRemat,
-];
+fn strategies() -> [Option<Strategy>; 12] {
+    let all = &TUNING;
+    [
+        all.chen_sqrt,
+        all.chen_budget,
+        all.chen_recursive,
+        all.lower_set_approx_memory,
+        all.lower_set_approx_time,
+        all.precise_dp,
+        all.uniform_dp,
+        all.revolve,
+        all.join_dp,
+        all.knapsack,
+        all.cheap_ops,
+        all.greedy_remat,
+    ]
+}
 
 /// Graphs of more nodes take too long to look at so many plans.
 pub(super) const MOST_NODES: usize = 5_000;
@@ -45,7 +49,7 @@ impl<'t> Rivals<'t> {
     pub(super) fn all(&mut self) -> &mut [Rival<'t>] {
         let task = self.task;
         self.rivals.get_or_insert_with(|| {
-            if task.order.len() > MOST_NODES {
+            if task.order.len() > MOST_NODES || !TUNING.rivals {
                 return Vec::new();
             }
             let at_work = |strategy: Strategy| {
@@ -55,7 +59,11 @@ impl<'t> Rivals<'t> {
                 let planner = planner(strategy, task)?;
                 Some(Rival { strategy, planner })
             };
-            STRATEGIES.into_iter().filter_map(at_work).collect()
+            strategies()
+                .into_iter()
+                .flatten()
+                .filter_map(at_work)
+                .collect()
         })
     }
 }

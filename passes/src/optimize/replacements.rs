@@ -64,7 +64,7 @@ pub(super) fn optimize_each(
                 };
                 or_fewer(row.iter_mut().zip(budgets), original, &bitwise)?;
             }
-            if !options.variants.is_empty() {
+            if !options.variants.is_empty() && TUNING.fewer_variants {
                 // What takes no variants is the same without them.
                 let open = row.iter_mut().zip(budgets).zip(replaces);
                 let open = open.filter(|(_, replaces)| *replaces).map(|(open, _)| open);
@@ -143,7 +143,7 @@ fn varied(
     );
     let pays = |&budget: &BudgetRequest| {
         let with = with.as_ref();
-        with.is_some_and(|with| sums_pay(peak, with, &without, options, budget))
+        with.is_some_and(|with| TUNING.sums && sums_pay(peak, with, &without, options, budget))
     };
     let pays: Vec<bool> = budgets.iter().map(pays).collect();
     let row = |pipeline: &Pipeline<'_>, with: bool| -> Result<Vec<(Found, bool)>, OptimizeError> {

@@ -6,6 +6,7 @@
 use super::moves::{Excess, Use};
 use super::problem::{Problem, Step};
 use super::state::{Copy, State, most_copies};
+use super::tuning::TUNING;
 
 /// Nanoseconds per byte that a copy of `node` costs; infinite if there can be none.
 fn price(problem: &Problem, node: Step) -> f64 {
@@ -43,11 +44,11 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     let total: f64 = priced.iter().map(|&(_, size)| size).sum();
     let mut found: Vec<f64> = Vec::new();
     let mut reached = 0.0;
-    let mut parts = [0.3, 0.5, 0.7, 0.85, 1.0].into_iter().peekable();
+    let mut parts = TUNING.plenty.iter().peekable();
     for (price, size) in priced {
         reached += size;
         while parts
-            .next_if(|part| reached >= part * total * (1.0 - 1e-9))
+            .next_if(|&&part| reached >= part * total * (1.0 - 1e-9))
             .is_some()
         {
             if found.last() != Some(&price) {

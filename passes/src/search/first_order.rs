@@ -16,9 +16,7 @@ use crate::runtime::skeleton::Skeleton;
 use crate::watch::Watch;
 
 use super::postpone::postpone;
-
-/// Another order is worth a look where its peak, or its needs of all steps together, are at most so many percent.
-const WORTH: u128 = 99;
+use super::tuning::TUNING;
 
 /// A result this small may always be computed at once.
 const TINY: u64 = 4096;
@@ -71,24 +69,33 @@ pub fn first_orders(
             consider(&mut best, base.clone());
             break;
         }
-        let lazy = shape.lazy(base);
+        let lazy = match TUNING.lazy {
+            true => shape.lazy(base),
+            false => base.clone(),
+        };
         let eager = [base, &lazy].map(|order| shape.eager(&skeleton, order, Together::No));
-        for order in eager.into_iter().chain([lazy, base.clone()]) {
+        let eager = eager.into_iter().filter(|_| TUNING.eager);
+        for order in eager.chain([lazy, base.clone()]) {
             consider(&mut best, order);
         }
     }
     let mut together = best.clone();
-    if let Some((_, order)) = best.as_ref().filter(|_| !watch.is_stopped()) {
+    if let Some((_, order)) = best
+        .as_ref()
+        .filter(|_| TUNING.together && !watch.is_stopped())
+    {
         consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
     }
     let together = together.filter(|((peak, area), _)| {
-        let less = |new: u128, old: u128| new.saturating_mul(100) <= old.saturating_mul(WORTH);
+        let less = |new: u128, old: u128| {
+            new.saturating_mul(100) <= old.saturating_mul(TUNING.another_order)
+        };
         let before = best.as_ref().map_or((0, 0), |(score, _)| *score);
         less((*peak).into(), before.0.into()) || less(*area, before.1)
     });
     let mut orders = Vec::new();
     for (_, order) in together.into_iter().chain(best) {
-        if !watch.is_stopped() {
+        if TUNING.postponed && !watch.is_stopped() {
             orders.push(postpone(&skeleton, order.clone()));
         }
         orders.push(order);

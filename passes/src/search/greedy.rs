@@ -13,6 +13,7 @@ use super::alternatives::FormNumber;
 use super::moves::{Excess, Supply, Use, earlier, evict, hoist, with_siblings};
 use super::problem::{Problem, SiteId, Step, ValueId};
 use super::state::{Copy, Move, State, spared_time};
+use super::tuning::TUNING;
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
 pub(crate) struct Noise {
@@ -74,16 +75,16 @@ pub(crate) enum Reached {
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
     let steps = state.problem.steps.len();
     let tolerance = if steps > Problem::MOST_STEPS_IN_FULL {
-        1.3
+        TUNING.as_good_if_large
     } else {
-        1.1
+        TUNING.as_good
     };
     let mut run = GreedyRun {
         excess: Excess::of(state),
         stale_after: 1 + steps as u64 / Problem::MOST_STEPS_IN_FULL as u64,
         queue: BinaryHeap::new(),
         ceiling: f64::MAX,
-        patience: CEILING,
+        patience: TUNING.ceiling,
         accepted: 0,
     };
     run.queue_all(state);
@@ -100,7 +101,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
             run.excess = Excess::of(state);
             if retried {
                 run.ceiling = f64::MAX;
-                run.patience *= MORE_PATIENCE;
+                run.patience *= TUNING.more_patience;
             }
             retried = true;
             run.queue_all(state);
@@ -130,13 +131,6 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
     }
     Reached::Budget
 }
-
-/// The ceiling at first, as a multiple of what the last accepted move cost.
-const CEILING: f64 = 20.0;
-
-/// Where nothing is left below the ceiling, it is as many times as high from then on: else everything would be looked
-/// at once more for each move.
-const MORE_PATIENCE: f64 = 4.0;
 
 struct GreedyRun {
     excess: Excess,
@@ -336,10 +330,14 @@ impl GreedyRun {
         if let Some(extend) = evict(state, &self.excess, copy, Supply::Extend, f64::MAX) {
             consider(state, extend, &mut best);
         }
-        if let Some(earlier) = earlier(state, copy) {
+        if TUNING.earlier
+            && let Some(earlier) = earlier(state, copy)
+        {
             consider(state, vec![earlier], &mut best);
         }
-        if let Some(siblings) = with_siblings(state, &self.excess, copy) {
+        if TUNING.siblings
+            && let Some(siblings) = with_siblings(state, &self.excess, copy)
+        {
             consider(state, siblings, &mut best);
         }
         let written = problem.steps[copy.node as usize].writes.iter();
@@ -359,7 +357,7 @@ impl GreedyRun {
         if let Some(all) = all {
             consider(state, all, &mut best);
         }
-        if copies != 1 {
+        if TUNING.mixed && copies != 1 {
             let price = best.as_ref().map_or(f64::MAX, |(score, _)| *score);
             let supply = Supply::Cheaper(price);
             let mixed = evict(state, &self.excess, copy, supply, most(&best));
@@ -367,7 +365,8 @@ impl GreedyRun {
                 consider(state, mixed, &mut best);
             }
         }
-        if let Some((score, toggles)) = &best
+        if TUNING.hoisted
+            && let Some((score, toggles)) = &best
             && let Some(hoisted) = hoist(state, &self.excess, toggles, *score)
         {
             consider(state, hoisted, &mut best);

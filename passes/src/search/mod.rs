@@ -20,6 +20,7 @@ mod rounds;
 mod smallest;
 mod starts;
 mod state;
+pub(crate) mod tuning;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,22 +4,10 @@
 use super::greedy::{Noise, Reached, greedy};
 use super::moves::merge;
 use super::problem::SiteId;
-use super::profile::Exponent;
 use super::prune::prune;
 use super::random::Random;
 use super::state::{Copy, Decisions, State};
-
-/// A schedule this much worse than the best is still accepted at first; none at the end.
-const SLACK: f64 = 0.02;
-
-/// After so many rounds the search returns to the best schedule.
-const ROUNDS_TO_RETURN: u64 = 64;
-
-/// The most neighbouring copies that one round takes out.
-const LARGEST_HOLE: usize = 100;
-
-/// The most copies that one round takes out at random.
-const SCATTERED: usize = 8;
+use super::tuning::TUNING;
 
 /// Improves a schedule that fits, scores being multiplied by up to 1 + `most_noise`, until its work passes `limit`.
 pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: u64) {
@@ -34,7 +22,8 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         if removed == 0 {
             break;
         }
-        let exponent = [Exponent::Half, Exponent::One, Exponent::Two][random.below(3)];
+        let exponents = TUNING.exponents_of_rounds;
+        let exponent = exponents[random.below(exponents.len())];
         state.aim(budget, exponent);
         let mut noise = Some(Noise {
             random: Random::new(random.next()),
@@ -46,7 +35,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         }
         // Small worsenings are accepted early, none at the end.
         let used = (state.evaluations() - start) as f64 / (limit - start).max(1) as f64;
-        let slack = 1.0 + SLACK * (1.0 - used).max(0.0);
+        let slack = 1.0 + TUNING.slack * (1.0 - used).max(0.0);
         if reached == Reached::Budget
             && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64)
         {
@@ -58,7 +47,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
             restore(state, &current.1);
         }
         round += 1;
-        if round.is_multiple_of(ROUNDS_TO_RETURN) && current.0 > best.0 {
+        if round.is_multiple_of(TUNING.rounds_to_return) && current.0 > best.0 {
             current = best.clone();
             restore(state, &current.1);
         }
@@ -78,10 +67,10 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
         let key = |copy: &Copy| if by_node { copy.node } else { copy.before };
         let mut near: Vec<Copy> = copies.to_vec();
         near.sort_by_key(|copy| (key(copy).abs_diff(key(&centre)), *copy));
-        near.truncate(1 + random.below(LARGEST_HOLE));
+        near.truncate(1 + random.below(TUNING.largest_hole));
         near
     } else {
-        let count = 1 + random.below(SCATTERED.min(copies.len()));
+        let count = 1 + random.below(TUNING.scattered.min(copies.len()));
         (0..count)
             .map(|_| copies[random.below(copies.len())])
             .collect()
@@ -102,7 +91,7 @@ fn reset(state: &mut State<'_>, random: &mut Random) -> usize {
     if replaced.is_empty() || random.unit() < 0.5 {
         return 0;
     }
-    let count = 1 + random.below(SCATTERED.min(replaced.len()));
+    let count = 1 + random.below(TUNING.scattered.min(replaced.len()));
     let from = random.below(replaced.len());
     let near = replaced.iter().cycle().skip(from).take(count);
     near.for_each(|&site| {

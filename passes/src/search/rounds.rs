@@ -6,47 +6,12 @@ use super::neighbourhood;
 use super::profile::Exponent;
 use super::starts::Starts;
 use super::state::State;
+use super::tuning::TUNING;
 use super::{CHAINS, FoundSchedule, Missed, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
 use crate::plan::Plan;
 use crate::watch::Best;
-
-/// How much each neighbourhood search may distort its scores: little finds what is near, much
-/// finds what is not.
-const NOISE: [f64; 2] = [0.6, 5.0];
-
-/// In so many rounds the neighbourhood searches use up their effort; each begins from the best of
-/// the round before.
-const ROUNDS: u64 = 4;
-
-/// So many rounds there are at most, while the gap is wide.
-const MOST_ROUNDS: u64 = 10;
-
-/// A gap this narrow is not worth another round.
-const GAP: f64 = 0.0075;
-
-/// Neither is one where the last round gained no more than this part of a step's time.
-const GAIN: f64 = 0.0001;
-
-/// A gap this narrow is not worth any.
-const GAP_NOT_WORTH_ROUNDS: f64 = 0.0005;
-
-/// A search that has to add less than something is given up where its best rough start would have to lose more than
-/// this part of its gap for that, ...
-const ROUGH_HOPE: f64 = 0.75;
-
-/// ... its best start this part, ...
-const HOPE: f64 = 0.5;
-
-/// ... or what came of a round this one.
-const LATE_HOPE: f64 = 0.25;
-
-/// So many of the best they go on from.
-const BEST: usize = 2;
-
-/// What has been improved for a budget near by is searched again for this part of the effort.
-const AGAIN: u64 = 4;
 
 impl Search {
     /// The cheapest plan found whose every step stays within `budget`, what the caller owns
@@ -79,7 +44,7 @@ impl Search {
             let found = rough.flat_map(|rough| &rough.found);
             let best = found.filter_map(|(_, found)| found.as_ref());
             if let Some(best) = best.min_by_key(|found| found.cost).cloned()
-                && self.is_far(budget, &best, below, ROUGH_HOPE, &mut bounds)
+                && self.is_far(budget, &best, below, TUNING.rough_hope, &mut bounds)
             {
                 return Some(best);
             }
@@ -88,19 +53,23 @@ impl Search {
         let starts = self.starts.as_ref()?;
         let mut found = starts.found.clone();
         let (effort, rounds, most) = match starts.improved {
-            true => (self.effort.evaluations / AGAIN, 1, 1),
-            false => (self.effort.evaluations, ROUNDS, MOST_ROUNDS),
+            true => (self.effort.evaluations / TUNING.again, 1, 1),
+            false => (self.effort.evaluations, TUNING.rounds, TUNING.most_rounds),
         };
         let mut given_up = false;
         let mut before: Option<u64> = None;
         for round in 0..most {
             let worth = if round < rounds {
-                GAP_NOT_WORTH_ROUNDS
+                TUNING.gap_not_worth_rounds
             } else {
-                GAP
+                TUNING.gap
             };
             let best = found.first()?;
-            let hope = if round == 0 { HOPE } else { LATE_HOPE };
+            let hope = if round == 0 {
+                TUNING.hope
+            } else {
+                TUNING.late_hope
+            };
             given_up = self.is_far(budget, best, below, hope, &mut bounds);
             if given_up {
                 break;
@@ -109,7 +78,7 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            if gap <= worth || gap <= GAP && gained < GAIN {
+            if gap <= worth || gap <= TUNING.gap && gained < TUNING.gain {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -119,7 +88,7 @@ impl Search {
                 neighbourhood::restore(&mut state, &from.decisions);
                 let seed = self.effort.seed.wrapping_mul(most).wrapping_add(round);
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
-                let noise = NOISE[chain as usize % NOISE.len()];
+                let noise = TUNING.noise[chain as usize % TUNING.noise.len()];
                 neighbourhood::improve(&mut state, seed, noise, effort / rounds);
                 self.problem.watch.count(state.evaluations());
                 FoundSchedule::of(&state)
@@ -127,7 +96,7 @@ impl Search {
             found.extend(improved);
             found.sort_by_key(|found| found.cost);
             found.dedup_by(|a, b| a.decisions == b.decisions);
-            found.truncate(BEST);
+            found.truncate(TUNING.best);
         }
         let best = found.first()?.clone();
         self.starts = Some(Starts {

@@ -8,34 +8,13 @@ use super::problem::Step;
 use super::profile::Exponent;
 use super::reversal;
 use super::state::{Decisions, State};
+use super::tuning::TUNING;
 use super::{FoundSchedule, Search};
 use crate::parallel;
 use crate::plan::Plan;
 
-/// An exponent, a stride, and work; see [`DESCENTS`].
-type PeakDescent = (Exponent, f64, u64);
-
-/// A descent's greedy searches may evaluate so much for each step.
-const WORK_PER_STEP: u64 = 500;
-
-/// How to look for the smallest peak: the exponent; the part of the way to the structural bound
-/// to take at first (what is aimed low from the beginning ends elsewhere than what gets there by and
-/// by); and the work, as a multiple of that of a neighbourhood search.
-const DESCENTS: [PeakDescent; 3] = [
-    (Exponent::One, 0.5, 2),
-    (Exponent::One, 1.0, 2),
-    (Exponent::Two, 1.0, 1),
-];
-
-/// A look at how little memory is possible takes one of so many parts of a descent's work.
-const SMALL: u64 = 8;
-
-/// A chain is reversed with up to so many checkpoints; with more the other starts do as well. In a large graph, which
-/// has fewer of those, it is reversed with twice as many and so on instead.
-const MOST_CHECKPOINTS: usize = 32;
-
-/// A descent ends when it is stuck at strides of this size.
-const SHORTEST_STRIDE: f64 = 0.01;
+/// An exponent, a stride, and work; see `TUNING.descents`.
+pub(super) type PeakDescent = (Exponent, f64, u64);
 
 impl Search {
     /// The plan with the smallest peak that is found.
@@ -51,7 +30,7 @@ impl Search {
         }
         if self.small.is_none() {
             self.find_frugal();
-            self.small = Some(self.look_for_smallest(&DESCENTS[..1], SMALL));
+            self.small = Some(self.look_for_smallest(&TUNING.descents[..1], TUNING.small));
         }
         let found = self.small.as_ref().map(|small| small.decisions.clone());
         self.plan(&found.unwrap_or_default())
@@ -61,8 +40,8 @@ impl Search {
         if self.smallest.is_none() {
             self.find_frugal();
             let descents = match self.problem.is_large() {
-                true => &DESCENTS[..1],
-                false => &DESCENTS[..],
+                true => &TUNING.descents[..1],
+                false => TUNING.descents,
             };
             self.smallest = Some(self.look_for_smallest(descents, 1));
         }
@@ -70,7 +49,7 @@ impl Search {
     }
 
     fn find_frugal(&mut self) {
-        if self.frugal.is_empty() {
+        if self.frugal.is_empty() && TUNING.frugal {
             self.frugal = self.look_for_frugal();
         }
     }
@@ -94,7 +73,7 @@ impl Search {
                 &from.decisions,
                 *exponent,
                 *stride,
-                self.limit(WORK_PER_STEP) * work / parts,
+                self.limit(TUNING.descent_per_step) * work / parts,
             )
         });
         let least = found.into_iter().min_by(|a, b| {
@@ -125,9 +104,9 @@ impl Search {
         let cheap = parallel::map(&prices, |&price| {
             evaluate(&|state| evict_many::evict_below(state, price))
         });
-        let few = 1..=MOST_CHECKPOINTS;
+        let few = 1..=TUNING.most_checkpoints;
         let twice = |&checkpoints: &usize| Some(2 * checkpoints);
-        let many = std::iter::successors(Some(2 * MOST_CHECKPOINTS), twice);
+        let many = std::iter::successors(Some(2 * TUNING.most_checkpoints), twice);
         let many = many.take_while(|&checkpoints| checkpoints < chain.len());
         let checkpoints: Vec<usize> = match self.problem.is_large() {
             true => many.collect(),
@@ -158,7 +137,7 @@ impl Search {
         let first_stride = stride;
         state.freeze(!self.problem.sites.is_empty());
         let mut best = FoundSchedule::of(&state);
-        while best.peak > bound && stride > SHORTEST_STRIDE {
+        while best.peak > bound && stride > TUNING.shortest_stride {
             let target = best.peak - (best.peak - bound) * stride;
             state.aim(target, exponent);
             let reached = greedy(&mut state, &mut None, limit);
@@ -170,7 +149,7 @@ impl Search {
                 Reached::Stuck => {
                     stride /= 2.0;
                     neighbourhood::restore(&mut state, &best.decisions);
-                    if stride <= SHORTEST_STRIDE && state.is_frozen() {
+                    if stride <= TUNING.shortest_stride && state.is_frozen() {
                         state.freeze(false);
                         stride = first_stride;
                     }

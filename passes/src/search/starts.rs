@@ -6,6 +6,7 @@ use super::neighbourhood;
 use super::profile::Exponent;
 use super::prune::prune;
 use super::state::{Decisions, State};
+use super::tuning::TUNING;
 use super::{CHAINS, FoundSchedule, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
@@ -38,25 +39,6 @@ pub(super) enum Start {
     From(Decisions),
 }
 
-/// What the greedy search begins with, each by itself.
-const EXPONENTS: [Exponent; 3] = [Exponent::One, Exponent::Half, Exponent::Two];
-
-/// A budget this much below one that is known has the same starts: the pipeline aims a little
-/// lower when the runtime's order needs more than the plan's.
-const SAME_STARTS: f64 = 0.98;
-
-/// A start may evaluate so much for each step: of 100,000 nodes, 300 to 460 for each were needed.
-const START_PER_STEP: u64 = 1000;
-
-/// One of those that mostly are beaten may evaluate so much: where they take more they are.
-const OTHER_PER_STEP: u64 = 300;
-
-/// In a small graph those may evaluate one of so many parts of the effort.
-const OTHER: u64 = 10;
-
-/// For a rough estimate it begins with so few prices.
-const ROUGH: usize = 2;
-
 impl Search {
     /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
     /// there is none. Whatever [`Search::smallest`] reaches is found.
@@ -85,7 +67,7 @@ impl Search {
         let mut starts = vec![Start::Greedy(Exponent::One)];
         if !self.problem.is_large() {
             let prices = evict_many::prices(&self.problem).into_iter();
-            starts.extend(prices.take(ROUGH).map(Start::Plenty));
+            starts.extend(prices.take(TUNING.rough).map(Start::Plenty));
         }
         let found = parallel::map(&starts, |start| self.start(start, target));
         let least = found.iter().flatten().map(|found| found.cost).min();
@@ -116,7 +98,7 @@ impl Search {
         let near = self.starts.take().filter(|known| {
             known.improved
                 && budget <= known.budget
-                && target >= self.target(known.budget) * SAME_STARTS
+                && target >= self.target(known.budget) * TUNING.same_starts
         });
         let improved = near.is_some();
         let mut starts: Vec<Start> = match near {
@@ -130,11 +112,8 @@ impl Search {
                 let plenty = evict_many::prices(&self.problem)
                     .into_iter()
                     .map(Start::Plenty);
-                EXPONENTS
-                    .map(Start::Greedy)
-                    .into_iter()
-                    .chain(plenty)
-                    .collect()
+                let greedy = TUNING.exponents.iter().copied().map(Start::Greedy);
+                greedy.chain(plenty).collect()
             }
         };
         let mut known: Vec<&FoundSchedule> = Vec::new();
@@ -163,10 +142,11 @@ impl Search {
             let of = starts.iter().position(|start| *start == greedy);
             of.is_some_and(|of| tried[of].as_ref().is_none_or(FoundSchedule::has_variants))
         };
-        let frozen = EXPONENTS.into_iter().filter(differs);
+        let frozen = TUNING.exponents.iter().copied().filter(differs);
         let frozen: Vec<Start> = match self.problem.is_large() || self.problem.sites.is_empty() {
             true => Vec::new(),
-            false => frozen.map(Start::Frozen).collect(),
+            false if TUNING.frozen => frozen.map(Start::Frozen).collect(),
+            false => Vec::new(),
         };
         found.extend(tried.into_iter().flatten());
         found.extend(self.each(&frozen, target).into_iter().flatten());
@@ -218,11 +198,11 @@ impl Search {
         }
         let limit = match start {
             Start::Greedy(Exponent::One | Exponent::Half) | Start::From(_) => {
-                self.limit(START_PER_STEP)
+                self.limit(TUNING.start_per_step)
             }
             Start::Greedy(Exponent::Two) | Start::Frozen(_) | Start::Plenty(_) => {
                 let steps = self.problem.steps.len() as u64;
-                (self.effort.evaluations / OTHER).max(steps * OTHER_PER_STEP)
+                (self.effort.evaluations / TUNING.other).max(steps * TUNING.other_per_step)
             }
         };
         let reached = greedy(&mut state, &mut None, limit);

@@ -10,6 +10,7 @@ use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::plan::Plan;
 use crate::search::Search;
+use crate::search::tuning::TUNING;
 
 /// A planner that is never worse than the one it begins with.
 pub struct Portfolio<'t> {
@@ -30,9 +31,6 @@ struct Others {
 /// Graphs of more nodes take too long to look at so many plans.
 const MOST_NODES: usize = 5_000;
 
-/// An own plan that adds no more than this part of the step's time stands.
-const STANDS_BELOW: u64 = 20;
-
 impl<'t> Portfolio<'t> {
     /// Begins with `own`, which looks at these orders of first computations.
     pub fn new(
@@ -50,7 +48,7 @@ impl<'t> Portfolio<'t> {
 
     fn others(&mut self) -> Option<&mut Others> {
         let stopped = self.task.watch.is_stopped();
-        if self.task.order.len() > MOST_NODES || stopped {
+        if self.task.order.len() > MOST_NODES || stopped || !TUNING.portfolio {
             return None;
         }
         if self.others.is_none() {
@@ -107,7 +105,7 @@ impl Planner for Portfolio<'_> {
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
         let own = self.own.cheaper(budget, below);
         let times = self.task.costs.iter().map(|cost| cost.time.0);
-        let cheap = times.fold(0, u64::saturating_add) / STANDS_BELOW;
+        let cheap = times.fold(0, u64::saturating_add) / TUNING.own_stands_below;
         if below <= cheap || own.as_ref().is_ok_and(|plan| plan.added <= cheap) {
             return own;
         }

@@ -21,6 +21,7 @@ const FOLDERS: [&str; 3] = ["testdata/models", "testdata/cases", "testdata/onnx"
 const DIMENSIONS: &str = "tools/truth_models.json";
 
 /// What `cargo xtask corpus` is asked for.
+#[derive(Default)]
 pub(crate) struct Request {
     file: PathBuf,
     save: bool,
@@ -31,6 +32,8 @@ pub(crate) struct Request {
     only: Vec<String>,
     /// Which build of the program to run, if not this tree's.
     pub(crate) binary: Option<PathBuf>,
+    /// What the ablation switches off; all, if nothing is named.
+    without: Vec<String>,
 }
 
 impl Request {
@@ -44,19 +47,20 @@ impl Request {
             "--against" => false,
             _ => return None,
         };
-        let mut request = Request {
-            file: file.into(),
-            save,
-            folders: Vec::new(),
-            budgets: Vec::new(),
-            only: Vec::new(),
-            binary: None,
-        };
-        for pair in rest.chunks(2) {
+        let mut request = Request::with_options(rest)?;
+        (request.file, request.save) = (file.into(), save);
+        Some(request)
+    }
+
+    /// Only the options, for what neither saves nor compares a file.
+    pub(crate) fn with_options(options: &[String]) -> Option<Request> {
+        let mut request = Request::default();
+        for pair in options.chunks(2) {
             match pair {
                 [option, folder] if option == "--models" => request.folders.push(folder.into()),
                 [option, size] if option == "--budget" => request.budgets.push(size.clone()),
                 [option, name] if option == "--only" => request.only.push(name.clone()),
+                [option, name] if option == "--without" => request.without.push(name.clone()),
                 [option, file] if option == "--binary" => request.binary = Some(file.into()),
                 _ => return None,
             }
@@ -85,31 +89,15 @@ pub(crate) fn run(request: &Request, binary: &Path, root: &Path) -> Result<usize
     } else {
         object(&request.file)?
     };
-    let dimensions = object(&root.join(DIMENSIONS))?;
-    let folders = FOLDERS.iter().map(PathBuf::from);
-    let mut rows = Map::new();
     let mut all = Comparison::default();
-    for model in models(root, folders.chain(request.folders.iter().cloned()))? {
-        if !request.wants(&model) {
-            continue;
-        }
-        let options = sizes(&model, &dimensions);
-        for settings in SETTINGS {
-            for budget in request.budgets() {
-                let name = format!("{} {settings} {budget}", model.display());
-                let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
-                options.extend(["--runtime-settings", settings, "--budget", budget]);
-                let row = planned(binary, &model, &options, root)?;
-                if !request.save {
-                    let before = saved.get(&name).unwrap_or(&Value::Null);
-                    if all.differs(&name, before, &row) {
-                        println!("{name}\n  before {before}\n  now    {row}");
-                    }
-                }
-                rows.insert(name, row);
+    let rows = rows(request, binary, None, root, &mut |name, row| {
+        if !request.save {
+            let before = saved.get(name).unwrap_or(&Value::Null);
+            if all.differs(name, before, row) {
+                println!("{name}\n  before {before}\n  now    {row}");
             }
         }
-    }
+    })?;
     println!("{} rows, {} of them differ", rows.len(), all.differing);
     if request.save {
         let text = format!("{:#}\n", Value::Object(rows));
@@ -121,13 +109,74 @@ pub(crate) fn run(request: &Request, binary: &Path, root: &Path) -> Result<usize
     Ok(all.differing)
 }
 
+/// Runs `binary`, which is built for it, without one after another of the things that can be switched off, and prints what
+/// that changes.
+#[allow(clippy::print_stdout)]
+pub(crate) fn ablation(request: &Request, binary: &Path, root: &Path) -> Result<(), String> {
+    let list = Command::new(binary).env(WITHOUT, "list").output();
+    let list = list.map_err(|error| format!("{}: {error}", binary.display()))?;
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let whole = rows(request, binary, None, root, &mut |_, _| {})?;
+    println!("{} plans; without", whole.len());
+    let wanted = |name: &&str| {
+        request.without.is_empty() || request.without.iter().any(|wanted| wanted == name)
+    };
+    for name in list.lines().filter(wanted) {
+        let mut all = Comparison::default();
+        rows(request, binary, Some(name), root, &mut |row, now| {
+            all.differs(row, whole.get(row).unwrap_or(&Value::Null), now);
+        })?;
+        println!("{name:26} {:3} differ; {}", all.differing, all.said());
+    }
+    Ok(())
+}
+
+/// What a build for the ablation is told not to use by.
+const WITHOUT: &str = "CKPT_OPT_WITHOUT";
+
+/// What comes of each graph, budget and setting; `tell` hears of each.
+fn rows(
+    request: &Request,
+    binary: &Path,
+    without: Option<&str>,
+    root: &Path,
+    tell: &mut dyn FnMut(&str, &Value),
+) -> Result<Map<String, Value>, String> {
+    let dimensions = object(&root.join(DIMENSIONS))?;
+    let folders = FOLDERS.iter().map(PathBuf::from);
+    let mut rows = Map::new();
+    for model in models(root, folders.chain(request.folders.iter().cloned()))? {
+        if !request.wants(&model) {
+            continue;
+        }
+        let options = sizes(&model, &dimensions);
+        for settings in SETTINGS {
+            for budget in request.budgets() {
+                let name = format!("{} {settings} {budget}", model.display());
+                let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
+                options.extend(["--runtime-settings", settings, "--budget", budget]);
+                let row = planned(binary, without, &model, &options, root)?;
+                tell(&name, &row);
+                rows.insert(name, row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
 /// What all rows together say of a change.
 #[derive(Default)]
 struct Comparison {
     differing: usize,
+    /// Plans that are there no longer, and that were not there before.
+    lost: usize,
+    won: usize,
     /// By how many points the overhead grew most, and where; by how many it shrank most.
     dearest: (f64, String),
     cheapest: (f64, String),
+    /// By how many percent the smallest peak grew most, and where; by how many it shrank most.
+    largest: (f64, String),
+    smallest: (f64, String),
     evaluations_before: f64,
     evaluations: f64,
 }
@@ -135,42 +184,56 @@ struct Comparison {
 impl Comparison {
     /// Is another file written, or something else said of it? How much work it was may differ.
     fn differs(&mut self, name: &str, before: &Value, now: &Value) -> bool {
-        let figure = |row: &Value, key: &str| row[key].as_f64();
-        if let (Some(before), Some(now)) = (figure(before, "overhead"), figure(now, "overhead")) {
-            let more = 100.0 * (now - before);
-            if more > self.dearest.0 {
-                self.dearest = (more, name.to_owned());
-            }
-            if more < self.cheapest.0 {
-                self.cheapest = (more, name.to_owned());
-            }
+        let both = |key: &str| Some((before[key].as_f64()?, now[key].as_f64()?));
+        let changed = match name.ends_with(" min") {
+            true => both("peak_bytes").map(|(before, now)| 100.0 * (now / before - 1.0)),
+            false => both("overhead").map(|(before, now)| 100.0 * (now - before)),
+        };
+        let (more, less) = match name.ends_with(" min") {
+            true => (&mut self.largest, &mut self.smallest),
+            false => (&mut self.dearest, &mut self.cheapest),
+        };
+        if let Some(changed) = changed.filter(|&changed| changed > more.0) {
+            *more = (changed, name.to_owned());
         }
-        if let (Some(before), Some(now)) =
-            (figure(before, "evaluations"), figure(now, "evaluations"))
-        {
+        if let Some(changed) = changed.filter(|&changed| changed < less.0) {
+            *less = (changed, name.to_owned());
+        }
+        if let Some((before, now)) = both("evaluations") {
             self.evaluations_before += before;
             self.evaluations += now;
         }
-        let without = |row: &Value| {
+        let is_plan = |row: &Value| row["overhead"].is_number();
+        self.lost += usize::from(is_plan(before) && !is_plan(now));
+        self.won += usize::from(!is_plan(before) && is_plan(now));
+        let without_work = |row: &Value| {
             let mut row = row.clone();
             if let Some(row) = row.as_object_mut() {
                 row.remove("evaluations");
             }
             row
         };
-        let differs = without(before) != without(now);
+        let differs = without_work(before) != without_work(now);
         self.differing += usize::from(differs);
         differs
     }
 
     fn said(&self) -> String {
-        let (dearest, cheapest) = (&self.dearest, &self.cheapest);
+        let of = |(by, at): &(f64, String)| match at.is_empty() {
+            true => "0".to_owned(),
+            false => {
+                let file = at.rsplit('/').next().unwrap_or(at);
+                format!("{by:+.3} ({file})")
+            }
+        };
         format!(
-            "overhead: at most {:+.3} points ({}), at least {:+.3} ({}); evaluations: {:+.1} %",
-            dearest.0,
-            dearest.1,
-            cheapest.0,
-            cheapest.1,
+            "overhead in points {} to {}; smallest peak in % {} to {}; plans lost {}, won {}; evaluations {:+.1} %",
+            of(&self.cheapest),
+            of(&self.dearest),
+            of(&self.smallest),
+            of(&self.largest),
+            self.lost,
+            self.won,
             100.0 * (self.evaluations / self.evaluations_before.max(1.0) - 1.0)
         )
     }
@@ -216,12 +279,19 @@ fn sizes(model: &Path, dimensions: &Map<String, Value>) -> Vec<String> {
 }
 
 /// What the program made of one graph: a file and its figures, or what it said instead.
-fn planned(binary: &Path, model: &Path, options: &[&str], root: &Path) -> Result<Value, String> {
+fn planned(
+    binary: &Path,
+    without: Option<&str>,
+    model: &Path,
+    options: &[&str],
+    root: &Path,
+) -> Result<Value, String> {
     // Two comparisons may run at once.
     let written = format!("target/corpus_{}.onnx", std::process::id());
     let written = root.join(written);
     let _ = fs::remove_file(&written);
     let mut command = Command::new(binary);
+    command.envs(without.map(|name| (WITHOUT, name)));
     command.current_dir(root).arg(model).arg(&written);
     command.args(["--json", "--quiet"]).args(options);
     let output = command
@@ -232,7 +302,7 @@ fn planned(binary: &Path, model: &Path, options: &[&str], root: &Path) -> Result
         if let ["--dim", "*=8", rest @ ..] = options
             && said.contains("no dimension")
         {
-            return planned(binary, model, rest, root);
+            return planned(binary, without, model, rest, root);
         }
         return Ok(json!({"exit": output.status.code(), "said": said}));
     }
@@ -288,7 +358,7 @@ mod tests {
         assert!(all.differs("gone", &row(0.02, 100), &json!({"exit": 3})));
         assert_eq!(
             all.said(),
-            "overhead: at most +0.250 points (dearer), at least +0.000 (); evaluations: +0.0 %"
+            "overhead in points 0 to +0.250 (dearer); smallest peak in % 0 to 0; plans lost 1, won 0; evaluations +0.0 %"
         );
     }
 }

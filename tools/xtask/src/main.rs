@@ -43,6 +43,9 @@ cargo xtask corpus --save FILE | --against FILE [--models DIR]... [--budget SIZE
                            keeps in FILE, or compares with it, what was written: for changes that must change nothing.
                            With --budget these instead of the three, with --only graphs of these names alone, with --binary
                            that build instead of this tree's
+cargo xtask heuristics [--models DIR]... [--budget SIZE]... [--only NAME]... [--without NAME]...
+                           plans the same graphs without one after another of the numbers and habits that decide what is
+                           tried (or those that are named), and prints what becomes of overhead, smallest peaks and work
 cargo xtask fuzz [OPTION...]
                            tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
                            in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Some("highs") => highs(&arguments[1..]),
         Some("ablation") => ablation(&arguments[1..]),
         Some("corpus") => compared(&arguments[1..]),
+        Some("heuristics") => heuristics(&arguments[1..]),
         Some("fuzz") => fuzz(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -135,6 +139,26 @@ fn compared(arguments: &[String]) -> Result<(), Failed> {
         Ok(differing) => Err(Failed(format!("{differing} rows differ"))),
         Err(what) => Err(Failed(what)),
     }
+}
+
+/// In a build in which what decides what is tried can be switched off.
+fn heuristics(arguments: &[String]) -> Result<(), Failed> {
+    let usage = || {
+        Failed(
+            "expected --models DIR, --budget SIZE, --only NAME, --without NAME, --binary FILE"
+                .to_owned(),
+        )
+    };
+    let request = corpus::Request::with_options(arguments).ok_or_else(usage)?;
+    let binary = match &request.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            let build = ["build", "--quiet", "--release", "--package", "ckpt-opt"];
+            cargo(&[&build[..], &["--features", "ablation"]].concat())?;
+            target().join("release/ckpt-opt")
+        }
+    };
+    corpus::ablation(&request, &binary, root()).map_err(Failed)
 }
 
 /// In a build that is fast and checks arithmetic.

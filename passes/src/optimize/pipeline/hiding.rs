@@ -14,7 +14,7 @@ impl Pipeline<'_> {
     /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
     pub(super) fn hidden(&self, graph: Graph) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
-        if !self.options.runtime.settings.pattern || self.is_late() {
+        if !self.options.runtime.settings.pattern || !TUNING.hidden || self.is_late() {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());

@@ -3,6 +3,7 @@
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::plan::Plan;
+use crate::search::tuning::TUNING;
 use crate::search::{Missed, Search};
 use crate::strategy::{Planner, Task, Unplanned};
 
@@ -13,10 +14,6 @@ pub(super) struct Searches {
     /// Which of them is the cheapest within which budget.
     chosen: Option<(usize, Bytes)>,
 }
-
-/// The pipeline aims a little lower when the runtime's order needs more than the plan's. Down to
-/// this part of a budget, what was the best order for it still is.
-const SAME_ORDER: f64 = 0.98;
 
 impl Searches {
     pub(super) fn new(task: &Task<'_>, orders: &[Vec<NodeId>]) -> Searches {
@@ -29,7 +26,7 @@ impl Searches {
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
         if let Some((chosen, known)) = self.chosen
             && budget <= known
-            && budget.0 as f64 >= known.0 as f64 * SAME_ORDER
+            && budget.0 as f64 >= known.0 as f64 * TUNING.same_order
         {
             return Some(chosen);
         }

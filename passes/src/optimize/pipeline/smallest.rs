@@ -157,6 +157,9 @@ impl Pipeline<'_> {
 
     /// `smallest`, or what needs less because not every barrier is there: they take some room as well.
     pub(super) fn with_fewer_barriers(&self, plan: &Plan, smallest: Candidate) -> Candidate {
+        if !TUNING.with_fewer_barriers {
+            return smallest;
+        }
         let applied = self.apply(plan);
         let within = |budget: Bytes, thinning: Thinning| {
             let enforced = self.with_barriers(&applied, budget, thinning).ok()?;

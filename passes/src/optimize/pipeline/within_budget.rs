@@ -191,7 +191,8 @@ impl Pipeline<'_> {
     /// order, as a quick one tells: the search, which knows none of it, need not be asked twice then.
     pub(super) fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
         let room = budget - self.spare();
-        if self.options.runtime.settings == RuntimeSettings::LEAN || self.is_late() {
+        let is_lean = self.options.runtime.settings == RuntimeSettings::LEAN;
+        if is_lean || !TUNING.sketched || self.is_late() {
             return room;
         }
         let Some(plan) = planner.sketch(room) else {

@@ -1,0 +1,113 @@
+//! The numbers by which the search decides what to try.
+
+use super::profile::Exponent;
+use super::smallest::PeakDescent;
+
+crate::tuning::tuning! {
+    /// How the search goes about it.
+    Tuning as TUNING {
+        /// A move whose score is up to so many times the next one's is made at once.
+        as_good: f64 = 1.1, off 1.0;
+        /// The same in a large graph, where many are worth much the same.
+        as_good_if_large: f64 = 1.3, off 1.1;
+        /// Moves that cost more than so many times as much as the last accepted one are not looked at yet.
+        ceiling: f64 = 20.0, off f64::MAX;
+        /// Where nothing is left below the ceiling, it is as many times as high from then on: else everything would be
+        /// looked at once more for each move.
+        more_patience: f64 = 4.0, off 1.0;
+        /// A copy may be made where what it reads is still there.
+        earlier: bool = true, off false;
+        /// Copies of what else is computed from a value may be made together.
+        siblings: bool = true, off false;
+        /// What a copy reads may be computed again as far as that is cheaper.
+        mixed: bool = true, off false;
+        /// A copy may be kept for the next one.
+        hoisted: bool = true, off false;
+        /// No closure of copies grows past this: what is still missing then lives longer.
+        largest_closure: usize = 200, off usize::MAX;
+        /// Below this part of the budget a value is not worth computing again.
+        negligible: f64 = 1e-4, off 0.0;
+        /// A schedule this much worse than the best is still accepted by the neighbourhood search at first; none at the end.
+        slack: f64 = 0.02, off 0.0;
+        /// After so many rounds it returns to the best schedule.
+        rounds_to_return: u64 = 64, off u64::MAX;
+        /// The most neighbouring copies that one of its rounds takes out.
+        largest_hole: usize = 100, off 1;
+        /// The most copies that one of its rounds takes out at random.
+        scattered: usize = 8, off 1;
+        /// How it may weigh what is over the budget, by chance.
+        exponents_of_rounds: &'static [Exponent] = &[Exponent::Half, Exponent::One, Exponent::Two], off &[Exponent::One];
+        /// How much each neighbourhood search may distort its scores: little finds what is near, much finds what is not.
+        noise: &'static [f64] = &[0.6, 5.0], off &[0.6];
+        /// In so many rounds the neighbourhood searches use up their effort; each begins from the best of the round before.
+        rounds: u64 = 4, off 1;
+        /// So many rounds there are at most, while the gap is wide.
+        most_rounds: u64 = 10, off 4;
+        /// A gap this narrow is not worth another round.
+        gap: f64 = 0.0075, off 0.0005;
+        /// Neither is one where the last round gained no more than this part of a step's time.
+        gain: f64 = 0.0001, off 0.0;
+        /// A gap this narrow is not worth any.
+        gap_not_worth_rounds: f64 = 0.0005, off 0.0;
+        /// A search that has to add less than something is given up where its best rough start would have to lose more than
+        /// this part of its gap for that, ...
+        rough_hope: f64 = 0.75, off 2.0;
+        /// ... its best start this part, ...
+        hope: f64 = 0.5, off 2.0;
+        /// ... or what came of a round this one.
+        late_hope: f64 = 0.25, off 2.0;
+        /// So many of the best the rounds go on from.
+        best: usize = 2, off 1;
+        /// What has been improved for a budget near by is searched again for this part of the effort.
+        again: u64 = 4, off 1;
+        /// What the greedy search begins with, each by itself.
+        exponents: &'static [Exponent] = &[Exponent::One, Exponent::Half, Exponent::Two], off &[Exponent::One];
+        /// Everything up to a price is computed again at first, for prices below which these parts of all bytes lie.
+        plenty: &'static [f64] = &[0.3, 0.5, 0.7, 0.85, 1.0], off &[];
+        /// The greedy search also begins with the nodes as they are: variants that save at once can be in the way.
+        frozen: bool = true, off false;
+        /// Schedules for very little memory are starts too.
+        frugal: bool = true, off false;
+        /// A budget this much below one that is known has the same starts: the stages aim a little lower when the runtime's
+        /// order needs more than the plan's.
+        same_starts: f64 = 0.98, off 1.0;
+        /// A start may evaluate so much for each step: of 100,000 nodes, 300 to 460 for each were needed.
+        start_per_step: u64 = 1000, off 100_000;
+        /// One of those that mostly are beaten may evaluate so much: where they take more they are.
+        other_per_step: u64 = 300, off 100_000;
+        /// In a small graph those may evaluate one of so many parts of the effort.
+        other: u64 = 10, off 1;
+        /// A rough estimate begins with so few prices.
+        rough: usize = 2, off 0;
+        /// A descent's greedy searches may evaluate so much for each step.
+        descent_per_step: u64 = 500, off 100_000;
+        /// How to look for the smallest peak: the exponent; the part of the way to the structural bound to take at first (what
+        /// is aimed low from the beginning ends elsewhere than what gets there by and by); and the work, as a
+        /// multiple of that of a neighbourhood search.
+        descents: &'static [PeakDescent] = &[(Exponent::One, 0.5, 2), (Exponent::One, 1.0, 2), (Exponent::Two, 1.0, 1)],
+            off &[(Exponent::One, 0.5, 2)];
+        /// A look at how little memory is possible takes one of so many parts of a descent's work.
+        small: u64 = 8, off 1;
+        /// A chain is reversed with up to so many checkpoints; with more the other starts do as well. In a large graph, which
+        /// has fewer of those, it is reversed with twice as many and so on instead.
+        most_checkpoints: usize = 32, off 0;
+        /// A descent ends when it is stuck at strides of this size.
+        shortest_stride: f64 = 0.01, off 0.2;
+        /// Nodes may run late, where their readers are.
+        lazy: bool = true, off false;
+        /// Nodes may run as soon as they free as much as they take.
+        eager: bool = true, off false;
+        /// ... and so many that only together free something.
+        together: bool = true, off false;
+        /// What runs at the peak may be put off.
+        postponed: bool = true, off false;
+        /// An order is looked at besides another where its peak or its sum of needs is at most this percentage of the other's.
+        another_order: u128 = 99, off 0;
+        /// Down to this part of a budget, what was the best order for it still is.
+        same_order: f64 = 0.98, off 1.0;
+        /// Plans of a few quick published strategies are starts where the own plan is dear.
+        portfolio: bool = true, off false;
+        /// An own plan that adds one part in so many of the step's time or less stands.
+        own_stands_below: u64 = 20, off u64::MAX;
+    }
+}
