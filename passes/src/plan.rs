@@ -1,9 +1,12 @@
-//! The decision as data: what the search hands to rewriting.
+//! The decision as data. A planner says which nodes run, and in which sequence ([`Plan`]); how each of these instances is
+//! computed, and what is read of it, follows from the rules of recomputation and is decided here too
+//! ([`Plan::instances`]), so that whoever rewrites the graph decides nothing.
 
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, NodeId, TensorId};
-use crate::operators::variants::Variant;
+use crate::operators::Recompute;
+use crate::operators::variants::{Part, Variant};
 
 /// Which nodes run, in which order, and which of them again.
 ///
@@ -35,7 +38,94 @@ pub struct Binding {
     pub from: usize,
 }
 
+/// One computation of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instance<'p> {
+    /// Of which node.
+    pub node: NodeId,
+    /// How.
+    pub how: How<'p>,
+    /// What becomes of the node's outputs, by position; empty for an original, of which all are there for all readers.
+    pub outputs: Vec<OutputUse>,
+}
+
+/// How an instance is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum How<'p> {
+    /// The node itself.
+    Original,
+    /// A node like it.
+    Clone,
+    /// A node like it, but for that it leaves running statistics as they are.
+    LeavingStatistics,
+    /// From the mask that the original left.
+    FromMask,
+    /// By these nodes instead.
+    FromParts(&'p [Part]),
+}
+
+/// Where an original runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Originals {
+    /// Where the plan has it.
+    AsPlanned,
+    /// Where its first copy does, if that does all that it does and nobody reads it before.
+    Late,
+}
+
+/// What becomes of an output of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputUse {
+    /// Does anybody read it?
+    pub read: bool,
+    /// Do readers behind it take it of this instance, and not of one before?
+    pub supplied: bool,
+}
+
 impl Plan {
+    /// The instances of the plan, but for copies whose results nobody reads.
+    pub fn instances<'p>(
+        &self,
+        graph: &Graph,
+        recomputation: &'p Recomputation,
+        originals: Originals,
+    ) -> Vec<Instance<'p>> {
+        let plan = match originals {
+            Originals::AsPlanned => self.without_unread_copies(graph, recomputation),
+            Originals::Late => self.without_unread(graph, recomputation),
+        };
+        let instance = |(&node, copy): (&NodeId, bool)| Instance {
+            node,
+            how: match copy {
+                false => How::Original,
+                true => how(recomputation, node),
+            },
+            outputs: match copy {
+                false => Vec::new(),
+                true => vec![OutputUse::default(); graph.node(node).outputs.len()],
+            },
+        };
+        let all = plan.sequence.iter().zip(plan.copies()).map(instance);
+        let mut all: Vec<Instance<'p>> = all.collect();
+        for binding in plan.bindings(graph, recomputation).into_iter().flatten() {
+            let of = &mut all[binding.from];
+            let mut outputs = graph.node(of.node).outputs.iter();
+            let position = outputs.position(|&output| output == Some(binding.tensor));
+            if let Some(output) = position.and_then(|position| of.outputs.get_mut(position)) {
+                output.read = true;
+            }
+        }
+        for of in &mut all {
+            let node = of.node;
+            let tensors = graph.node(node).outputs.iter().enumerate();
+            for (output, (position, tensor)) in of.outputs.iter_mut().zip(tensors) {
+                let supplies = |tensor| recomputation.supplies(node, position, tensor);
+                output.supplied = tensor.is_some_and(supplies);
+            }
+        }
+        all
+    }
+
     /// Which positions of the sequence are copies.
     pub fn copies(&self) -> Vec<bool> {
         let nodes = self
@@ -121,6 +211,16 @@ impl Plan {
     }
 }
 
+/// How copies of the node are computed.
+fn how(recomputation: &Recomputation, node: NodeId) -> How<'_> {
+    match recomputation.rule(node) {
+        Recompute::Clone | Recompute::Never(_) => How::Clone,
+        Recompute::BatchNorm => How::LeavingStatistics,
+        Recompute::DropoutFromMask => How::FromMask,
+        Recompute::FromParts => recomputation.parts(node).map_or(How::Clone, How::FromParts),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -169,6 +269,32 @@ mod tests {
             y, m = Dropout(x, r, t) z = Exp(y)
         }";
         assert_eq!(bindings(text, &[0, 0, 1]), ["", "m@0", "y@1"]);
+    }
+
+    #[test]
+    fn an_instance_says_how_it_is_computed_and_what_is_read_of_it() {
+        let text =
+            "g (float[2] x) => (y2, z) <float r = {0.5}, bool t = {1}, float[2] y, bool[2] m> {
+            y, m = Dropout(x, r, t) z = Exp(y) y2 = Exp(z)
+        }";
+        let graph = Graph::parse(text).unwrap();
+        let (plan, rules) = plan(&graph, &[0, 0, 1, 1, 2]);
+        let shown = plan
+            .instances(&graph, &rules, Originals::AsPlanned)
+            .into_iter()
+            .map(|of| {
+                let outputs = of.outputs.iter().map(|of| (of.read, of.supplied));
+                (of.node.index(), of.how, outputs.collect::<Vec<_>>())
+            });
+        let mask = vec![(true, true), (false, false)];
+        // The caller gets z of its original, so nobody reads the copy.
+        let expected = [
+            (0, How::Original, vec![]),
+            (0, How::FromMask, mask),
+            (1, How::Original, vec![]),
+            (2, How::Original, vec![]),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
 
     #[test]

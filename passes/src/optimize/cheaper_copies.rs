@@ -99,7 +99,7 @@ mod tests {
     use crate::optimize::BudgetRequest;
     use crate::optimize::variant_graph::Form;
     use crate::pass::Pass;
-    use crate::plan::Plan;
+    use crate::plan::{Originals, Plan};
     use crate::rewrite::insert_mirrors::InsertMirrors;
     use crate::strategy::tests::options;
 
@@ -124,8 +124,7 @@ mod tests {
         let mut mirrored = form.graph.clone();
         let recomputation = &form.recomputation;
         let Ok(_) = (InsertMirrors {
-            plan: &plan,
-            recomputation,
+            instances: &plan.instances(&form.graph, recomputation, Originals::AsPlanned),
         })
         .run(&mut mirrored);
         let all = costs(&mirrored, &options.device, &options.overrides);

@@ -1,17 +1,16 @@
 //! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
 
 mod aim;
+mod alternatives;
 mod buffers;
 mod cheaper_copies;
-mod comparison;
-mod convolution_options;
+mod contest;
 mod convolutions;
 mod faults;
 mod limits;
 mod original;
 mod pipeline;
 mod published;
-mod replacements;
 mod simulation;
 pub(crate) mod tuning;
 mod variant_graph;
@@ -508,45 +507,7 @@ pub fn optimize_each(
     let input = with_shapes(&input, options)?;
     verify::declarations(&input, &permitted(options)).map_err(OptimizeError::Input)?;
     check_reserve(&input, options)?;
-    let mut row = convolution_options::optimize_each(&input, options, budgets)?;
-    for (result, asked) in row.iter_mut().zip(budgets) {
-        // Where the reserve alone is more, what is left for the graph does not tell what was asked for.
-        if let (Err(OptimizeError::Infeasible { budget, .. }), BudgetRequest::Bytes(bytes)) =
-            (result, asked)
-        {
-            *budget = *bytes;
-        }
-    }
-    spread(&mut row);
-    Ok(row)
-}
-
-/// What fits a budget fits every larger one: where it adds less than what was found there, it
-/// takes its place, so that more memory never costs time.
-fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
-    let mut found: Vec<&mut Optimized> = row.iter_mut().flatten().collect();
-    // What stays as it is although it does not fit in every order is for its own budget.
-    found.retain(|one| one.summary.over_budget().next().is_none());
-    found.sort_by_key(|one| one.summary.budget);
-    for larger in 1..found.len() {
-        let (smaller, rest) = found.split_at_mut(larger);
-        let (smaller, larger) = (&smaller[smaller.len() - 1], &mut rest[0]);
-        if smaller.summary.time_added < larger.summary.time_added {
-            let Summary {
-                budget,
-                lower_bound,
-                smallest_peak,
-                ref mut faults,
-                ..
-            } = larger.summary;
-            let faults = std::mem::take(faults);
-            larger.clone_from(smaller);
-            larger.summary.budget = budget;
-            larger.summary.lower_bound = lower_bound.min(larger.summary.time_added);
-            larger.summary.smallest_peak = smallest_peak;
-            larger.summary.faults = faults;
-        }
-    }
+    contest::decide(&input, options, budgets)
 }
 
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh

@@ -9,24 +9,24 @@ mod within_budget;
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::comparison::better;
+use super::contest::{Answer, Asked, Known, Untried, better};
 use super::faults::{FailedCandidate, Found, is_unproved};
 use super::original::{Original, is_as_listed};
 use super::published::{MOST_NODES, Rivals};
 use super::simulation::{Candidate, frame, need, simulated};
 use super::tuning::TUNING;
 use super::variant_graph::{Choices, Form, apply};
-use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary, verify_rewritten};
+use super::{BudgetRequest, OptimizeError, Optimized, Options, verify_rewritten};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::barriers::Thinning;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
-use crate::operators::variants::{Group, VARIANTS, Variant};
+use crate::operators::variants::Variant;
 use crate::parallel;
 use crate::pass::Pass;
-use crate::plan::Plan;
+use crate::plan::{Originals, Plan};
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
@@ -177,50 +177,80 @@ impl<'o> Pipeline<'o> {
         Ok(row)
     }
 
-    /// May a plan for the graph without variants be another than `found`?
-    pub(super) fn replaces(&self, found: &Result<Optimized, OptimizeError>) -> bool {
+    /// An answer for each that is asked.
+    pub(super) fn answer(&self, asked: &[Asked]) -> Result<Vec<Answer>, OptimizeError> {
+        let known: Vec<Known> = asked.iter().filter_map(|asked| asked.known).collect();
+        let mut cheaper = self.cheaper(&known).into_iter();
+        let anew = asked.iter().filter(|asked| asked.known.is_none());
+        let anew: Vec<BudgetRequest> = anew.map(|asked| asked.request).collect();
+        let mut anew = match anew.is_empty() {
+            true => Vec::new(),
+            false => self.run(&anew)?,
+        }
+        .into_iter();
+        let answer = |asked: &Asked| match asked.known {
+            Some(_) => cheaper.next(),
+            None => anew.next().map(|found| {
+                let untried = self.untried(&found);
+                Answer::Found(found, untried)
+            }),
+        };
+        Ok(asked.iter().filter_map(answer).collect())
+    }
+
+    /// What is left to be tried where that was found.
+    fn untried(&self, found: &Found) -> Untried {
         let variants = match found {
             Ok(found) => !found.summary.variants.is_empty(),
             Err(_) => self.joint.is_some() || !self.decided.is_empty(),
         };
-        variants || self.base.recomputation.has_parts()
+        Untried {
+            fewer_variants: variants || self.base.recomputation.has_parts(),
+            published: !self.decided.is_empty(),
+        }
     }
 
-    /// Looks for plans that add less than those `known`, one for each of them, within the same budget. The published
-    /// strategies, which know no variants, are asked only where they were not asked for the same graph.
-    pub(super) fn cheaper(
-        &self,
-        known: &[Summary],
-    ) -> Vec<Option<Result<Optimized, OptimizeError>>> {
+    /// Looks for plans that add less than those `known`, one for each of them, within the same budget: where a bound does not
+    /// tell that there is none, and not in large graphs, for in none that was tried was there one.
+    fn cheaper(&self, known: &[Known]) -> Vec<Answer> {
         let task = self.task();
-        let own = Box::new(Searches::new(&task, &self.orders));
-        let mut planner = Portfolio::new(&task, own, &self.orders);
-        let mut rivals = Rivals::of(&task);
-        let mut cheaper = |known: &Summary| {
-            let budget = known.budget - self.options.reserve;
-            let below = known.time_added;
-            let mut found = self.within_or_least(&mut planner, budget, below);
+        let mut planners = None;
+        let mut cheaper = |known: &Known| {
+            let least = self.least(known);
+            if least >= known.added || self.is_large() {
+                return Answer::NothingCheaper(least);
+            }
+            let (planner, rivals) = planners.get_or_insert_with(|| {
+                let own = Box::new(Searches::new(&task, &self.orders));
+                (Portfolio::new(&task, own, &self.orders), Rivals::of(&task))
+            });
+            let (budget, below) = (known.budget - self.options.reserve, known.added);
+            let mut found = self.within_or_least(planner, budget, below);
             let mut chosen = None;
-            if has_sums(known) {
-                found = self.best_of(found, &mut rivals, budget, below, &mut chosen);
+            if known.untried.published {
+                found = self.best_of(found, rivals, budget, below, &mut chosen);
             }
             let smallest = known.smallest_peak - self.options.reserve;
-            found.map(|found| self.finish(found, budget, smallest, chosen, Some(&planner)))
+            match found {
+                Some(found) => {
+                    let found = self.finish(found, budget, smallest, chosen, Some(planner));
+                    Answer::Found(found, Untried::default())
+                }
+                None => Answer::NothingCheaper(least),
+            }
         };
         known.iter().map(&mut cheaper).collect()
     }
 
     /// Nanoseconds that every plan adds, in the orders of first computations that are looked at, within the budget
     /// of the `known` one.
-    pub(super) fn least(&self, known: &Summary) -> u64 {
+    fn least(&self, known: &Known) -> u64 {
         let room = known.budget - self.options.reserve - frame(&self.base.graph);
         let searches = self.orders.iter();
         let searches: Vec<Search> = searches
             .map(|order| self.task().relaxed_search(order))
             .collect();
-        let bounds = parallel::map(&searches, |search| {
-            search.lower_bound(room, known.time_added)
-        });
+        let bounds = parallel::map(&searches, |search| search.lower_bound(room, known.added));
         bounds.into_iter().min().unwrap_or(0)
     }
 
@@ -534,26 +564,14 @@ impl<'o> Pipeline<'o> {
 /// What strategies measure their plans by.
 pub const REWRITING: Rewriting = Rewriting {
     with_copies: |graph, plan, recomputation| {
+        let instances = &plan.instances(graph, recomputation, Originals::AsPlanned);
         let mut graph = graph.clone();
-        let Ok(_) = (InsertMirrors {
-            plan,
-            recomputation,
-        })
-        .run(&mut graph);
+        let Ok(_) = (InsertMirrors { instances }).run(&mut graph);
         let Ok(_) = ReleaseUnread.run(&mut graph);
         graph
     },
     with_variants: |graph, choices| ApplyVariants { choices }.replace(graph),
 };
-
-/// Were running sums put into the graph before the search?
-fn has_sums(known: &Summary) -> bool {
-    let mut names = known.variants.iter().map(|&(_, name)| name);
-    let sums = VARIANTS
-        .iter()
-        .filter(|variant| variant.group == Group::Sums);
-    names.any(|name| sums.clone().any(|sum| sum.name == name))
-}
 
 /// Peaks that differ by no more are as good as the same.
 fn negligible(peak: Bytes) -> Bytes {

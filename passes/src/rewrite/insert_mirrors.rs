@@ -1,27 +1,24 @@
-//! Inserts the copies that a plan asks for, and lists the nodes in the plan's order.
+//! Inserts the copies that a plan has, as it says how, and lists the nodes in the plan's order.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
-use crate::analysis::recompute::Recomputation;
 use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::operators;
 use crate::operators::variants::Part;
 use crate::operators::variants::nodes::nodes_of;
-use crate::operators::{self, Recompute};
 use crate::pass::{Changed, Pass};
-use crate::plan::Plan;
+use crate::plan::{How, Instance};
 
 /// **Does**: lists the nodes in the plan's order; for every copy in the plan adds a mirror
 /// node and lets its readers read the mirror's results.
-/// **Needs**: a plan of this graph, and the rules by which it was made.
+/// **Needs**: the instances of a plan of this graph.
 /// **Keeps**: originals (all but the inputs that now read a mirror), graph inputs and outputs,
 /// initializers, all names.
 pub struct InsertMirrors<'p> {
-    /// What to insert.
-    pub plan: &'p Plan,
-    /// By which rules it was made.
-    pub recomputation: &'p Recomputation,
+    /// What runs, in this sequence.
+    pub instances: &'p [Instance<'p>],
 }
 
 impl Pass for InsertMirrors<'_> {
@@ -32,8 +29,6 @@ impl Pass for InsertMirrors<'_> {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let plan = self.plan.without_unread_copies(graph, self.recomputation);
-        let read = self.outputs_read(graph, &plan);
         let before = graph.order().to_vec();
         // An original's inputs change when it is placed; its mirrors start from the first ones.
         let inputs: Vec<Vec<Option<TensorId>>> = (0..graph.node_count() as u32)
@@ -47,30 +42,30 @@ impl Pass for InsertMirrors<'_> {
             .iter()
             .filter_map(|&id| mirror_number(graph.node(id)))
             .max();
-        let mut order = Vec::with_capacity(plan.sequence.len());
-        for ((&id, copy), read) in plan.sequence.iter().zip(plan.copies()).zip(&read) {
-            if copy {
-                let counter = latest_number.as_mut().unwrap_or(&mut made[id.index()]);
-                *counter = counter.saturating_add(1);
-                let number = *counter;
-                if let Some(parts) = self.recomputation.parts(id) {
-                    let name = readable_name(graph, graph.node(id));
-                    let nodes = mirror_of_parts(graph, parts, &name, number, &mut latest);
-                    order.extend(nodes);
-                    continue;
-                }
-                let original = Node {
-                    inputs: inputs[id.index()].clone(),
-                    ..graph.node(id).clone()
-                };
-                order.push(self.mirror(graph, id, original, number, read, &mut latest));
-            } else {
+        let mut order = Vec::with_capacity(self.instances.len());
+        for instance in self.instances {
+            let id = instance.node;
+            if instance.how == How::Original {
                 let node = graph.node_mut(id);
                 for input in node.inputs.iter_mut().flatten() {
                     *input = latest[input.index()];
                 }
                 order.push(id);
+                continue;
             }
+            let counter = latest_number.as_mut().unwrap_or(&mut made[id.index()]);
+            *counter = counter.saturating_add(1);
+            let number = *counter;
+            if let How::FromParts(parts) = instance.how {
+                let name = readable_name(graph, graph.node(id));
+                order.extend(mirror_of_parts(graph, parts, &name, number, &mut latest));
+                continue;
+            }
+            let original = Node {
+                inputs: inputs[id.index()].clone(),
+                ..graph.node(id).clone()
+            };
+            order.push(mirror(graph, instance, original, number, &mut latest));
         }
         let changed = if order == before {
             Changed::No
@@ -82,77 +77,53 @@ impl Pass for InsertMirrors<'_> {
     }
 }
 
-impl InsertMirrors<'_> {
-    /// For every instance, which of its node's outputs are read from it.
-    fn outputs_read(&self, graph: &Graph, plan: &Plan) -> Vec<Vec<bool>> {
-        let outputs = |&id: &NodeId| vec![false; graph.node(id).outputs.len()];
-        let mut read: Vec<Vec<bool>> = plan.sequence.iter().map(outputs).collect();
-        for bindings in plan.bindings(graph, self.recomputation) {
-            for binding in bindings {
-                let node = graph.node(plan.sequence[binding.from]);
-                let position = node.outputs.iter().position(|&o| o == Some(binding.tensor));
-                if let Some(position) = position {
-                    read[binding.from][position] = true;
-                }
-            }
-        }
-        read
+/// Adds copy number `number` of the `original`, and says in `latest` what it computes.
+fn mirror(
+    graph: &mut Graph,
+    instance: &Instance<'_>,
+    original: Node,
+    number: u32,
+    latest: &mut [TensorId],
+) -> NodeId {
+    let mut node = match instance.how {
+        How::FromMask => dropout_from_mask(&original),
+        _ => original.clone(),
+    };
+    if instance.how == How::LeavingStatistics {
+        node.set_attribute("momentum", AttributeValue::Float(1.0));
     }
-
-    /// Adds copy number `number` of `id`, and says in `latest` what it computes.
-    fn mirror(
-        &self,
-        graph: &mut Graph,
-        id: NodeId,
-        original: Node,
-        number: u32,
-        read: &[bool],
-        latest: &mut [TensorId],
-    ) -> NodeId {
-        let rule = self.recomputation.rule(id);
-        let mut node = match rule {
-            Recompute::DropoutFromMask => dropout_from_mask(&original),
-            Recompute::BatchNorm => {
-                let mut node = original.clone();
-                node.set_attribute("momentum", AttributeValue::Float(1.0));
-                node
-            }
-            Recompute::Clone | Recompute::FromParts | Recompute::Never(_) => original.clone(),
+    node.name = mirror_name(&readable_name(graph, &original), number);
+    node.set_attribute(MARKER, AttributeValue::Int(i64::from(number)));
+    for input in node.inputs.iter_mut().flatten() {
+        *input = latest[input.index()];
+    }
+    // A mirror may be another operator with fewer outputs.
+    let places = original.outputs.iter().zip(&instance.outputs).enumerate();
+    for (position, (&tensor, output)) in places.take(node.outputs.len()) {
+        let Some(tensor) = tensor else {
+            continue;
         };
-        node.name = mirror_name(&readable_name(graph, &original), number);
-        node.set_attribute(MARKER, AttributeValue::Int(i64::from(number)));
-        for input in node.inputs.iter_mut().flatten() {
-            *input = latest[input.index()];
+        if !output.read && operators::may_omit_output(&original, position) {
+            node.outputs[position] = None;
+            continue;
         }
-        // A mirror may be another operator with fewer outputs.
-        let places = original.outputs.iter().zip(read).enumerate();
-        for (position, (&tensor, &read)) in places.take(node.outputs.len()) {
-            let Some(tensor) = tensor else {
-                continue;
-            };
-            let omitted = !read && operators::may_omit_output(&original, position);
-            if omitted {
-                node.outputs[position] = None;
-                continue;
-            }
-            let of = graph.tensor(tensor).clone();
-            let name = graph.free_tensor_name(&mirror_name(&of.name, number));
-            let new = graph.add_tensor(Tensor {
-                name,
-                kind: TensorKind::Value,
-                ..of
-            });
-            node.outputs[position] = Some(new);
-            if self.recomputation.supplies(id, position, tensor) {
-                latest[tensor.index()] = new;
-            }
+        let of = graph.tensor(tensor).clone();
+        let name = graph.free_tensor_name(&mirror_name(&of.name, number));
+        let new = graph.add_tensor(Tensor {
+            name,
+            kind: TensorKind::Value,
+            ..of
+        });
+        node.outputs[position] = Some(new);
+        if output.supplied {
+            latest[tensor.index()] = new;
         }
-        let is_dropped = |output: &Option<TensorId>| output.is_none();
-        while !operators::keeps_places(&original) && node.outputs.last().is_some_and(is_dropped) {
-            node.outputs.pop();
-        }
-        graph.add_node(node)
     }
+    let is_dropped = |output: &Option<TensorId>| output.is_none();
+    while !operators::keeps_places(&original) && node.outputs.last().is_some_and(is_dropped) {
+        node.outputs.pop();
+    }
+    graph.add_node(node)
 }
 
 /// Adds copy number `number` of the node called `name`, made of `parts`, and says in `latest` what it

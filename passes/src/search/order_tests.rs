@@ -17,6 +17,7 @@ use crate::cost::Nanos;
 use crate::graph::{TensorKind, Uses};
 use crate::operators::variants::{VARIANTS, Variant};
 use crate::pass::Pass;
+use crate::plan::Originals;
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
@@ -108,12 +109,10 @@ impl Case {
         let firsts: Vec<NodeId> = firsts.filter(|of| !of.1).map(|of| *of.0).collect();
         self.assert_order(graph, &firsts, by);
         let recomputation = &Recomputation::of(graph, &self.overrides);
-        let late = plan.without_unread(graph, recomputation);
-        for plan in [plan, &late] {
+        for originals in [Originals::AsPlanned, Originals::Late] {
             let mut written = graph.clone();
             let insert = InsertMirrors {
-                plan,
-                recomputation,
+                instances: &plan.instances(graph, recomputation, originals),
             };
             insert.run(&mut written).unwrap();
             assert_eq!(verify::structure(&written), Ok(()), "{}: {by}", self.name);

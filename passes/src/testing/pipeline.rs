@@ -15,7 +15,7 @@ use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::pass::Pass;
-use crate::plan::Plan;
+use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::Runtime;
 use crate::runtime::casting::are_there;
@@ -81,8 +81,7 @@ fn apply_and_verify(
 ) -> bool {
     let mut graph = original.clone();
     InsertMirrors {
-        plan,
-        recomputation: rules,
+        instances: &plan.instances(original, rules, Originals::AsPlanned),
     }
     .run(&mut graph)
     .unwrap();

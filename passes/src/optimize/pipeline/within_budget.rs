@@ -15,7 +15,7 @@ use crate::enforce::release_unread::ReleaseUnread;
 use crate::enforce::unmark_fused::UnmarkFused;
 use crate::graph::{Graph, NodeId};
 use crate::pass::{Changed, INSERT_BARRIERS};
-use crate::plan::Plan;
+use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::TENSOR;
 use crate::runtime::settings::RuntimeSettings;
@@ -290,11 +290,12 @@ impl Pipeline<'_> {
         let form = self.form(&plan.variants);
         let mut graph = form.graph.clone();
         // A published strategy's plan is written as it is.
-        let late = (self.options.strategy == Strategy::Auto)
-            .then(|| plan.without_unread(&graph, &form.recomputation));
+        let originals = match self.options.strategy {
+            Strategy::Auto => Originals::Late,
+            _ => Originals::AsPlanned,
+        };
         let insert = InsertMirrors {
-            plan: late.as_ref().unwrap_or(plan),
-            recomputation: &form.recomputation,
+            instances: &plan.instances(&form.graph, &form.recomputation, originals),
         };
         let passes = &self.options.passes;
         let Ok(_) = passes.run(&insert, &mut graph);

@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::analysis::mirrors::is_mirror;
+use crate::analysis::recompute::Recomputation;
 use crate::graph::Uses;
 use crate::graph::text::diff;
 use crate::operators::variants::copy_parts;
+use crate::plan::{Originals, Plan};
 use crate::verify;
 
 /// The graph in `text` with its nodes computed in this sequence, which is by node name.
@@ -24,8 +26,7 @@ fn applied(text: &str, sequence: &[&str]) -> (Graph, Graph) {
     let recomputation = Recomputation::of(&graph, &BTreeMap::new());
     let mut rewritten = graph.clone();
     let pass = InsertMirrors {
-        plan: &plan,
-        recomputation: &recomputation,
+        instances: &plan.instances(&graph, &recomputation, Originals::AsPlanned),
     };
     let changed = pass.run(&mut rewritten).unwrap();
     assert_eq!(changed == Changed::Yes, rewritten != graph);
@@ -332,8 +333,7 @@ fn again_from_statistics(reader: &str, again: usize) -> String {
     };
     let mut with = graph.clone();
     let insert = InsertMirrors {
-        plan: &plan,
-        recomputation: &rules,
+        instances: &plan.instances(&graph, &rules, Originals::AsPlanned),
     };
     let Ok(_) = insert.run(&mut with);
     verify::equivalence(&graph, &with, &Default::default()).unwrap();

@@ -7,6 +7,7 @@ use crate::cost::{Cost, Nanos};
 use crate::graph::{Graph, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
+use crate::plan::Originals;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
 use crate::search::profile::Exponent;
@@ -114,8 +115,11 @@ fn every_copy_is_read_and_the_graph_with_them_needs_what_is_believed() {
             let search = Search::new(&graph, graph.order(), CPU, &costs(&graph), &rules, effort);
             let mut rewritten = graph.clone();
             let Ok(_) = (InsertMirrors {
-                plan: &search.plan(&of_copies(copies.clone())),
-                recomputation: &rules,
+                instances: &search.plan(&of_copies(copies.clone())).instances(
+                    &graph,
+                    &rules,
+                    Originals::AsPlanned,
+                ),
             })
             .run(&mut rewritten);
             // What nobody reads any more stays to the end here; in the state it is released, but

@@ -13,7 +13,7 @@ use crate::graph::{Graph, Node, NodeId, Uses};
 use crate::operators::variants::{VARIANTS, Variant};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
-use crate::plan::Plan;
+use crate::plan::{Originals, Plan};
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::liveness::Liveness;
@@ -200,8 +200,7 @@ fn plan(graph: &Graph, rules: &Recomputation, copies: &[Copy]) -> Plan {
 fn rewritten(graph: &Graph, rules: &Recomputation, plan: &Plan) -> Graph {
     let mut rewritten = graph.clone();
     let insert = InsertMirrors {
-        plan,
-        recomputation: rules,
+        instances: &plan.instances(graph, rules, Originals::AsPlanned),
     };
     insert.run(&mut rewritten).unwrap();
     ReleaseUnread.run(&mut rewritten).unwrap();
@@ -410,8 +409,7 @@ fn the_peak_of_any_forms_is_that_of_the_graph_with_them() {
         let rules = Recomputation::of(&form, &BTreeMap::new());
         let mut rewritten = form.clone();
         let insert = InsertMirrors {
-            plan: &plan,
-            recomputation: &rules,
+            instances: &plan.instances(&form, &rules, Originals::AsPlanned),
         };
         insert.run(&mut rewritten).unwrap();
         ReleaseUnread.run(&mut rewritten).unwrap();

@@ -9,7 +9,7 @@ use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::pass::Pass;
-use crate::plan::Plan;
+use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::Runtime;
 use crate::runtime::executions::Executions;
@@ -46,8 +46,7 @@ fn mirrored(seed: u64, size: usize) -> Graph {
     };
     let recomputation = &recomputation;
     let Ok(_) = (InsertMirrors {
-        plan: &plan,
-        recomputation,
+        instances: &plan.instances(&graph.clone(), recomputation, Originals::AsPlanned),
     })
     .run(&mut graph);
     let Ok(_) = ReleaseUnread.run(&mut graph);

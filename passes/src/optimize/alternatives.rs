@@ -1,0 +1,348 @@
+//! The ways to come to plans, by what may be replaced in a graph.
+//!
+//! Running sums come first: they only cost what the additions cost, and are judged by the order of
+//! first computations alone, which they change. All other variants are chosen by the search,
+//! together with the copies.
+
+use std::collections::BTreeSet;
+
+use super::contest::{Answer, Asked, Untried};
+use super::faults::Found;
+use super::original::Original;
+use super::pipeline::Pipeline;
+use super::published::MOST_NODES;
+use super::tuning::TUNING;
+use super::variant_graph::Choices;
+use super::{BudgetRequest, OptimizeError, Optimized, Options};
+use crate::bytes::Bytes;
+use crate::graph::{NodeId, Uses};
+use crate::operators::variants::{Group, Variant};
+use crate::parallel;
+use crate::runtime::liveness::Liveness;
+use crate::runtime::order::ExecutionOrder;
+use crate::runtime::rounding::Rounding;
+use crate::strategy::Strategy;
+
+/// A way to come to plans: what may be replaced before, and who plans. All go through the same stages ([`Pipeline`]).
+pub(super) struct Alternative {
+    pub(super) options: Options,
+    pub(super) turn: Turn,
+    way: Way,
+    /// The only budget of the row that it is for, should there be one.
+    only: Option<usize>,
+}
+
+/// When an alternative is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    First,
+    /// Behind one that may replace more: what saves at first can be in the way.
+    Fewer,
+    /// Where nothing of what was found is proved to be right.
+    LastResort,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The search replaces what pays, in the graph with running sums where these do.
+    Varied,
+    /// Every node stays what it is.
+    Plain,
+    /// MONeT's program replaces nodes.
+    Monet,
+}
+
+/// All of them, in the sequence in which they are asked, for a row of so many `budgets`.
+pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative> {
+    let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
+    let one = |way, turn, options: Options| Alternative {
+        options,
+        turn,
+        way,
+        only: None,
+    };
+    let mut all = Vec::new();
+    match options.strategy {
+        Strategy::CheckmateIlp | Strategy::MonetIlp => {
+            for number in 0..budgets {
+                // Each has a fair part of the time that the user grants.
+                let mut options = options.clone();
+                options.solving.share = 1.0 / (budgets - number) as f64;
+                let turns = match options.strategy == Strategy::MonetIlp && replaces {
+                    true => &[(Way::Monet, Turn::First), (Way::Plain, Turn::LastResort)][..],
+                    false => &[(Way::Plain, Turn::First)],
+                };
+                all.extend(turns.iter().map(|&(way, turn)| Alternative {
+                    only: Some(number),
+                    ..one(way, turn, options.clone())
+                }));
+            }
+        }
+        Strategy::Auto if replaces => {
+            all.push(one(Way::Varied, Turn::First, options.clone()));
+            if !options.allowed.is_empty() {
+                let bitwise = Options {
+                    allowed: BTreeSet::new(),
+                    ..options.clone()
+                };
+                all.push(one(Way::Varied, Turn::Fewer, bitwise));
+            }
+            if !options.variants.is_empty() && TUNING.fewer_variants {
+                all.push(one(Way::Plain, Turn::Fewer, without_variants(options)));
+            }
+        }
+        _ => all.push(one(Way::Plain, Turn::First, options.clone())),
+    }
+    all
+}
+
+/// The graph as it is, if it fits the budget in the way of running it of which its peak is told.
+pub(super) fn as_it_is(original: &Original<'_>, options: &Options, budget: Bytes) -> Option<Found> {
+    plain(original, options).untouched(budget - options.reserve)
+}
+
+impl Alternative {
+    pub(super) fn is_plain(&self) -> bool {
+        self.way == Way::Plain
+    }
+
+    /// Is it asked for what is cheaper than what is known, where something is?
+    pub(super) fn is_asked_for_less(&self) -> bool {
+        self.is_plain() && self.turn == Turn::Fewer
+    }
+
+    /// Is it for that budget of the row?
+    pub(super) fn is_for(&self, number: usize) -> bool {
+        self.only.is_none_or(|only| only == number)
+    }
+
+    /// An answer for each that is asked.
+    pub(super) fn answer(
+        &self,
+        original: &Original<'_>,
+        asked: &[Asked],
+    ) -> Result<Vec<Answer>, OptimizeError> {
+        match self.way {
+            Way::Varied => varied(original, &self.options, asked),
+            // What a program cannot plan, it cannot for this budget.
+            Way::Plain if self.only.is_none() => plain(original, &self.options).answer(asked),
+            Way::Plain | Way::Monet => {
+                let each = asked.iter().map(|asked| {
+                    let found = match self.way {
+                        Way::Monet => monet(original, &self.options, asked.request),
+                        _ => one(plain(original, &self.options), asked.request),
+                    };
+                    Answer::Found(found, Untried::default())
+                });
+                Ok(each.collect())
+            }
+        }
+    }
+}
+
+/// With the variants that pay.
+fn varied(
+    original: &Original<'_>,
+    options: &Options,
+    asked: &[Asked],
+) -> Result<Vec<Answer>, OptimizeError> {
+    if options.watch.is_stopped() && original.graph.order().len() > MOST_NODES {
+        let answers = plain(original, options).answer(asked)?.into_iter();
+        let answers = answers.map(|answer| match answer {
+            Answer::Found(found, _) => Answer::Found(found, Untried::default()),
+            nothing => nothing,
+        });
+        return Ok(answers.collect());
+    }
+    let peak = free_peak(original, options);
+    let (sums, others): (Choices, Choices) = offers(original, peak, options)
+        .into_iter()
+        .partition(|(_, variant)| variant.group == Group::Sums);
+    let pipeline = |sums: Choices| Pipeline::new(original, sums, &others, options);
+    let (with, without) = parallel::both(
+        || (!sums.is_empty()).then(|| pipeline(sums)),
+        || pipeline(Choices::new()),
+    );
+    let pays = |asked: &Asked| {
+        let with = with.as_ref();
+        let pays = |with| sums_pay(peak, with, &without, options, asked.request);
+        TUNING.sums && with.is_some_and(pays)
+    };
+    let pays: Vec<bool> = asked.iter().map(pays).collect();
+    let answers = |pipeline: Option<&Pipeline<'_>>, with: bool| {
+        let of = asked.iter().zip(&pays).filter(|(_, pays)| **pays == with);
+        let of: Vec<Asked> = of.map(|(&asked, _)| asked).collect();
+        let answers = match pipeline {
+            Some(pipeline) if !of.is_empty() => pipeline.answer(&of),
+            _ => Ok(Vec::new()),
+        };
+        answers.map(Vec::into_iter)
+    };
+    let mut with = answers(with.as_ref(), true)?;
+    let mut without = answers(Some(&without), false)?;
+    let next = |&pays: &bool| {
+        let answer = if pays { with.next() } else { without.next() };
+        answer.expect("one answer for one budget")
+    };
+    Ok(pays.iter().map(next).collect())
+}
+
+fn without_variants(options: &Options) -> Options {
+    Options {
+        variants: BTreeSet::new(),
+        allowed: BTreeSet::new(),
+        ..options.clone()
+    }
+}
+
+fn plain<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
+    Pipeline::new(original, Choices::new(), &Choices::new(), options)
+}
+
+/// MONeT's program chooses implementations and schedule together, in the graph with what is better
+/// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
+fn monet(
+    original: &Original<'_>,
+    options: &Options,
+    budget: BudgetRequest,
+) -> Result<Optimized, OptimizeError> {
+    let mut choices = plain(original, options).dominating();
+    choices
+        .retain(|&(id, variant)| keeps_to_plan(variant, options) && !original.is_in_sequence(id));
+    choices.sort_by_key(|&(id, _)| id);
+    let may = |id: NodeId, variant: &Variant| {
+        let replaced = choices.iter().any(|choice| choice.0 == id);
+        id.index() < original.graph.node_count()
+            && !replaced
+            && keeps_to_plan(variant, options)
+            && !original.is_in_sequence(id)
+    };
+    let pipeline = Pipeline::new(original, choices.clone(), &Choices::new(), options);
+    let joint = pipeline.implementations(budget, &may);
+    // Behind the others, so that the nodes have the numbers that the program knows them by.
+    choices.extend(joint.chosen);
+    let mut options = options.clone();
+    options.solving.begun = joint.sequence;
+    let pipeline = Pipeline::new(original, choices, &Choices::new(), &options);
+    let mut found = one(pipeline, budget)?;
+    found.summary.notes.splice(0..0, joint.notes);
+    Ok(found)
+}
+
+fn one(pipeline: Pipeline<'_>, budget: BudgetRequest) -> Result<Optimized, OptimizeError> {
+    let mut row = pipeline.run(&[budget])?;
+    row.pop().expect("one result for one budget")
+}
+
+/// Do running sums lower what the best order alone needs, where that is too much? `peak` is the unmodified graph's,
+/// without what the caller owns.
+fn sums_pay(
+    peak: Bytes,
+    with: &Pipeline<'_>,
+    without: &Pipeline<'_>,
+    options: &Options,
+    budget: BudgetRequest,
+) -> bool {
+    let fixed = without.fixed();
+    let least = without.ordered_peak();
+    let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
+    let fits = match budget {
+        BudgetRequest::Bytes(bytes) => least + fixed + options.reserve <= bytes,
+        BudgetRequest::PartOfPeak(of) => least + fixed <= part(peak + fixed, of),
+        BudgetRequest::FixedPlusPart(of) => least <= part(peak, of),
+        BudgetRequest::Smallest => false,
+    };
+    !fits && with.ordered_peak() < least
+}
+
+/// Every node and variant with enough at stake.
+fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
+    let graph = original.graph;
+    let uses = Uses::of(graph);
+    let rounding = Rounding::of(graph, options.device.provider);
+    let mut offers = Vec::new();
+    let offered = options.offered().into_iter();
+    for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
+        for &id in graph.order() {
+            if rounding.touches(graph.node(id)) || original.is_in_sequence(id) {
+                continue;
+            }
+            let stake = graph.node(id).reads().chain(graph.node(id).writes());
+            let stake = stake
+                .filter_map(|tensor| graph.tensor(tensor).bytes())
+                .max();
+            let worth = stake.is_some_and(|bytes| bytes.0.saturating_mul(TUNING.worth) >= peak.0);
+            if worth && variant.parts(graph, &uses, id).is_some() {
+                offers.push((id, variant));
+            }
+        }
+    }
+    offers
+}
+
+/// The search knows no memory pattern: what lies there by a variant's doing is there for the whole
+/// step.
+fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
+    !(options.runtime.settings.pattern && variant.fixes_sizes())
+}
+
+/// The peak as the runtime runs the graph, without what the caller owns.
+fn free_peak(original: &Original<'_>, options: &Options) -> Bytes {
+    let (order, provider) = (ExecutionOrder::Default, options.device.provider);
+    let found = Liveness::simulate(original.graph, order, provider, &original.costs);
+    found.peak - found.fixed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::runtime::Runtime;
+    use crate::runtime::settings::RuntimeSettings;
+    use crate::strategy::tests::options;
+
+    #[test]
+    fn what_fixes_sizes_is_offered_only_where_no_pattern_holds_it() {
+        let graph = Graph::parse(
+            "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+            g (float[1,2,8,8] dy, float[1,4,8,8] x, float[2,4,1,1] w)
+              => (float[1,4,8,8] dx, float[2,4,1,1] dw, float[2] db)
+            { dx, dw, db = com.microsoft.ConvGrad <kernel_shape = [1, 1]> (dy, x, w) }",
+        );
+        let graph = graph.unwrap();
+        let names = |settings| {
+            let options = Options {
+                runtime: Runtime::of(settings),
+                variants: Group::ALL.into(),
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            };
+            let offers = offers(&Original::of(&graph, &options), Bytes(1), &options);
+            offers.iter().map(|(_, v)| v.name).collect::<Vec<_>>()
+        };
+        assert!(names(RuntimeSettings::LEAN).contains(&"pointwise-product"));
+        assert!(!names(RuntimeSettings::DEFAULT).contains(&"pointwise-product"));
+    }
+
+    #[test]
+    fn what_must_run_before_an_update_is_not_replaced() {
+        let names = |update: &str| {
+            let graph = Graph::parse(&format!(
+                "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
+                g (float[1,2,8,8] dy, float[1,4,8,8] x, float[2,4,1,1] w, float[2,4,1,1] g)
+                  => (float[1,4,8,8] dx, float[2,4,1,1] dw, float[2] db)
+                {{
+                    dx, dw, db = com.microsoft.ConvGrad <kernel_shape = [1, 1]> (dy, x, w)
+                    {update}
+                }}"
+            ));
+            let graph = graph.unwrap();
+            let options = Options {
+                variants: Group::ALL.into(),
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            };
+            offers(&Original::of(&graph, &options), Bytes(1), &options).len()
+        };
+        assert!(names("") > 0);
+        assert_eq!(names("done = com.microsoft.InPlaceAccumulatorV2 (w, g)"), 0);
+    }
+}

@@ -1,0 +1,508 @@
+//! The results for a row of budgets. What is planned is a candidate for some of them, whichever [`Alternative`] it comes
+//! from, and here it is compared with what was found before it.
+
+use std::cell::OnceCell;
+
+use super::alternatives::{Alternative, Turn, alternatives, as_it_is};
+use super::convolutions::name_algorithms;
+use super::faults::{self, Found, is_unproved};
+use super::original::Original;
+use super::published::MOST_NODES;
+use super::simulation::{describe, reserved_in_default_order, simulated};
+use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary};
+use crate::analysis::cost::{costs, time_of_all};
+use crate::analysis::mirrors::is_mirror;
+use crate::bytes::Bytes;
+use crate::graph::Graph;
+use crate::operators::Provider;
+use crate::runtime::convolution_costs::timed;
+use crate::runtime::convolutions::AlgorithmChoice;
+
+/// What an alternative is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) request: BudgetRequest,
+    /// What it has to be cheaper than; none where whatever fits is welcome.
+    pub(super) known: Option<Known>,
+}
+
+/// What is known for a budget.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    pub(super) budget: Bytes,
+    /// Nanoseconds.
+    pub(super) added: u64,
+    pub(super) smallest_peak: Bytes,
+    pub(super) untried: Untried,
+}
+
+/// What is left to be tried after an answer.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Untried {
+    /// May what is found without variants be another?
+    pub(super) fewer_variants: bool,
+    /// Would published planners, which know no variants, be asked for another graph then?
+    pub(super) published: bool,
+}
+
+/// What an alternative says.
+pub(super) enum Answer {
+    Found(Found, Untried),
+    /// It adds no less than what is known, and nothing that it looks at adds less than so many nanoseconds.
+    NothingCheaper(u64),
+}
+
+/// What candidates for one budget are compared by.
+#[derive(Clone, Copy)]
+pub(super) struct Merit {
+    /// Nanoseconds that it adds.
+    pub(super) added: u64,
+    /// Everything included.
+    pub(super) need: Bytes,
+}
+
+impl Merit {
+    fn of(summary: &Summary) -> Merit {
+        Merit {
+            added: summary.time_added,
+            need: summary.after.bytes,
+        }
+    }
+
+    /// Is this better than the `other`, for whoever asks for that budget?
+    pub(super) fn beats(self, other: Merit, request: BudgetRequest) -> bool {
+        match request {
+            BudgetRequest::Smallest => self.need < other.need,
+            _ => self.added < other.added,
+        }
+    }
+}
+
+/// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
+/// be better than what there is.
+pub(super) fn decide(
+    graph: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<Vec<Found>, OptimizeError> {
+    let mut entries: Vec<Entry> = budgets.iter().map(|&budget| Entry::of(budget)).collect();
+    let sessions = Session::all(graph, options);
+    let reference = &sessions[0];
+    reference.ask(reference, &mut entries)?;
+    for session in &sessions[1..] {
+        if !options.watch.is_stopped() || graph.order().len() <= MOST_NODES {
+            session.ask(reference, &mut entries)?;
+        }
+    }
+    let mut row: Vec<Found> = entries
+        .into_iter()
+        .map(|entry| entry.or_as_it_is(reference))
+        .collect();
+    for found in row.iter_mut().flatten() {
+        name_algorithms(found, graph, options);
+    }
+    spread(&mut row);
+    Ok(row)
+}
+
+/// What is known for one budget.
+struct Entry {
+    request: BudgetRequest,
+    /// The best of what was offered.
+    best: Option<Found>,
+    untried: Untried,
+}
+
+impl Entry {
+    fn of(request: BudgetRequest) -> Entry {
+        Entry {
+            request,
+            best: None,
+            untried: Untried::default(),
+        }
+    }
+
+    /// May the alternative find something better, in a session in which the unmodified step is that much `slower`?
+    fn is_open(&self, alternative: &Alternative, slower: u64) -> bool {
+        let Some(best) = &self.best else {
+            return true;
+        };
+        let is_another = match alternative.turn {
+            Turn::First => true,
+            // What takes no variants is the same without them.
+            Turn::Fewer => !alternative.is_plain() || self.untried.fewer_variants,
+            Turn::LastResort => is_unproved(best),
+        };
+        let stopped = alternative.options.watch.is_stopped();
+        is_another
+            && match best {
+                Ok(best) => {
+                    let smallest = self.request == BudgetRequest::Smallest;
+                    !stopped && (smallest || best.summary.time_added > slower)
+                }
+                Err(OptimizeError::Infeasible { .. }) => {
+                    !stopped || alternative.turn == Turn::First
+                }
+                Err(OptimizeError::Unproved { .. }) => true,
+                Err(_) => false,
+            }
+    }
+
+    /// What the alternative is asked, in a session that is the `reference` or slower.
+    fn asked(&self, alternative: &Alternative, reference: bool, slower: u64) -> Asked {
+        let known = match &self.best {
+            Some(Ok(best)) => Some(Known {
+                budget: best.summary.budget,
+                added: best.summary.time_added.saturating_sub(slower),
+                smallest_peak: best.summary.smallest_peak,
+                untried: self.untried,
+            }),
+            _ => None,
+        };
+        let budget = match &self.best {
+            Some(Ok(best)) => Some(best.summary.budget),
+            Some(Err(
+                OptimizeError::Infeasible { budget, .. } | OptimizeError::Unproved { budget, .. },
+            )) => Some(*budget),
+            _ => None,
+        };
+        let is_smallest = self.request == BudgetRequest::Smallest;
+        Asked {
+            request: match budget {
+                // Parts are parts of the peak in the reference session.
+                Some(budget) if !reference && !is_smallest => BudgetRequest::Bytes(budget),
+                _ => self.request,
+            },
+            known: known.filter(|_| alternative.is_asked_for_less() && !is_smallest),
+        }
+    }
+
+    /// An alternative finds nothing that adds less than so many nanoseconds.
+    fn nothing_below(&mut self, bound: u64) {
+        self.untried = Untried::default();
+        if let Some(Ok(best)) = &mut self.best {
+            best.summary.lower_bound = best.summary.lower_bound.min(bound);
+        }
+    }
+
+    fn offer(&mut self, other: Found) {
+        match &mut self.best {
+            None => self.best = Some(other),
+            Some(best) => better(best, other, self.request),
+        }
+    }
+
+    /// The best; where nothing fits in every way of running it, or nothing is proved to be right, but the graph as it is fits
+    /// in the way of which its peak is told, that.
+    fn or_as_it_is(self, session: &Session<'_>) -> Found {
+        let mut found = self.best.expect("every budget is asked for");
+        if !is_unproved(&found) && !matches!(found, Err(OptimizeError::Infeasible { .. })) {
+            return found;
+        }
+        let before = session.original().peak(session.options.reserve);
+        let needs = before.bytes;
+        let budget = match &mut found {
+            Err(OptimizeError::Infeasible { budget, smallest }) => {
+                if before.bytes < smallest.bytes {
+                    **smallest = before;
+                }
+                *budget
+            }
+            // Whatever is left is the smallest then.
+            Err(OptimizeError::Unproved { .. }) if self.request == BudgetRequest::Smallest => {
+                before.bytes
+            }
+            Err(OptimizeError::Unproved { budget, .. }) => *budget,
+            _ => return found,
+        };
+        let fits = (needs <= budget).then_some(&session.options);
+        let as_it_is = fits.and_then(|options| as_it_is(session.original(), options, budget));
+        // A file that lists its nodes in another order than it is written in may take more as it is written.
+        if let Some(Ok(mut as_it_is)) = as_it_is {
+            as_it_is.summary.convolutions = session.choice;
+            let given_up = faults::take(&mut found);
+            found = Ok(as_it_is);
+            faults::give(&mut found, given_up);
+        }
+        // Where the reserve alone is more, what is left for the graph does not tell what was asked for.
+        if let (Err(OptimizeError::Infeasible { budget, .. }), BudgetRequest::Bytes(bytes)) =
+            (&mut found, self.request)
+        {
+            *budget = bytes;
+        }
+        found
+    }
+}
+
+/// The graph in a session that computes convolutions in one of the ways that the provider's options leave. They hold for
+/// all convolutions, so each is planned for as a device of its own.
+struct Session<'g> {
+    graph: &'g Graph,
+    options: Options,
+    /// Nothing where there is nothing to choose.
+    choice: Option<AlgorithmChoice>,
+    original: OnceCell<Original<'g>>,
+}
+
+impl<'g> Session<'g> {
+    /// The fastest first: the others' convolutions are slower than its, which counts as added.
+    fn all(graph: &'g Graph, options: &Options) -> Vec<Session<'g>> {
+        let session = |options: Options, choice| Session {
+            graph,
+            options,
+            choice,
+            original: OnceCell::new(),
+        };
+        match has_algorithms(graph, options) {
+            false => vec![session(options.beside_model(graph), None)],
+            true => {
+                let all = AlgorithmChoice::ALL.into_iter();
+                let with = |choice| session(options.with_choice(graph, choice), Some(choice));
+                all.map(with).collect()
+            }
+        }
+    }
+
+    fn original(&self) -> &Original<'g> {
+        let original = || Original::of(self.graph, &self.options);
+        self.original.get_or_init(original)
+    }
+
+    fn ask(&self, reference: &Session<'_>, entries: &mut [Entry]) -> Result<(), OptimizeError> {
+        let is_reference = self.choice == reference.choice;
+        let slower = match is_reference {
+            true => 0,
+            false => {
+                step(self.graph, &self.options).saturating_sub(step(self.graph, &reference.options))
+            }
+        };
+        for alternative in &alternatives(&self.options, entries.len()) {
+            self.ask_for(alternative, (reference, slower), entries)?;
+        }
+        Ok(())
+    }
+
+    /// Asks one alternative for the budgets for which it may find something better.
+    fn ask_for(
+        &self,
+        alternative: &Alternative,
+        (reference, slower): (&Session<'_>, u64),
+        entries: &mut [Entry],
+    ) -> Result<(), OptimizeError> {
+        let is_reference = self.choice == reference.choice;
+        let is_open = |(number, entry): &(usize, &mut Entry)| {
+            alternative.is_for(*number) && entry.is_open(alternative, slower)
+        };
+        let open = entries.iter_mut().enumerate().filter(is_open);
+        let open: Vec<&mut Entry> = open.map(|(_, entry)| entry).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let asked = open
+            .iter()
+            .map(|entry| entry.asked(alternative, is_reference, slower));
+        let asked: Vec<Asked> = asked.collect();
+        let answers = alternative.answer(self.original(), &asked)?;
+        for (entry, answer) in open.into_iter().zip(answers) {
+            match answer {
+                Answer::Found(found, untried) => {
+                    entry.untried = untried;
+                    if is_reference || !self.may_differ(&found) {
+                        let found = found.map(|found| self.in_terms_of(reference, found, slower));
+                        entry.offer(found);
+                    }
+                }
+                Answer::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
+            }
+        }
+        Ok(())
+    }
+
+    /// May a copy of a convolution compute other bits than its original? Where algorithms are tried, each node takes
+    /// what was fastest for it then.
+    fn may_differ(&self, found: &Found) -> bool {
+        let (Ok(found), device) = (found, &self.options.device) else {
+            return false;
+        };
+        let graph = &found.graph;
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        device.convolutions.choice.tries()
+            && nodes.any(|node| is_mirror(node) && !timed(graph, node, device).is_empty())
+    }
+
+    /// What was found in this session, as something that might run instead of the `reference`, of which the unmodified step is
+    /// shorter by what this is `slower`.
+    fn in_terms_of(&self, reference: &Session<'_>, mut found: Optimized, slower: u64) -> Optimized {
+        let summary = &mut found.summary;
+        summary.convolutions = self.choice;
+        if self.choice == reference.choice {
+            return found;
+        }
+        summary.time_before = step(self.graph, &reference.options);
+        summary.time_added = summary.time_added.saturating_add(slower);
+        summary.lower_bound = summary.lower_bound.saturating_add(slower);
+        let Options {
+            device, overrides, ..
+        } = &reference.options;
+        let costs = costs(self.graph, device, overrides);
+        if let Some((_, run)) = simulated(self.graph, &costs, &reference.options).first() {
+            summary.before = describe(self.graph, &costs, run, reference.options.reserve);
+        }
+        summary.reserved_before = reserved_in_default_order(self.graph, &costs, &reference.options);
+        found
+    }
+}
+
+fn has_algorithms(graph: &Graph, options: &Options) -> bool {
+    let device = &options.device;
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    device.provider == Provider::Cuda && nodes.any(|node| !timed(graph, node, device).is_empty())
+}
+
+/// What a step of `graph` takes, in nanoseconds.
+fn step(graph: &Graph, options: &Options) -> u64 {
+    let costs = costs(graph, &options.device, &options.overrides);
+    time_of_all(graph, &costs)
+}
+
+/// Puts `other` in the place of `found` if it is better, with what both know together, and what was given up on the way
+/// to either.
+pub(super) fn better(found: &mut Found, mut other: Found, request: BudgetRequest) {
+    let mut given_up = faults::take(found);
+    given_up.extend(faults::take(&mut other));
+    let smallest = |found: &Found| match found {
+        Ok(found) => found.summary.smallest_peak,
+        Err(OptimizeError::Infeasible { smallest, .. }) => smallest.bytes,
+        Err(_) => Bytes(u64::MAX),
+    };
+    let least = smallest(found).min(smallest(&other));
+    let (takes_over, bound) = match (&*found, &other) {
+        (Ok(found), Ok(other)) => {
+            let (one, two) = (&found.summary, &other.summary);
+            let beats = Merit::of(two).beats(Merit::of(one), request);
+            (beats, one.lower_bound.min(two.lower_bound))
+        }
+        (Err(_), Ok(other)) => (true, other.summary.lower_bound),
+        (Ok(found), Err(_)) => (false, found.summary.lower_bound),
+        (Err(_), Err(_)) => (least < smallest(found), 0),
+    };
+    if takes_over {
+        *found = other;
+    }
+    if let Ok(found) = found {
+        found.summary.smallest_peak = least;
+        found.summary.lower_bound = bound.min(found.summary.time_added);
+    }
+    faults::give(found, given_up);
+}
+
+/// What fits a budget fits every larger one: where it adds less than what was found there, it
+/// takes its place, so that more memory never costs time.
+fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
+    let mut found: Vec<&mut Optimized> = row.iter_mut().flatten().collect();
+    // What stays as it is although it does not fit in every order is for its own budget.
+    found.retain(|one| one.summary.over_budget().next().is_none());
+    found.sort_by_key(|one| one.summary.budget);
+    for larger in 1..found.len() {
+        let (smaller, rest) = found.split_at_mut(larger);
+        let (smaller, larger) = (&smaller[smaller.len() - 1], &mut rest[0]);
+        if smaller.summary.time_added < larger.summary.time_added {
+            let Summary {
+                budget,
+                lower_bound,
+                smallest_peak,
+                ref mut faults,
+                ..
+            } = larger.summary;
+            let faults = std::mem::take(faults);
+            larger.clone_from(smaller);
+            larger.summary.budget = budget;
+            larger.summary.lower_bound = lower_bound.min(larger.summary.time_added);
+            larger.summary.smallest_peak = smallest_peak;
+            larger.summary.faults = faults;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::cost::NodeOverride;
+    use crate::operators::variants::Group;
+    use crate::optimize::optimize;
+    use crate::runtime::device::Device;
+    use crate::strategy::Strategy;
+    use crate::strategy::tests::options;
+    use crate::testing::random_training_graph;
+
+    #[test]
+    fn what_the_user_says_of_a_convolution_goes_for_every_choice() {
+        let graph = Graph::parse(
+            "<ir_version: 8, opset_import: [\"\" : 17]>
+            g (float[8,16,64,64] x, float[64,16,3,3] w) => (float[8,64,62,62] y)
+            {
+                [conv] y = Conv (x, w)
+            }",
+        );
+        let graph = graph.unwrap();
+        let said = NodeOverride {
+            time_us: Some(3.0),
+            workspace_bytes: Some(77),
+            ..NodeOverride::default()
+        };
+        let options = Options {
+            device: Device::preset("h100").unwrap(),
+            overrides: [("conv".to_owned(), said)].into(),
+            ..options(Strategy::Auto, BudgetRequest::Smallest)
+        };
+        assert!(has_algorithms(&graph, &options));
+        for choice in AlgorithmChoice::ALL {
+            let options = options.with_choice(&graph, choice);
+            let cost = costs(&graph, &options.device, &options.overrides)[0];
+            assert_eq!((cost.time.0, cost.workspace), (3_000, Bytes(77)));
+        }
+    }
+
+    #[test]
+    fn fewer_variants_take_over_where_they_are_better() {
+        let graph = random_training_graph(3, 24);
+        let plan = |budget| optimize(&graph, &options(Strategy::Auto, budget));
+        let least = plan(BudgetRequest::Smallest).expect("a plan").summary;
+        let (before, least) = (least.before.bytes, least.after.bytes);
+        let budget = BudgetRequest::Bytes(least + Bytes((before - least).0 / 2));
+        let good = plan(budget).expect("a plan");
+        let added = good.summary.time_added;
+        assert!(added > 0);
+        let with_variants = Options {
+            variants: Group::ALL.into(),
+            ..options(Strategy::Auto, budget)
+        };
+        let sessions = Session::all(&graph, &with_variants);
+        let fewer = alternatives(&with_variants, 1).pop().expect("without any");
+        let taken = |known: Found| {
+            let mut entry = Entry::of(budget);
+            entry.best = Some(known);
+            entry.untried.fewer_variants = true;
+            let session = &sessions[0];
+            let mut row = [entry];
+            session
+                .ask_for(&fewer, (session, 0), &mut row)
+                .expect("an answer");
+            let [entry] = row;
+            let found = entry.best.expect("a result").expect("a plan");
+            found.summary.time_added
+        };
+        let with_time = |time_added: u64| {
+            let mut other = good.clone();
+            other.summary.time_added = time_added;
+            Ok(other)
+        };
+        assert_eq!(taken(with_time(2 * added)), added);
+        assert_eq!(taken(with_time(added - 1)), added - 1);
+        let infeasible = OptimizeError::Infeasible {
+            budget: good.summary.budget,
+            smallest: Box::new(good.summary.before.clone()),
+        };
+        assert_eq!(taken(Err(infeasible)), added);
+    }
+}
