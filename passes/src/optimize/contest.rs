@@ -185,13 +185,6 @@ impl Entry {
         }
     }
 
-    fn offer(&mut self, other: Found) {
-        match &mut self.best {
-            None => self.best = Some(other),
-            Some(best) => better(best, other, self.request),
-        }
-    }
-
     /// The best; where nothing fits in every way of running it, or nothing is proved to be right, but the graph as it is fits
     /// in the way of which its peak is told, that.
     fn or_as_it_is(self, session: &Session<'_>) -> Found {
@@ -309,7 +302,7 @@ impl<'g> Session<'g> {
                     entry.untried = untried;
                     if is_reference || !self.may_differ(&found) {
                         let found = found.map(|found| self.in_terms_of(reference, found, slower));
-                        entry.offer(found);
+                        offer(&mut entry.best, found, entry.request);
                     }
                 }
                 Answer::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
@@ -365,9 +358,13 @@ fn step(graph: &Graph, options: &Options) -> u64 {
     time_of_all(graph, &costs)
 }
 
-/// Puts `other` in the place of `found` if it is better, with what both know together, and what was given up on the way
-/// to either.
-pub(super) fn better(found: &mut Found, mut other: Found, request: BudgetRequest) {
+/// Puts `other` in the place of the `best` so far if it is better, with what both know together, and what was given up on the
+/// way to either.
+pub(super) fn offer(best: &mut Option<Found>, mut other: Found, request: BudgetRequest) {
+    let Some(found) = best else {
+        *best = Some(other);
+        return;
+    };
     let mut given_up = faults::take(found);
     given_up.extend(faults::take(&mut other));
     let smallest = |found: &Found| match found {

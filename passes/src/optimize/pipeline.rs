@@ -9,7 +9,7 @@ mod within_budget;
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::contest::{Answer, Asked, Known, Untried, better};
+use super::contest::{Answer, Asked, Known, Untried, offer};
 use super::faults::{FailedCandidate, Found, is_unproved};
 use super::original::{Original, is_as_listed};
 use super::published::{MOST_NODES, Rivals};
@@ -281,43 +281,35 @@ impl<'o> Pipeline<'o> {
         // It lets the search look for a cheaper plan with the same peak.
         let reached = || smallest.need() + negligible(smallest.need());
         let budget = self.budget(request, reached);
-        let mut given_up = None;
+        let mut best = None;
         if let Some(same) = self.without_copies(budget) {
-            let found = self.finish(same, budget, reached(), None, Some(planner));
-            if !is_unproved(&found) {
-                return found;
-            }
-            given_up = Some(found);
+            best = Some(self.finish(same, budget, reached(), None, Some(planner)));
         }
-        let mut chosen = None;
-        let own = self.within(planner, Some(least), budget, u64::MAX).ok();
-        let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
-        let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
-        let found = match rivals.as_deref_mut().filter(|_| !cheap) {
-            Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
-            None => own,
-        };
-        let candidate = match found {
-            Some(found) => Ok(found),
-            None if self.is_late() => Err(self.infeasible(budget, smallest)),
-            None => self.smallest_within(planner, rivals, least, budget),
-        };
-        let found = candidate
-            .and_then(|candidate| self.finish(candidate, budget, reached(), chosen, Some(planner)));
-        let mut found = match given_up {
-            Some(mut given_up) => {
-                better(&mut given_up, found, request);
-                given_up
-            }
-            None => found,
-        };
-        // Another plan, which is there already.
-        if is_unproved(&found) && smallest.need() <= budget {
+        // Where verification finds one wrong, the next is there already or is planned.
+        if best.as_ref().is_none_or(is_unproved) {
+            let mut chosen = None;
+            let own = self.within(planner, Some(least), budget, u64::MAX).ok();
+            let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
+            let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
+            let found = match rivals.as_deref_mut().filter(|_| !cheap) {
+                Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
+                None => own,
+            };
+            let found = match found {
+                Some(found) => Ok(found),
+                None if self.is_late() => Err(self.infeasible(budget, smallest)),
+                None => self.smallest_within(planner, rivals, least, budget),
+            };
+            let found = found
+                .and_then(|found| self.finish(found, budget, reached(), chosen, Some(planner)));
+            offer(&mut best, found, request);
+        }
+        if best.as_ref().is_none_or(is_unproved) && smallest.need() <= budget {
             let last = Candidate::clone(smallest);
             let last = self.finish(last, budget, reached(), None, Some(planner));
-            better(&mut found, last, request);
+            offer(&mut best, last, request);
         }
-        found
+        best.expect("something was planned")
     }
 
     fn original_candidate(&self) -> Candidate {

@@ -304,6 +304,8 @@ fn planned(
         {
             return planned(binary, without, model, rest, root);
         }
+        // It is another for every comparison.
+        let said = said.replace(&*written.to_string_lossy(), "OUT");
         return Ok(json!({"exit": output.status.code(), "said": said}));
     }
     let figures: Value = serde_json::from_slice(&output.stdout)
