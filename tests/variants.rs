@@ -14,7 +14,7 @@ use ckpt_passes::operators::variants::{
     APPROXIMATIONS, Approximation, Part, VARIANTS, Variant, copy_parts,
 };
 use ckpt_passes::pass::Pass;
-use ckpt_passes::plan::Plan;
+use ckpt_passes::plan::{Originals, Plan};
 use ckpt_passes::rewrite::apply_variants::ApplyVariants;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::rewrite::insert_mirrors::InsertMirrors;
@@ -149,8 +149,7 @@ fn with_copy(graph: &Graph, node: NodeId, parts: Vec<Part>) -> Graph {
     };
     let mut form = graph.clone();
     let insert = InsertMirrors {
-        plan: &plan,
-        recomputation: &recomputation,
+        instances: &plan.instances(graph, &recomputation, Originals::AsPlanned),
     };
     let _ = insert.run(&mut form);
     form
