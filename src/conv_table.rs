@@ -144,7 +144,7 @@ fn open(
 ) -> Result<(Job, optimize::Options), Error> {
     has_cudnn(asked, &options.device)?;
     let mut job = Job::new(model, options)?;
-    let passes = options.for_passes(BudgetRequest::Smallest)?;
+    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
     job.graph = with_shapes(&job.graph, &passes)
         .map_err(|error| job.failed(OptimizeError::Shape(error)))?;
     Ok((job, passes))

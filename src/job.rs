@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, measure};
+use ckpt_passes::runtime::Release;
 use ckpt_passes::verify::{Correspondence, Role};
 
 use crate::control::{Event, Warning};
@@ -18,7 +19,7 @@ use crate::warnings;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) model: Model,
-    /// As the user gave them, with what the optimizer holds in the reserve.
+    /// As the user gave them, with what runs the graph, and what the optimizer holds in the reserve.
     pub(crate) options: Options,
     /// With what the profile tells of its shapes.
     pub(crate) graph: Graph,
@@ -39,6 +40,8 @@ impl Job {
             let shaped = shaped.map_err(|error| failed(model, error.into()))?;
             options.reserve = options.reserve + optimizer.memory(&shaped)?;
         }
+        options.runtime.get_or_insert_with(|| Release::of(&graph));
+        let passes = options.for_passes(BudgetRequest::Smallest)?;
         let mut job = Job {
             model: model.clone(),
             options,

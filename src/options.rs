@@ -9,7 +9,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{self, BudgetRequest};
 use ckpt_passes::program::{Solver, Solving};
-use ckpt_passes::runtime::Runtime;
+use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
@@ -37,6 +37,8 @@ pub struct Options {
     pub costs: Overrides,
     /// Node times, and shapes where nothing else tells them.
     pub profile: Option<Arc<Profile>>,
+    /// What runs the graph; without, what the graph is for ([`Release::of`]).
+    pub runtime: Option<&'static Release>,
     /// The settings of the session that the peak is for.
     pub runtime_settings: RuntimeSettings,
     /// How to plan.
@@ -65,6 +67,7 @@ impl Default for Options {
             device: Device::cpu(),
             costs: Overrides::new(),
             profile: None,
+            runtime: None,
             runtime_settings: RuntimeSettings::DEFAULT,
             strategy: Strategy::Auto,
             variants: Group::ALL.into_iter().collect(),
@@ -93,7 +96,7 @@ impl Options {
                 seed: self.seed,
                 evaluations: EVALUATIONS,
             },
-            runtime: Runtime::of(self.runtime_settings),
+            runtime: self.runtime.unwrap_or_default().with(self.runtime_settings),
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{self, Optimized, Summary, verify_written};
+use ckpt_passes::runtime::Release;
 
 use crate::control::{Event, Warning};
 use crate::error::Error;
@@ -105,6 +106,11 @@ impl Rewritten {
     /// With what it was planned.
     pub fn options(&self) -> &Options {
         &self.job.options
+    }
+
+    /// What runs it.
+    pub fn runtime(&self) -> &'static Release {
+        self.passes.runtime.release
     }
 
     /// How long the searches took.
@@ -255,7 +261,7 @@ mod tests {
             ..Options::default()
         };
         let job = Job::new(&model, &options).unwrap();
-        let passes = options.for_passes(BudgetRequest::Smallest).unwrap();
+        let passes = job.options.for_passes(BudgetRequest::Smallest).unwrap();
         let mut changed = model.graph().unwrap();
         change(&mut changed);
         let folder = tempfile::tempdir().unwrap();

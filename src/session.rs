@@ -13,6 +13,8 @@ pub(crate) const METADATA: &str = "ckpt-opt.";
 /// What `--session-options` writes, and the metadata of OUT. Other people's scripts rely on the names.
 #[derive(Debug, Serialize)]
 pub struct Session {
+    /// As `--runtime` calls it.
+    runtime: &'static str,
     session_options: SessionOptions,
     /// By provider, as ONNX Runtime's Python takes them; where any matter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,6 +43,7 @@ impl Session {
         let bound = options.bindings.iter();
         let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
         Session {
+            runtime: options.runtime.release.name,
             session_options: SessionOptions {
                 enable_mem_reuse: options.runtime.settings.reuse,
                 enable_mem_pattern: options.runtime.settings.pattern,
@@ -67,6 +70,7 @@ impl Session {
             ("provider_options", text)
         });
         [
+            ("runtime", self.runtime.to_owned()),
             ("session_options", options.trim_end().to_owned()),
             ("dimensions", self.dimensions.clone()),
             ("budget_bytes", self.budget_bytes.to_string()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
-use ckpt_passes::runtime::settings;
+use ckpt_passes::runtime::{Release, settings};
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -176,6 +176,10 @@ pub(super) struct Setting {
     /// off, and shapes where nothing else tells them. --costs goes before it.
     #[arg(long, value_name = "FILE")]
     pub(super) profile: Option<PathBuf>,
+    /// What runs the graph: the last release with training operators, or the builds for inference, which run a graph
+    /// whose training operators are lowered to standard ones. Unless told, what the graph's operators ask for.
+    #[arg(long, value_name = "NAME", value_parser = releases())]
+    pub(super) runtime: Option<String>,
     /// The runtime settings that the peak is for.
     #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
     pub(super) runtime_settings: RuntimeSettings,
@@ -462,6 +466,11 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
+}
+
+/// What `--runtime` takes.
+fn releases() -> PossibleValuesParser {
+    PossibleValuesParser::new(Release::ALL.map(|release| release.name))
 }
 
 fn approximations() -> PossibleValuesParser {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ckpt_passes::analysis::cost::Overrides;
+use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::device::Device;
 use ckpt_passes::strategy::Strategy;
 
@@ -290,6 +291,7 @@ fn options(
         device: device(setting)?,
         costs: costs(setting)?,
         profile: profile.map(Arc::new),
+        runtime: setting.runtime.as_deref().and_then(Release::named),
         runtime_settings: setting.runtime_settings.settings(),
         control: messages.control(),
         ..Options::default()

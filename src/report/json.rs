@@ -46,6 +46,7 @@ struct Figures<'a> {
     stop_reason: &'static str,
     search_seconds: f64,
     total_seconds: f64,
+    runtime: &'static str,
     runtime_settings: &'static str,
     device: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,6 +202,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         stop_reason: stop_reason(summary.stop_reason),
         search_seconds: outcome.rewritten.search_time().as_secs_f64(),
         total_seconds: outcome.total_time.as_secs_f64(),
+        runtime: outcome.rewritten.runtime().name,
         runtime_settings: outcome.rewritten.options().runtime_settings.name(),
         device: &outcome.rewritten.options().device.name,
         provider_options: provider_options(summary),

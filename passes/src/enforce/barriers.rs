@@ -1,8 +1,8 @@
 //! Makes ONNX Runtime run the nodes in an order that fits the budget, whatever order it is set to.
 //!
 //! Left alone, the DEFAULT order hoists mirrors to the front and puts accumulators off to the
-//! end. `PassThrough(x, t…) -> (x', t'…)` forwards its inputs without a copy, so a reader of x'
-//! runs after the producers of every t. Whoever reads x further on in the file reads x' as well: it is to run
+//! end. A barrier hands a tensor x on as x' without a copy once other nodes ran (`runtime/barrier.rs`), so a reader of x'
+//! runs after all of these. Whoever reads x further on in the file reads x' as well: it is to run
 //! after them anyway, and needs no barrier of its own for that. A barrier before node i waits for every *open* node:
 //! earlier in the file, and read by nobody up to i. With it, all earlier nodes run before i.
 //!
@@ -22,9 +22,10 @@ use std::sync::OnceLock;
 
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Graph, NodeId, TensorId};
 use crate::operators::Provider;
 use crate::runtime::Runtime;
+use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::liveness;
 use crate::watch::Watch;
 
@@ -108,7 +109,7 @@ impl<'c> Enforceable<'c> {
         &self.costs
     }
 
-    /// **Does**: inserts as few PassThrough barriers as it can so that the peak stays within the
+    /// **Does**: inserts as few barriers as it can so that the peak stays within the
     /// budget, what the caller owns included, and the sequences are kept, in every execution order.
     /// **Needs**: that the order of the file fits the budget itself.
     /// **Keeps**: every node's computation; graph inputs, outputs, initializers; all names.
@@ -153,7 +154,7 @@ impl<'c> Enforceable<'c> {
             provider, runtime, ..
         } = self.conditions;
         self.placement
-            .get_or_init(|| Placement::new(&self.graph, provider, &self.costs, runtime.settings))
+            .get_or_init(|| Placement::new(&self.graph, provider, &self.costs, runtime))
     }
 
     /// Without what the caller owns.
@@ -169,52 +170,22 @@ impl<'c> Enforceable<'c> {
     }
 }
 
-/// What barriers are called, with a number behind it.
-const BARRIER: &str = "ckpt-opt/barrier_";
-
-fn barrier_number(node: &Node) -> Option<u32> {
-    node.name.strip_prefix(BARRIER)?.parse().ok()
-}
-
 /// Adds the barriers to the graph.
 fn insert(graph: &mut Graph, barriers: &[Barrier], runtime: Runtime) {
     let old = graph.order().to_vec();
     let mut order = Vec::with_capacity(old.len() + barriers.len());
-    // A rewritten file has barriers already.
-    let first = 1 + old
-        .iter()
-        .filter_map(|&id| barrier_number(graph.node(id)))
-        .max()
-        .map_or(-1, i64::from);
-    let mut next = (first..).zip(barriers).peekable();
+    let mut writer = BarrierWriter::new(runtime.release, graph);
+    let mut next = barriers.iter().peekable();
     // By tensor: what its readers read instead.
     let mut latest: HashMap<TensorId, TensorId> = HashMap::new();
     for (position, &id) in old.iter().enumerate() {
         let mut waits = None;
-        if let Some((number, barrier)) = next.next_if(|(_, b)| b.before as usize == position) {
+        if let Some(barrier) = next.next_if(|b| b.before as usize == position) {
             let passed = TensorId(barrier.passed);
-            let inputs: Vec<TensorId> =
-                std::iter::once(latest.get(&passed).copied().unwrap_or(passed))
-                    .chain(barrier.waits.iter().copied().map(TensorId))
-                    .collect();
-            // Every output has to be named: the kernel writes as many as it has inputs.
-            let outputs: Vec<TensorId> = inputs
-                .iter()
-                .map(|&input| {
-                    let of = graph.tensor(input).clone();
-                    let name = graph.free_tensor_name(&format!("{}/barrier_{number}", of.name));
-                    graph.add_tensor(Tensor {
-                        name,
-                        kind: TensorKind::Value,
-                        ..of
-                    })
-                })
-                .collect();
-            let name = format!("{BARRIER}{number}");
-            let present = |ids: &[TensorId]| ids.iter().copied().map(Some).collect();
-            let (read, written) = (present(&inputs), present(&outputs));
-            order.push(graph.add_node(runtime.barrier(name, read, written)));
-            latest.insert(passed, outputs[0]);
+            let now = latest.get(&passed).copied().unwrap_or(passed);
+            let waits_for: Vec<TensorId> = barrier.waits.iter().copied().map(TensorId).collect();
+            let handed_on = writer.add(graph, &mut order, now, &waits_for);
+            latest.insert(passed, handed_on);
             waits = Some(barrier);
         }
         let follows = placement::follows(graph.node(id));

@@ -22,11 +22,11 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
-use crate::runtime::allocation;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
+use crate::runtime::{Release, allocation};
 
 /// What the names begin with.
 pub const PREFIX: &str = "memory_";
@@ -41,6 +41,8 @@ pub const COLOURED_FROM: Bytes = Bytes(4096);
 pub struct ColourShapes {
     /// Who runs the graph.
     pub provider: Provider,
+    /// Of which release.
+    pub release: &'static Release,
 }
 
 impl Pass for ColourShapes {
@@ -55,6 +57,7 @@ impl Pass for ColourShapes {
         let costs = vec![Cost::default(); graph.node_count()];
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, self.provider, &costs);
+        let skeleton = skeleton.run_by(self.release);
         let names = names(graph, &skeleton, &shapes);
         let changed = match names.is_empty() {
             true => Changed::No,
@@ -200,13 +203,18 @@ mod tests {
         InferShapes { bindings }.run(&mut graph).unwrap();
         let before = graph.clone();
         let provider = Provider::Cpu;
-        let Ok(_) = ColourShapes { provider }.run(&mut graph);
+        let Ok(_) = ColourShapes {
+            provider,
+            release: &crate::runtime::TRAINING,
+        }
+        .run(&mut graph);
         (before, graph)
     }
 
     fn profile(graph: &Graph, settings: RuntimeSettings) -> Vec<Bytes> {
         let costs = vec![Cost::default(); graph.node_count()];
-        let mut all = Executions::of(graph, Provider::Cpu, &costs).simulate(settings);
+        let mut all = Executions::of(graph, &crate::runtime::TRAINING, Provider::Cpu, &costs)
+            .simulate(settings);
         all.swap_remove(0).1.profile
     }
 

@@ -35,13 +35,13 @@ use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
 use crate::rewrite::take_apart::TakeApart;
-use crate::runtime::Runtime;
 use crate::runtime::casting;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
+use crate::runtime::{Release, Runtime, STOCK, TRAINING, is_for_training};
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::verify::{self, Correspondence, Violation};
@@ -282,11 +282,23 @@ pub enum OptimizeError {
     #[error(
         "this is not a training graph: none of its {nodes} nodes computes a gradient. Make one \
          with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., \
-         loss=...), and give its training_model.onnx to ckpt-opt"
+         loss=...), and give its training_model.onnx to ckpt-opt. A step written in standard operators is taken \
+         with --runtime {}", STOCK.name
     )]
     NotTraining {
         /// How many nodes it has.
         nodes: usize,
+    },
+    /// The runtime has not all operators.
+    #[error(
+        "{node} is a training operator, which {} has not: expected a graph in standard operators only, as ckpt-opt \
+         lower writes it, or --runtime {}", release.title, TRAINING.name
+    )]
+    ForTraining {
+        /// The operator and the name of the first node that it cannot run.
+        node: String,
+        /// What was to run it.
+        release: &'static Release,
     },
     /// A shape is unknown or contradictory.
     #[error(transparent)]
@@ -496,11 +508,7 @@ pub fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     verify::structure(input).map_err(OptimizeError::Input)?;
-    if !is_training_graph(input) {
-        return Err(OptimizeError::NotTraining {
-            nodes: input.order().len(),
-        });
-    }
+    check_runs(input, options.runtime.release)?;
     let mut input = input.clone();
     let provider = options.device.provider;
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut input);
@@ -602,6 +610,25 @@ fn is_only_taken_apart(original: &Graph, rewritten: &Graph, options: &Options) -
         })
     }
     changed == Changed::Yes && nodes(&apart).eq(nodes(rewritten))
+}
+
+/// Is it a graph that ckpt-opt plans, and that `release` runs?
+fn check_runs(graph: &Graph, release: &'static Release) -> Result<(), OptimizeError> {
+    let nodes = graph.order().len();
+    if release.trains {
+        let is_one = is_training_graph(graph);
+        return is_one
+            .then_some(())
+            .ok_or(OptimizeError::NotTraining { nodes });
+    }
+    let mut for_training = graph.order().iter().map(|&id| graph.node(id));
+    match for_training.find(|node| is_for_training(node)) {
+        Some(node) => Err(OptimizeError::ForTraining {
+            node: format!("{} \"{}\"", node.op_type, node.name),
+            release,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Does any node compute a gradient or accumulate one?

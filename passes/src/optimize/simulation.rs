@@ -38,7 +38,10 @@ impl Candidate {
     pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
         let provider = options.device.provider;
         if options.runtime.settings != RuntimeSettings::LEAN {
-            let Ok(_) = options.passes.run(&ColourShapes { provider }, &mut graph);
+            let release = options.runtime.release;
+            let Ok(_) = options
+                .passes
+                .run(&ColourShapes { provider, release }, &mut graph);
         }
         Candidate::new(graph, options)
     }
@@ -83,7 +86,7 @@ impl Candidate {
         counts: impl Fn(Bytes) -> bool,
     ) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
-        let executions = Executions::of(listed.unwrap_or(&graph), options.device.provider, &costs);
+        let executions = executions_of(listed.unwrap_or(&graph), &costs, options);
         let all = executions.simulate(options.runtime.settings);
         let by_level = executions.by_level().into_iter();
         let by_level = by_level.map(|(order, level, way)| Execution {
@@ -118,7 +121,7 @@ impl Candidate {
     pub(super) fn reserved(&self, options: &Options) -> Reserved {
         let listing = self.listing();
         let graph = listing.as_deref().unwrap_or(&self.graph);
-        let executions = Executions::of(graph, options.device.provider, &self.costs);
+        let executions = executions_of(graph, &self.costs, options);
         let all = executions.reserved(options.runtime.settings).into_iter();
         all.fold(Reserved::default(), Reserved::max)
     }
@@ -144,8 +147,12 @@ pub(super) fn simulated(
     costs: &[Cost],
     options: &Options,
 ) -> Vec<(ExecutionOrder, Liveness)> {
-    let (provider, settings) = (options.device.provider, options.runtime.settings);
-    Executions::of(graph, provider, costs).simulate(settings)
+    executions_of(graph, costs, options).simulate(options.runtime.settings)
+}
+
+fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &Options) -> Executions<'g> {
+    let (release, provider) = (options.runtime.release, options.device.provider);
+    Executions::of(graph, release, provider, costs)
 }
 
 /// The first of [`simulated`].
@@ -162,7 +169,7 @@ pub(super) fn reserved_in_default_order(
     costs: &[Cost],
     options: &Options,
 ) -> Reserved {
-    let executions = Executions::of(graph, options.device.provider, costs);
+    let executions = executions_of(graph, costs, options);
     let all = executions.reserved(options.runtime.settings);
     all.first().copied().unwrap_or_default()
 }

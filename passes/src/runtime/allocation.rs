@@ -20,6 +20,7 @@
 
 use super::known_shapes::Shapes;
 use super::memory_pattern::{self, Pattern};
+use super::release::PatternOf;
 use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
 
@@ -350,7 +351,11 @@ impl<'s> MemoryPlanner<'s> {
             inside: self.buffers(inside),
             pattern: Some(pattern.size()),
             ends,
-            tables: memory_pattern::tables(known, placed),
+            tables: match self.skeleton.release.pattern {
+                PatternOf::ShapesFed => memory_pattern::tables(known, placed),
+                // Made at the end of the first step, which has no block.
+                PatternOf::FirstStep => 0,
+            },
             objects: self.objects(),
         }
     }
@@ -361,6 +366,7 @@ mod tests {
     use crate::cost::Cost;
     use crate::graph::Graph;
     use crate::operators::Provider;
+    use crate::runtime::TRAINING;
     use crate::runtime::executions::Executions;
     use crate::runtime::settings::RuntimeSettings;
 
@@ -373,7 +379,7 @@ mod tests {
     fn profile(text: &str, settings: RuntimeSettings) -> Vec<u64> {
         let graph = Graph::parse(text).unwrap();
         let costs = vec![Cost::default(); graph.node_count()];
-        let all = Executions::of(&graph, Provider::Cpu, &costs).simulate(settings);
+        let all = Executions::of(&graph, &TRAINING, Provider::Cpu, &costs).simulate(settings);
         all[0].1.profile.iter().map(|bytes| bytes.0).collect()
     }
 

@@ -384,7 +384,7 @@ impl<'s> CastedGraph<'s> {
             output: from.output.clone(),
             wide: from.wide.clone(),
             whole: from.whole.clone(),
-            ..Skeleton::default()
+            ..Skeleton::default().run_by(from.release)
         };
         let mut positions = Vec::with_capacity(nodes);
         for node in self.nodes.iter().flatten() {

@@ -5,6 +5,7 @@ use super::arena::{self, Growth};
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
+use super::release::Release;
 use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
@@ -73,10 +74,15 @@ struct Way {
 
 impl<'g> Executions<'g> {
     /// Tensors of unknown size count nothing: infer shapes first. `costs` are by node id.
-    pub fn of(graph: &'g Graph, provider: Provider, costs: &[Cost]) -> Executions<'g> {
+    pub fn of(
+        graph: &'g Graph,
+        release: &'static Release,
+        provider: Provider,
+        costs: &[Cost],
+    ) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
-        let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs);
-        let shapes = Shapes::of(graph, &shapes, skeleton.size.len());
+        let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
+        let shapes = Shapes::of(graph, &shapes, skeleton.size.len()).for_pattern(release.pattern);
         let optimized = skeleton.optimized();
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);

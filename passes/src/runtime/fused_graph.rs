@@ -255,7 +255,7 @@ impl<'s> Nodes<'s> {
             writes: Lists::with_capacity(nodes, from.writes.items()),
             reads_only_shape: Vec::with_capacity(nodes),
             size: vec![0; from.size.len()],
-            ..Skeleton::default()
+            ..Skeleton::default().run_by(from.release)
         };
         let mut indices = Vec::with_capacity(nodes);
         for (index, node) in self.nodes.iter().enumerate() {

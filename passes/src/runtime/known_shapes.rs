@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
+use super::release::PatternOf;
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// See the module's documentation. By tensor.
@@ -38,6 +39,20 @@ impl Shapes {
             self.class.push(self.class[tensor as usize]);
             self.resolved.push(self.resolved[tensor as usize]);
         }
+    }
+
+    /// The same for how a release makes patterns.
+    pub(crate) fn for_pattern(mut self, pattern: PatternOf) -> Shapes {
+        if pattern == PatternOf::FirstStep {
+            self.resolved.fill(true);
+        }
+        self
+    }
+
+    /// Takes in one more tensor, of a size that is known and has no axes, or few numbers.
+    pub(crate) fn add_scalar(&mut self) {
+        self.class.push(None);
+        self.resolved.push(true);
     }
 
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make

@@ -3,6 +3,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod arena;
+pub(crate) mod barrier;
 pub(crate) mod bodies;
 pub(crate) mod casting;
 pub(crate) mod casts;
@@ -22,27 +23,14 @@ pub(crate) mod memory_pattern;
 pub(crate) mod merged;
 mod named_sizes;
 pub mod order;
+mod release;
 pub(crate) mod rounding;
 pub mod settings;
 pub(crate) mod skeleton;
 
-use crate::graph::{Node, TensorId};
 use settings::RuntimeSettings;
 
-/// One release, and what it calls what another may call otherwise. All that this room knows is true of it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Release {
-    /// As messages call it.
-    pub name: &'static str,
-    /// Domain and name of the operator that hands its inputs on without a copy: a barrier for whoever reads its results.
-    barrier: (&'static str, &'static str),
-}
-
-/// The release that is known.
-pub const ONNX_RUNTIME: Release = Release {
-    name: "ONNX Runtime 1.19.2",
-    barrier: ("com.microsoft", "PassThrough"),
-};
+pub use release::{Release, STOCK, TRAINING, is_for_training};
 
 /// What a graph is planned for and written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,40 +42,20 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// As sessions run unless told otherwise.
+    /// As sessions of the release that trains run unless told otherwise.
     pub const DEFAULT: Runtime = Runtime::of(RuntimeSettings::DEFAULT);
 
     /// Without what is planned ahead.
     pub const LEAN: Runtime = Runtime::of(RuntimeSettings::LEAN);
 
-    /// The known release in these settings.
+    /// The release that trains, in these settings.
     pub const fn of(settings: RuntimeSettings) -> Runtime {
-        Runtime {
-            release: &ONNX_RUNTIME,
-            settings,
-        }
-    }
-
-    /// A node that hands each of its inputs on: whoever reads one of its results runs after the producers of all inputs.
-    pub fn barrier(
-        &self,
-        name: impl Into<String>,
-        inputs: Vec<Option<TensorId>>,
-        outputs: Vec<Option<TensorId>>,
-    ) -> Node {
-        let (domain, op_type) = self.release.barrier;
-        Node::new(name, domain, op_type, inputs, outputs)
-    }
-
-    /// Is it such a node?
-    pub fn is_barrier(&self, node: &Node) -> bool {
-        let (domain, op_type) = self.release.barrier;
-        node.is(domain, op_type)
+        TRAINING.with(settings)
     }
 }
 
 /// Can the CPU compute the node in float16? Tests hold verification's opinion against it.
 #[cfg(test)]
-pub(crate) fn rounds_in_half(graph: &crate::graph::Graph, node: &Node) -> bool {
+pub(crate) fn rounds_in_half(graph: &crate::graph::Graph, node: &crate::graph::Node) -> bool {
     matches!(half::half(graph, node), half::Half::Kernel { .. })
 }

@@ -57,7 +57,10 @@ pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec
     match order {
         ExecutionOrder::Default | ExecutionOrder::MemoryEfficient => {
             let found = reverse_depth_first(&edges);
-            shapes_behind_producers(skeleton, &edges, found)
+            match skeleton.release.shapes_follow {
+                true => shapes_behind_producers(skeleton, &edges, found),
+                false => found,
+            }
         }
         ExecutionOrder::PriorityBased => by_priority(skeleton, &edges),
     }

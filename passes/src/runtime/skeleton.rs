@@ -6,6 +6,7 @@
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
+use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
@@ -74,6 +75,8 @@ type KnownDimensions = Option<Vec<Dimension>>;
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Skeleton {
+    /// Who runs it.
+    pub(crate) release: &'static Release,
     /// By node: tensors it reads; one that is read twice is there twice.
     pub(crate) reads: Lists<u32>,
     /// By node: tensors it writes.
@@ -157,6 +160,12 @@ impl Skeleton {
             skeleton.push_node(graph, &uses, shapes, id, provider, workspace);
         }
         skeleton
+    }
+
+    /// The same, run by `release`.
+    pub(crate) fn run_by(mut self, release: &'static Release) -> Skeleton {
+        self.release = release;
+        self
     }
 
     /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].

@@ -61,7 +61,7 @@ impl Correspondence {
 /// Proved: the rewritten graph is sound ([`structure()`]); graph inputs, outputs, initializers and
 /// operator sets are the original's; every original node is there once, with its operator,
 /// attributes, outputs, captures, and with inputs that hold the values that it read; every other
-/// node forwards its inputs (PassThrough, not to a YieldOp, or a Reshape to the same shape), or repeats a node that may be repeated, on the same
+/// node forwards its inputs (PassThrough, not to a YieldOp, or a Reshape to the same shape, which may be computed of sizes), or repeats a node that may be repeated, on the same
 /// values, and is read by somebody, or is a Size that nobody reads. `permitted` names the nodes of
 /// which the user says that they may be repeated; it counts for operators that nothing is known
 /// about.
@@ -95,6 +95,7 @@ pub fn equivalence_allowing(
         values,
         held: vec![None; rewritten.tensor_count()],
         zeros: vec![false; rewritten.tensor_count()],
+        counts: vec![false; rewritten.tensor_count()],
         roles: vec![Role::Barrier; rewritten.node_count()],
     };
     for id in rewritten.tensor_ids() {
@@ -142,6 +143,8 @@ struct Check<'a> {
     read: Vec<bool>,
     /// By tensor of the rewritten graph: is it new, and a list of zeros?
     zeros: Vec<bool>,
+    /// By tensor of the rewritten graph: is it new, and how many elements another tensor has?
+    counts: Vec<bool>,
     roles: Vec<Role>,
 }
 
@@ -275,7 +278,7 @@ impl Check<'_> {
             return self.barrier(id);
         }
         if node.is("", "Size") && node.attributes.is_empty() {
-            return self.release(id);
+            return self.count(id).map_or_else(|| self.release(id), Ok);
         }
         if let Some(role) = self.forgetting(id) {
             return Ok(role);
@@ -331,7 +334,41 @@ impl Check<'_> {
         })
     }
 
-    /// A constant list of zeros, or a Reshape to one: zero stands for the dimension of the input.
+    /// A Size for [`Check::least`], which nobody else reads.
+    fn count(&mut self, id: NodeId) -> Option<Role> {
+        let node = self.rewritten.node(id);
+        let (&[Some(_)], &[Some(output)]) = (node.inputs.as_slice(), node.outputs.as_slice())
+        else {
+            return None;
+        };
+        let is_output = self.rewritten.outputs.contains(&output);
+        if is_output || !self.read[output.index()] || !node.captures.is_empty() {
+            return None;
+        }
+        self.counts[output.index()] = true;
+        Some(Role::Barrier)
+    }
+
+    /// Zeros, and how many elements tensors have: nothing of that is negative, so the least of it is zero everywhere.
+    fn least(&mut self, node: &Node) -> Option<Role> {
+        let &[Some(output)] = node.outputs.as_slice() else {
+            return None;
+        };
+        let (counts, others): (Vec<TensorId>, Vec<TensorId>) =
+            node.reads().partition(|tensor| self.counts[tensor.index()]);
+        let &[zeros] = others.as_slice() else {
+            return None;
+        };
+        let whole = counts.len() + 1 == node.inputs.len() && node.attributes.is_empty();
+        if !whole || !node.captures.is_empty() || !self.zeros[zeros.index()] {
+            return None;
+        }
+        self.zeros[output.index()] = true;
+        Some(Role::Barrier)
+    }
+
+    /// A constant list of zeros, the least of one and of numbers of elements, or a Reshape to one: zero stands for the
+    /// dimension of the input.
     fn forgetting(&mut self, id: NodeId) -> Option<Role> {
         let node = self.rewritten.node(id);
         let &[Some(output)] = node.outputs.as_slice() else {
@@ -352,6 +389,7 @@ impl Check<'_> {
                 self.held[output.index()] = self.held[data.index()];
                 Some(Role::Barrier)
             }
+            _ if node.is("", "Min") => self.least(node),
             _ => None,
         }
     }

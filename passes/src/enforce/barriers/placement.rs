@@ -4,8 +4,8 @@ use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
-use crate::runtime::casting::Casting;
-use crate::runtime::fusing::Fusing;
+use crate::runtime::Runtime;
+use crate::runtime::barrier::{Passing, out_of_reshapes};
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
@@ -14,7 +14,7 @@ use crate::runtime::skeleton::{Lists, Share, Skeleton};
 /// By position: is there to be a barrier before this node?
 pub(super) type ChosenPlaces = Vec<bool>;
 
-/// A PassThrough to be inserted.
+/// A barrier to be inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Barrier {
     /// The position of the node that waits.
@@ -45,6 +45,8 @@ pub(super) struct Placement {
     follows: Vec<bool>,
     /// By tensor: does it matter to the runtime's rounding who reads it from a barrier?
     keeps: Vec<bool>,
+    /// By tensor of the graph: does it come out of what a Reshape may be made one with?
+    reshaped: Vec<bool>,
 }
 
 /// Can `node` read any of its inputs from a PassThrough? What a YieldOp hands over has memory of its own, which
@@ -59,17 +61,15 @@ impl Placement {
         graph: &Graph,
         provider: Provider,
         costs: &[Cost],
-        settings: RuntimeSettings,
+        runtime: Runtime,
     ) -> Placement {
+        let Runtime { release, settings } = runtime;
         let shapes = runtime_shapes(graph);
-        let base = Skeleton::with_shapes(graph, &shapes, provider, costs);
+        let base = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let coloured = || {
             let names = colour_shapes::names(graph, &base, &shapes);
-            Shapes::of(
-                graph,
-                &runtime_shapes_declared(graph, names),
-                base.size.len(),
-            )
+            let declared = runtime_shapes_declared(graph, names);
+            Shapes::of(graph, &declared, base.size.len()).for_pattern(release.pattern)
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
@@ -85,6 +85,8 @@ impl Placement {
                 producer[tensor as usize] = Some(node as u32);
             }
         }
+        let form = release.barrier;
+        let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
         let passed = |id: &NodeId| {
             let node = graph.node(*id);
@@ -92,10 +94,12 @@ impl Placement {
                 return None;
             }
             // What it hands over has memory of its own, which PassThrough refuses (measured).
-            if operators::hands_over(node) {
+            if operators::hands_over(node) || !is_possible || !form.may_stand_before(node) {
                 return None;
             }
-            let may_pass = |t: &&TensorId| is_tensor(**t) && rounding.may_pass(**t, *id);
+            let may_pass = |t: &&TensorId| {
+                is_tensor(**t) && form.may_pass(graph.tensor(**t)) && rounding.may_pass(**t, *id)
+            };
             let mut inputs = node.inputs.iter().flatten().filter(may_pass);
             let computed = inputs
                 .clone()
@@ -122,6 +126,7 @@ impl Placement {
                 .map(|&id| follows(graph.node(id)))
                 .collect(),
             keeps: graph.tensor_ids().map(|t| rounding.depends(t)).collect(),
+            reshaped: out_of_reshapes(graph),
             waitable,
             producer,
             base,
@@ -132,6 +137,11 @@ impl Placement {
     /// The number of nodes without barriers.
     pub(super) fn len(&self) -> usize {
         self.base.len()
+    }
+
+    /// How many tensors that a barrier writes have objects to the end of the step.
+    pub(super) fn lasting(&self, barrier: &Barrier) -> u32 {
+        self.base.release.barrier.lasting(barrier.waits.len())
     }
 
     /// The position of the tensor's producer.
@@ -204,7 +214,7 @@ impl Placement {
             output: with_room(&self.base.output, added),
             wide: self.base.wide.clone(),
             whole: self.base.whole.clone(),
-            ..Skeleton::default()
+            ..Skeleton::default().run_by(self.base.release)
         };
         let mut position = Vec::with_capacity(nodes);
         let mut next = barriers.iter().peekable();
@@ -213,32 +223,15 @@ impl Placement {
         for node in 0..self.base.len() {
             let barrier = next.next_if(|barrier| barrier.before as usize == node);
             if let Some(barrier) = barrier {
-                let passed = latest[barrier.passed as usize];
-                let reads = || std::iter::once(passed).chain(barrier.waits.iter().copied());
-                let writes: Vec<u32> = reads().map(|tensor| skeleton.forward(tensor)).collect();
-                if let Some(shapes) = &mut shapes {
-                    for tensor in reads() {
-                        shapes.forward(tensor, &skeleton.wide);
-                    }
-                }
-                let first = writes[0];
-                skeleton.reads.push(reads());
-                skeleton.writes.push(writes.iter().copied());
-                let shares = reads().zip(writes.iter().copied());
-                skeleton.shares.push(shares.map(|(read, written)| Share {
-                    written,
-                    read,
-                    always: true,
-                }));
-                skeleton.workspace.push(0);
-                skeleton.early.push(0);
-                skeleton.reads_only_shape.push(false);
-                skeleton.fusing.push(Fusing::No);
-                skeleton.equal.push(0);
-                if !skeleton.wide.is_empty() {
-                    skeleton.casting.push(Casting::BARRIER);
-                }
-                position.push(node as u32);
+                let tensor = latest[barrier.passed as usize];
+                let is_reshaped = |&is: &bool| is || tensor != barrier.passed;
+                let passing = Passing {
+                    tensor,
+                    reshaped: self.reshaped.get(tensor as usize).is_none_or(is_reshaped),
+                    waits: &barrier.waits,
+                };
+                let first = skeleton.push_barrier(passing, &mut shapes);
+                position.resize(skeleton.len(), node as u32);
                 latest[barrier.passed as usize] = first;
             }
             let waits = barrier.map(|barrier| barrier.passed);

@@ -30,7 +30,7 @@ pub(super) struct Built {
     /// As it runs without optimizations, with the positions of its nodes in the file.
     pub(super) plain: (Skeleton, Vec<u32>),
     pub(super) shapes: Option<Shapes>,
-    /// By position in the file: how many outputs the barrier there has.
+    /// By position in the file: how many tensors the barrier there writes that last.
     outputs: Vec<u32>,
     optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
 }
@@ -44,7 +44,7 @@ impl Built {
     pub(super) fn of(placement: &Placement, barriers: &[Barrier]) -> Built {
         let mut outputs = vec![0; placement.len()];
         for barrier in barriers {
-            outputs[barrier.before as usize] = 1 + barrier.waits.len() as u32;
+            outputs[barrier.before as usize] = placement.lasting(barrier);
         }
         let (skeleton, position, shapes) = placement.with_barriers(barriers);
         let listed = (skeleton, position);

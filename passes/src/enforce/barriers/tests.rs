@@ -4,7 +4,6 @@ use crate::graph::Uses;
 use crate::graph::text::diff;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::settings::RuntimeSettings;
 use crate::testing::random_training_graph;
 use crate::verify;
 
@@ -112,7 +111,7 @@ fn nobody_reads_any_but_the_first_output_of_a_barrier() {
         };
         let uses = Uses::of(&enforced);
         for &id in enforced.order() {
-            if barrier_number(enforced.node(id)).is_none() {
+            if !Runtime::LEAN.release.is_barrier(enforced.node(id)) {
                 continue;
             }
             barriers += 1;
@@ -213,7 +212,7 @@ fn accumulators_that_the_runtime_puts_off_are_waited_for() {
 #[test]
 fn one_barrier_waits_for_several_nodes() {
     let graph = Graph::parse(ACCUMULATORS).unwrap();
-    let placement = Placement::new(&graph, CPU, &free(&graph), RuntimeSettings::LEAN);
+    let placement = Placement::new(&graph, CPU, &free(&graph), Runtime::LEAN);
     let name = |tensor: u32| graph.tensor(TensorId(tensor)).name.clone();
     let mut chosen = vec![false; graph.order().len()];
     chosen[7] = true;
@@ -233,7 +232,7 @@ fn a_barrier_where_nothing_is_open_is_none() {
          }",
     )
     .unwrap();
-    let placement = Placement::new(&graph, CPU, &free(&graph), RuntimeSettings::LEAN);
+    let placement = Placement::new(&graph, CPU, &free(&graph), Runtime::LEAN);
     assert_eq!(placement.barriers(&vec![true; 3]), []);
 }
 

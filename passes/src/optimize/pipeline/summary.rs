@@ -32,7 +32,7 @@ impl Pipeline<'_> {
         let is_new = |id: &NodeId| id.index() >= form.graph.node_count();
         let new = || candidate.graph.order().iter().filter(|&id| is_new(id));
         let runtime = self.options.runtime;
-        let is_barrier = |id: &&NodeId| runtime.is_barrier(candidate.graph.node(**id));
+        let is_barrier = |id: &&NodeId| runtime.release.is_barrier(candidate.graph.node(**id));
         let recomputes = |id: &&NodeId| mirror_number(candidate.graph.node(**id)).is_some();
         let is_mirror = |id: &&NodeId| is_mirror(candidate.graph.node(**id));
         let original = self.original;

@@ -132,7 +132,7 @@ impl Pipeline<'_> {
     /// Nanoseconds.
     pub(super) fn time_of_barriers(&self, candidate: &Candidate) -> u64 {
         let (graph, costs) = (&candidate.graph, &candidate.costs);
-        let is_barrier = |id: &&NodeId| self.options.runtime.is_barrier(graph.node(**id));
+        let is_barrier = |id: &&NodeId| self.options.runtime.release.is_barrier(graph.node(**id));
         let barriers = graph.order().iter().filter(is_barrier);
         let times = barriers.map(|id| costs[id.index()].time.0);
         times.fold(0, u64::saturating_add)

@@ -248,19 +248,28 @@ fn barriers_keep_what_the_settings_add_within_the_budget() {
         let enforceable = enforceable(&graph, settings);
         let peak = |graph: &Graph| {
             let costs = vec![Cost::default(); graph.node_count()];
-            let all = Executions::of(graph, CPU, &costs).simulate(settings);
+            let all =
+                Executions::of(graph, &crate::runtime::TRAINING, CPU, &costs).simulate(settings);
             let needs = all.iter().map(|(_, run)| run.peak + run.pattern_tables);
             needs.max().expect("a way to run")
         };
         let mut coloured = graph.clone();
-        let Ok(_) = ColourShapes { provider: CPU }.run(&mut coloured);
+        let Ok(_) = ColourShapes {
+            provider: CPU,
+            release: &crate::runtime::TRAINING,
+        }
+        .run(&mut coloured);
         let (open, planned) = (peak(&coloured), enforceable.planned_peak());
         let budget = planned + Bytes((open - planned).0 / 2);
         let Ok(mut enforced) = enforceable.within(budget, Thinning::Thorough) else {
             continue;
         };
         needed += usize::from(enforced != graph);
-        let Ok(_) = ColourShapes { provider: CPU }.run(&mut enforced);
+        let Ok(_) = ColourShapes {
+            provider: CPU,
+            release: &crate::runtime::TRAINING,
+        }
+        .run(&mut enforced);
         compared += 1;
         missed += usize::from(peak(&enforced) > budget);
     }

@@ -1,0 +1,379 @@
+//! What makes a node wait for others: it reads one of its inputs from a node that hands that on without a copy, and that
+//! runs after those others.
+
+use std::collections::BTreeMap;
+
+use super::casting::{Casting, NO_TENSOR};
+use super::fusing::Fusing;
+use super::known_shapes::{Shapes, runtime_shapes};
+use super::release::Release;
+use super::skeleton::{Share, Skeleton};
+use crate::graph::{
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
+    TensorKind,
+};
+use crate::operators::MICROSOFT;
+
+/// What barriers are called, with a number behind it.
+const NAME: &str = "ckpt-opt/barrier_";
+
+/// Since then a Min takes integers, and a Constant may have a list of them.
+const OPSET: i64 = 12;
+
+/// What a shape of eight sizes takes: bytes.
+const SHAPE: u64 = 64;
+
+/// How one release hands a tensor on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierForm {
+    /// `PassThrough(x, a, …) -> (x', a', …)`: one node, which only training builds have.
+    PassThrough,
+    /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
+    /// that x has. No number of a tensor is read. Constant folding leaves a Size alone, even of a known shape (measured), but
+    /// a Reshape of what alone reads a Reshape, a Squeeze or an Unsqueeze is made one with it if all sizes are
+    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node.
+    Reshape,
+}
+
+impl BarrierForm {
+    /// Can any graph with these operators have barriers?
+    pub(crate) fn is_possible(self, graph: &Graph) -> bool {
+        match self {
+            BarrierForm::PassThrough => true,
+            BarrierForm::Reshape => graph.opsets.get("") >= Some(&OPSET),
+        }
+    }
+
+    /// Can the node read a tensor from a barrier?
+    pub(crate) fn may_stand_before(self, node: &Node) -> bool {
+        self == BarrierForm::PassThrough || !joins_reshapes(node)
+    }
+
+    /// Can a barrier hand the tensor on?
+    pub(crate) fn may_pass(self, tensor: &Tensor) -> bool {
+        let has_axes = || tensor.shape.as_ref().is_some_and(|shape| !shape.is_empty());
+        self == BarrierForm::PassThrough || has_axes()
+    }
+
+    /// How many tensors that a barrier writes have objects to the end of the step: those that nobody reads, and aliases.
+    pub(crate) fn lasting(self, waits: usize) -> u32 {
+        match self {
+            BarrierForm::PassThrough => 1 + waits as u32,
+            BarrierForm::Reshape => 1,
+        }
+    }
+}
+
+impl Release {
+    /// Is it the node that hands on what a barrier stands for?
+    pub(crate) fn is_barrier(&self, node: &Node) -> bool {
+        match self.barrier {
+            BarrierForm::PassThrough => node.is(MICROSOFT, "PassThrough"),
+            BarrierForm::Reshape => node.is("", "Reshape") && number(node).is_some(),
+        }
+    }
+
+    /// Is anything gained by what has no size before a step? Not where the first step tells the sizes.
+    pub(crate) fn hides_sizes(&self) -> bool {
+        self.barrier == BarrierForm::PassThrough
+    }
+
+    /// A node that hands each of its inputs on, whatever it is, if there is such an operator.
+    pub(crate) fn forwarding(
+        &self,
+        name: impl Into<String>,
+        inputs: Vec<Option<TensorId>>,
+        outputs: Vec<Option<TensorId>>,
+    ) -> Option<Node> {
+        let has = self.barrier == BarrierForm::PassThrough;
+        has.then(|| Node::new(name, MICROSOFT, "PassThrough", inputs, outputs))
+    }
+}
+
+fn number(node: &Node) -> Option<u32> {
+    node.name.strip_prefix(NAME)?.parse().ok()
+}
+
+/// Is it one of those that the runtime makes one of?
+fn joins_reshapes(node: &Node) -> bool {
+    node.domain.is_empty() && matches!(node.op_type.as_str(), "Reshape" | "Squeeze" | "Unsqueeze")
+}
+
+/// By tensor: does it come out of a node that a Reshape behind it may be made one with?
+pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
+    let mut found = vec![false; graph.tensor_count()];
+    for &id in graph.order() {
+        let node = graph.node(id);
+        for tensor in node.writes().filter(|_| joins_reshapes(node)) {
+            found[tensor.index()] = true;
+        }
+    }
+    found
+}
+
+/// What a barrier hands on and waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passing<'b> {
+    pub(crate) tensor: u32,
+    /// Does it come out of another barrier, or of what a Reshape may be made one with?
+    pub(crate) reshaped: bool,
+    pub(crate) waits: &'b [u32],
+}
+
+impl Passing<'_> {
+    /// Of what a computed Reshape reads the sizes.
+    fn sized(&self) -> Vec<u32> {
+        let mut sized = self.waits.to_vec();
+        if self.reshaped && !sized.contains(&self.tensor) {
+            sized.push(self.tensor);
+        }
+        sized
+    }
+}
+
+impl Skeleton {
+    /// Adds the nodes of a barrier of its release; the tensor that they hand on.
+    pub(crate) fn push_barrier(
+        &mut self,
+        passing: Passing<'_>,
+        shapes: &mut Option<Shapes>,
+    ) -> u32 {
+        match self.release.barrier {
+            BarrierForm::PassThrough => self.push_pass_through(passing, shapes),
+            BarrierForm::Reshape => self.push_reshape(passing, shapes),
+        }
+    }
+
+    fn push_pass_through(&mut self, passing: Passing<'_>, shapes: &mut Option<Shapes>) -> u32 {
+        let waits = passing.waits.iter().copied();
+        let reads: Vec<u32> = std::iter::once(passing.tensor).chain(waits).collect();
+        let writes: Vec<u32> = reads.iter().map(|&tensor| self.forward(tensor)).collect();
+        if let Some(shapes) = shapes {
+            for &tensor in &reads {
+                shapes.forward(tensor, &self.wide);
+            }
+        }
+        let first = writes[0];
+        self.push_small(reads, writes, Casting::BARRIER, |read, written| {
+            Some(alias(read, written))
+        });
+        first
+    }
+
+    fn push_reshape(&mut self, passing: Passing<'_>, shapes: &mut Option<Shapes>) -> u32 {
+        let mut least = Vec::new();
+        for sized in passing.sized() {
+            let size = self.add_numbers(8, shapes);
+            self.push_small(vec![sized], vec![size], Casting::No, |_, _| None);
+            if let Some(last) = self.reads_only_shape.last_mut() {
+                *last = true;
+            }
+            least.push(size);
+        }
+        let sizes = self.add_numbers(SHAPE, shapes);
+        self.push_small(least, vec![sizes], Casting::No, |_, _| None);
+        let passed = self.forward(passing.tensor);
+        if let Some(shapes) = shapes {
+            shapes.forward(passing.tensor, &self.wide);
+        }
+        let reads = vec![passing.tensor, sizes];
+        self.push_small(reads, vec![passed], Casting::BARRIER, |read, written| {
+            (read == passing.tensor).then(|| alias(read, written))
+        });
+        passed
+    }
+
+    /// A node that takes no memory but for its results, each of which may lie in the input at its place.
+    fn push_small(
+        &mut self,
+        reads: Vec<u32>,
+        writes: Vec<u32>,
+        casting: Casting,
+        share: impl Fn(u32, u32) -> Option<Share>,
+    ) {
+        let pairs = reads.iter().zip(&writes);
+        self.shares
+            .push(pairs.filter_map(|(&read, &written)| share(read, written)));
+        self.reads.push(reads);
+        self.writes.push(writes);
+        self.workspace.push(0);
+        self.early.push(0);
+        self.reads_only_shape.push(false);
+        self.fusing.push(Fusing::No);
+        self.equal.push(0);
+        if !self.wide.is_empty() {
+            self.casting.push(casting);
+        }
+    }
+
+    /// A tensor of some integers.
+    fn add_numbers(&mut self, bytes: u64, shapes: &mut Option<Shapes>) -> u32 {
+        let new = self.size.len() as u32;
+        self.size.push(bytes);
+        self.owned.push(false);
+        self.output.push(false);
+        if !self.wide.is_empty() {
+            self.wide.push(NO_TENSOR);
+            self.whole.push(false);
+        }
+        if let Some(shapes) = shapes {
+            shapes.add_scalar();
+        }
+        new
+    }
+}
+
+fn alias(read: u32, written: u32) -> Share {
+    Share {
+        written,
+        read,
+        always: true,
+    }
+}
+
+/// Adds barriers to a graph, one after the other.
+pub(crate) struct BarrierWriter {
+    form: BarrierForm,
+    /// The number of the next one.
+    next: i64,
+    /// By rank: as many zeros.
+    zeros: BTreeMap<usize, TensorId>,
+    /// By tensor: what the runtime knows of its shape, of those that were there before.
+    shapes: Vec<Option<Vec<Dimension>>>,
+    /// By tensor, of the same.
+    reshaped: Vec<bool>,
+}
+
+impl BarrierWriter {
+    /// For a graph that has no barriers yet, or some.
+    pub(crate) fn new(release: &Release, graph: &Graph) -> BarrierWriter {
+        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let last = nodes.filter_map(number).max();
+        let form = release.barrier;
+        BarrierWriter {
+            form,
+            next: 1 + last.map_or(-1, i64::from),
+            zeros: BTreeMap::new(),
+            shapes: match form {
+                BarrierForm::PassThrough => Vec::new(),
+                BarrierForm::Reshape => runtime_shapes(graph),
+            },
+            reshaped: out_of_reshapes(graph),
+        }
+    }
+
+    /// Appends the nodes of a barrier to `order`; the tensor that they hand on.
+    pub(crate) fn add(
+        &mut self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        passed: TensorId,
+        waits: &[TensorId],
+    ) -> TensorId {
+        let number = self.next;
+        self.next += 1;
+        match self.form {
+            BarrierForm::PassThrough => pass_through(graph, order, number, (passed, waits)),
+            BarrierForm::Reshape => self.reshape(graph, order, number, (passed, waits)),
+        }
+    }
+
+    fn reshape(
+        &mut self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        number: i64,
+        (passed, waits): (TensorId, &[TensorId]),
+    ) -> TensorId {
+        let name = format!("{NAME}{number}");
+        let waits: Vec<u32> = waits.iter().map(|tensor| tensor.0).collect();
+        let passing = Passing {
+            tensor: passed.0,
+            // What was not there before comes out of a barrier.
+            reshaped: self.reshaped.get(passed.index()).is_none_or(|&is| is),
+            waits: &waits,
+        };
+        let mut least = Vec::new();
+        for (place, sized) in passing.sized().into_iter().enumerate() {
+            let name = format!("{name}/size_{place}");
+            let size = integers(graph, &name, Vec::new());
+            let node = Node::new(name, "", "Size", vec![Some(TensorId(sized))], Vec::new());
+            least.push(Some(push(graph, order, node, size)));
+        }
+        let of = graph.tensor(passed).clone();
+        let rank = of.shape.as_ref().map_or(0, Vec::len);
+        let zeros = self.zeros.entry(rank).or_insert_with(|| {
+            let name = format!("{name}/zeros");
+            let zeros = Tensor {
+                constant: Some(Constant::Ints(vec![0; rank])),
+                ..integers(graph, &name, vec![rank as u64])
+            };
+            let mut constant = Node::new(name, "", "Constant", Vec::new(), Vec::new());
+            constant.set_attribute("value_ints", AttributeValue::Ints(vec![0; rank]));
+            push(graph, order, constant, zeros)
+        });
+        least.push(Some(*zeros));
+        let shape_name = format!("{name}/shape");
+        let shape = integers(graph, &shape_name, vec![rank as u64]);
+        let min = Node::new(shape_name, "", "Min", least, Vec::new());
+        let shape = push(graph, order, min, shape);
+        let known = self.shapes.get(passed.index()).cloned().flatten();
+        let handed_on = Tensor {
+            name: graph.free_tensor_name(&format!("{}/barrier_{number}", of.name)),
+            kind: TensorKind::Value,
+            declared: known.or(of.declared.clone()),
+            constant: None,
+            ..of
+        };
+        let inputs = vec![Some(passed), Some(shape)];
+        let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
+        push(graph, order, reshape, handed_on)
+    }
+}
+
+/// Some integers that a node writes.
+fn integers(graph: &Graph, name: &str, shape: Vec<u64>) -> Tensor {
+    Tensor {
+        element: Some(ElementType::Int64),
+        declared: Some(shape.iter().map(|&size| Dimension::Known(size)).collect()),
+        shape: Some(shape),
+        ..Tensor::new(graph.free_tensor_name(name), TensorKind::Value)
+    }
+}
+
+/// Adds the node behind all in `order`, and what it writes.
+fn push(graph: &mut Graph, order: &mut Vec<NodeId>, node: Node, output: Tensor) -> TensorId {
+    let output = graph.add_tensor(output);
+    let outputs = vec![Some(output)];
+    order.push(graph.add_node(Node { outputs, ..node }));
+    output
+}
+
+fn pass_through(
+    graph: &mut Graph,
+    order: &mut Vec<NodeId>,
+    number: i64,
+    (passed, waits): (TensorId, &[TensorId]),
+) -> TensorId {
+    let inputs: Vec<TensorId> = std::iter::once(passed)
+        .chain(waits.iter().copied())
+        .collect();
+    // Every output has to be named: the kernel writes as many as it has inputs.
+    let outputs: Vec<TensorId> = inputs
+        .iter()
+        .map(|&input| {
+            let of = graph.tensor(input).clone();
+            let name = graph.free_tensor_name(&format!("{}/barrier_{number}", of.name));
+            graph.add_tensor(Tensor {
+                name,
+                kind: TensorKind::Value,
+                ..of
+            })
+        })
+        .collect();
+    let present = |ids: &[TensorId]| ids.iter().copied().map(Some).collect();
+    let (read, written) = (present(&inputs), present(&outputs));
+    let name = format!("{NAME}{number}");
+    order.push(graph.add_node(Node::new(name, MICROSOFT, "PassThrough", read, written)));
+    outputs[0]
+}

@@ -1,0 +1,126 @@
+//! Which ONNX Runtime: what differs between the releases that are known.
+
+use super::Runtime;
+use super::barrier::BarrierForm;
+use super::settings::RuntimeSettings;
+use crate::graph::{Graph, Node};
+use crate::operators::MICROSOFT;
+
+/// A release, or several that are alike, and how it differs from the other ones. What else this room knows is true of all.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Release {
+    /// As `--runtime` calls it.
+    pub name: &'static str,
+    /// As messages call it.
+    pub title: &'static str,
+    /// Has it the operators that only training graphs have?
+    pub trains: bool,
+    /// What makes one node wait for others.
+    pub(crate) barrier: BarrierForm,
+    /// Does a Shape or a Size run directly behind the producer of what it reads, in DEFAULT order? Builds with training alone
+    /// move it there (measured).
+    pub(crate) shapes_follow: bool,
+    /// What lies in the block of a memory pattern?
+    pub(crate) pattern: PatternOf,
+}
+
+/// How the runtime knows what to lay out in one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatternOf {
+    /// From the shapes of what it is fed, before a step: whatever has a size then, from the first step on.
+    ShapesFed,
+    /// From what the first step allocated: all that is no graph output, whether its size was known before or not, from
+    /// the second step on. The first takes less (measured).
+    FirstStep,
+}
+
+/// The last release with training operators.
+pub const TRAINING: Release = Release {
+    name: "training-1.19.2",
+    title: "ONNX Runtime 1.19.2",
+    trains: true,
+    barrier: BarrierForm::PassThrough,
+    shapes_follow: true,
+    pattern: PatternOf::ShapesFed,
+};
+
+/// The builds for inference, 1.20.1 to 1.32.0: they are alike in all that is known here (measured with the first, the last,
+/// and 1.26.0).
+pub const STOCK: Release = Release {
+    name: "stock",
+    title: "ONNX Runtime 1.20 to 1.32",
+    trains: false,
+    barrier: BarrierForm::Reshape,
+    shapes_follow: false,
+    pattern: PatternOf::FirstStep,
+};
+
+impl Default for &'static Release {
+    fn default() -> &'static Release {
+        &TRAINING
+    }
+}
+
+impl Release {
+    /// All that are known.
+    pub const ALL: [&'static Release; 2] = [&TRAINING, &STOCK];
+
+    /// In these settings.
+    pub const fn with(&'static self, settings: RuntimeSettings) -> Runtime {
+        Runtime {
+            release: self,
+            settings,
+        }
+    }
+
+    /// The one by that name.
+    pub fn named(name: &str) -> Option<&'static Release> {
+        Release::ALL
+            .into_iter()
+            .find(|release| release.name == name)
+    }
+
+    /// The one that `graph` is for, unless somebody says which: where a gradient is computed without any operator that only
+    /// training graphs have, any release runs it.
+    pub fn of(graph: &Graph) -> &'static Release {
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        match nodes.any(is_for_training) || !has_gradients(graph) {
+            true => &TRAINING,
+            false => &STOCK,
+        }
+    }
+}
+
+/// Is it an operator that builds without training lack?
+///
+/// Runtime fact: those of the operators of real training graphs and of the registered gradients that 1.32.0 refuses.
+pub fn is_for_training(node: &Node) -> bool {
+    const OTHERS: [&str; 12] = [
+        "BatchNormInternal",
+        "ConcatTraining",
+        "Group",
+        "InPlaceAccumulator",
+        "InPlaceAccumulatorV2",
+        "PassThrough",
+        "PythonOp",
+        "Scale",
+        "SoftmaxCrossEntropyLossInternal",
+        "SplitTraining",
+        "YieldOp",
+        "ZeroGradient",
+    ];
+    let name = node.op_type.as_str();
+    let is_gradient = name.contains("Grad") || name.ends_with("Optimizer");
+    match node.domain.as_str() {
+        "" => is_gradient,
+        MICROSOFT => is_gradient || name.ends_with("Training") || OTHERS.contains(&name),
+        "org.pytorch.aten" => true,
+        _ => false,
+    }
+}
+
+/// Is anything named as the tool names gradients that makes training graphs?
+fn has_gradients(graph: &Graph) -> bool {
+    let mut tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+    tensors.any(|tensor| tensor.name.ends_with("_grad") || tensor.name.contains("_grad."))
+}
