@@ -1,6 +1,6 @@
 //! What a step of a graph needs.
 
-use ckpt_passes::optimize::{BudgetRequest, Limits, Measured, limits};
+use ckpt_passes::optimize::{BudgetRequest, Measured, StepLimits, limits};
 
 use crate::control::Warning;
 use crate::error::Error;
@@ -16,7 +16,7 @@ pub struct Inspection {
     /// What the caller owns, and the peak in each execution order with what holds it.
     pub measured: Measured,
     /// What no plan can get round.
-    pub limits: Limits,
+    pub limits: StepLimits,
     /// What the user should look at.
     pub warnings: Vec<Warning>,
 }

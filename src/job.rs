@@ -38,7 +38,7 @@ impl Job {
         if let Some(optimizer) = options.optimizer.take() {
             let shaped = optimize::with_shapes(&graph, &passes);
             let shaped = shaped.map_err(|error| failed(model, error.into()))?;
-            options.reserve = options.reserve + optimizer.memory(&shaped)?;
+            options.reserve += optimizer.memory(&shaped)?;
         }
         options.runtime.get_or_insert_with(|| Release::of(&graph));
         let passes = options.for_passes(BudgetRequest::Smallest)?;

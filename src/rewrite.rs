@@ -13,7 +13,9 @@ use crate::inputs::Budget;
 use crate::job::{self, Job, counterparts};
 use crate::onnx::{self, Model, Pending, Sink, check_destination, export_with};
 use crate::options::Options;
+use crate::report::rows::Comparison;
 use crate::session::{METADATA, Session};
+use crate::sweep::{sweep, usual_budgets};
 
 /// Finds a graph that computes what `model` computes and fits the budget, with the least added time.
 ///
@@ -81,6 +83,24 @@ impl Rewritten {
     /// What was done, and what the graph needs.
     pub fn summary(&self) -> &Summary {
         &self.optimized.summary
+    }
+
+    /// What the usual budgets cost beside this one, as far as that is found within `limit`.
+    pub fn trade_off(&self, limit: Duration) -> Result<Comparison, Error> {
+        let mut options = self.job.options.clone();
+        options.time_limit = Some(limit);
+        options.control.on_event = None;
+        sweep(
+            &self.job.model,
+            &usual_budgets(),
+            &[options.strategy],
+            &options,
+        )
+    }
+
+    /// The file that was read, as errors call it.
+    pub fn file_name(&self) -> String {
+        self.job.model.file_name()
     }
 
     /// The graph that was read.

@@ -290,6 +290,67 @@ fn dry_runs_write_nothing_and_need_no_output() {
 }
 
 #[test]
+fn a_report_for_a_browser_needs_nothing_else() {
+    let folder = Folder::new();
+    let output = folder.output(SMALL.into_iter().chain(["--report", "report.html"]));
+    assert!(output.status.success(), "{output:?}");
+    let page = fs::read_to_string(folder.path("report.html")).unwrap();
+    for part in [
+        "in.onnx",
+        "conv1/recompute_1",
+        "enable_mem_reuse",
+        "<svg",
+        "fixed+95%",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("{{"), "something was not filled in");
+    // What is there at each moment; the largest tensor first.
+    let data = page.split_once("id=\"data\">").unwrap().1;
+    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!(data["before"]["total"], 33);
+    assert_snapshot!(data["after"]["buffers"][0], @r#"["c1",32768,0,1,"activations"]"#);
+    // Nothing is fetched. (Names of formats are not.)
+    let page = page.replace("http://www.w3.org/2000/svg", "");
+    for foreign in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+}
+
+#[test]
+fn a_trace_has_every_node_and_the_memory_there() {
+    let folder = Folder::new();
+    let output = folder.output(SMALL.into_iter().chain(["--json", "--trace", "trace.json"]));
+    let trace: Value =
+        serde_json::from_slice(&fs::read(folder.path("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let after = |phase: &str| -> Vec<&Value> {
+        let wanted = |event: &&Value| event["ph"] == phase && event["pid"] == 2;
+        events.iter().filter(wanted).collect()
+    };
+    let figures = json(&output);
+    assert_eq!(
+        after("X").len() as u64,
+        figures["nodes_after"].as_u64().unwrap()
+    );
+    let needs = after("C")
+        .into_iter()
+        .map(|event| event["args"]["bytes"].as_u64().unwrap());
+    assert_eq!(needs.max(), figures["peak_after_bytes"].as_u64());
+    let copies: Vec<&str> = after("X")
+        .iter()
+        .filter(|event| event["cat"] == "copy")
+        .map(|event| event["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(copies, ["conv1/recompute_1"]);
+    let ends = after("X").windows(2).all(|pair| {
+        let [begin, took] = ["ts", "dur"].map(|key| pair[0][key].as_f64().unwrap());
+        (begin + took - pair[1]["ts"].as_f64().unwrap()).abs() < 1e-6
+    });
+    assert!(ends, "nodes follow each other");
+}
+
+#[test]
 fn reports_add_what_was_recomputed_and_what_holds_the_peak() {
     let folder = Folder::new();
     folder.write("report.json", "an older report");

@@ -114,7 +114,8 @@ pub(super) struct Rewrite {
     /// What the step is run with.
     #[command(flatten)]
     pub(super) setting: Setting,
-    /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks.
+    /// Write the result as JSON, with the recomputed nodes and the tensors that hold the peaks; or, where FILE ends with
+    /// .html, as a page for a browser, with memory over the step and what other budgets cost.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Write the session options that the budget holds for (on a GPU, the provider's options for convolutions
@@ -124,6 +125,9 @@ pub(super) struct Rewrite {
     /// Draw what each moment of a step needs, before and after, as an SVG file.
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
+    /// Write both steps as a trace that Perfetto and Chrome show, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(super) json: bool,

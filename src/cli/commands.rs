@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::runtime::Release;
@@ -24,7 +24,7 @@ use crate::inputs;
 use crate::onnx::{Model, Sink};
 use crate::options::Options;
 use crate::report::{self, Outcome, rows::Comparison};
-use crate::rewrite::{Target, optimize};
+use crate::rewrite::{Rewritten, Target, optimize};
 
 /// The text that a command prints, and what it is beside.
 #[derive(Debug)]
@@ -87,7 +87,8 @@ pub(super) fn rewrite(
     let report_file = file("--report", &arguments.report)?;
     let session_file = file("--session-options", &arguments.session_options)?;
     let plot_file = file("--plot", &arguments.plot)?;
-    let files = [&report_file, &session_file, &plot_file];
+    let trace_file = file("--trace", &arguments.trace)?;
+    let files = [&report_file, &session_file, &plot_file, &trace_file];
     for (i, one) in files.iter().enumerate() {
         for other in &files[i + 1..] {
             if let (Some(one), Some(other)) = (one, other) {
@@ -117,10 +118,17 @@ pub(super) fn rewrite(
         file.write(&rewritten.session().json())?;
     }
     if let Some(file) = report_file {
-        file.write(&outcome.full_json())?;
+        let text = match is_page(file.path()) {
+            true => outcome.page(trade_off(rewritten, messages).as_ref()),
+            false => outcome.full_json(),
+        };
+        file.write(&text)?;
     }
     if let Some(file) = plot_file {
         file.write(&outcome.plot())?;
+    }
+    if let Some(file) = trace_file {
+        file.write(&outcome.trace())?;
     }
     let text = match arguments.json {
         true => outcome.json(),
@@ -135,6 +143,23 @@ pub(super) fn rewrite(
         Some(Sink::File(destination)) => Printed::After(text, destination.name),
         None => Printed::Result(text),
     })
+}
+
+/// Is the report to be one for a browser?
+fn is_page(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    ending.is_some_and(|ending| {
+        ending.eq_ignore_ascii_case("html") || ending.eq_ignore_ascii_case("htm")
+    })
+}
+
+/// What other budgets cost, as far as that takes about as long as the plan took; nothing where it cannot be told.
+fn trade_off(rewritten: &Rewritten, messages: &Messages) -> Option<Comparison> {
+    const LEAST: Duration = Duration::from_secs(2);
+    const MOST: Duration = Duration::from_secs(30);
+    messages.progress(format_args!("looking at other budgets, for the report"));
+    let limit = rewritten.search_time().clamp(LEAST, MOST);
+    rewritten.trade_off(limit).ok()
 }
 
 /// Shows what a step of IN needs.

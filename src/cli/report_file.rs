@@ -1,4 +1,4 @@
-//! The files of `--report`, `--session-options` and `--plot`.
+//! The files of `--report`, `--session-options`, `--plot` and `--trace`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -34,6 +34,11 @@ enum Place {
 }
 
 impl ReportFile {
+    /// As the user called it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The file that `option` names, found to be possible, and none of those that are read.
     pub(crate) fn at(
         option: &'static str,

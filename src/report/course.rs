@@ -2,10 +2,10 @@
 
 use ckpt_passes::optimize::{Peak, Summary};
 
-use super::plot::{self, Curve};
+use super::plot::{self, Curve, Picture};
 
 /// What each step needs before and after, over the time of the step, and the budget.
-pub(super) fn svg(summary: &Summary) -> String {
+pub(super) fn picture(summary: &Summary) -> Picture {
     let unit = 1024.0 * 1024.0;
     let (before, after) = (course(&summary.before, unit), course(&summary.after, unit));
     let ends = [&before, &after].map(|points| points.last().map_or(0.0, |&(time, _)| time));
@@ -20,7 +20,7 @@ pub(super) fn svg(summary: &Summary) -> String {
             vec![(0.0, budget), (end, budget)],
         ),
     ];
-    plot::svg(
+    plot::picture(
         "time within one step in ms, estimated",
         "memory in MiB",
         &curves,
@@ -61,15 +61,8 @@ mod tests {
 
     fn peak(steps: Vec<(u64, Bytes)>) -> Peak {
         Peak {
-            bytes: Bytes::ZERO,
-            step: 0,
-            node: String::new(),
-            holders: Vec::new(),
             steps,
-            nodes: Vec::new(),
-            buffers: Vec::new(),
-            pattern: Bytes::ZERO,
-            workspaces: Vec::new(),
+            ..Peak::nothing(Bytes::ZERO)
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{BufferKind, Limits, Peak};
+use ckpt_passes::optimize::{BufferKind, Peak, StepLimits};
 
 use super::layers::{Layer, layers};
 use super::sketch::sketch;
@@ -18,7 +18,7 @@ const SHOWN: usize = 8;
 const LARGEST: usize = 5;
 
 /// Results that take together less than this part of the peak are not told of.
-const TELLING: u64 = 1000;
+pub(super) const TELLING: u64 = 1000;
 
 /// Memory over the step, who holds the peak, and what limits any plan.
 pub(super) fn text(inspection: &Inspection) -> String {
@@ -49,6 +49,12 @@ pub(super) fn text(inspection: &Inspection) -> String {
     text
 }
 
+/// What the running node allocates for itself, as a kind.
+pub(super) const WORKSPACE: &str = "workspace of the node";
+
+/// What of the memory pattern's block is empty, as a kind.
+pub(super) const GAPS: &str = "gaps in the memory pattern's block";
+
 /// What is there at the peak by kind.
 pub(super) fn kinds(peak: &Peak) -> Vec<(&'static str, Bytes)> {
     let there = peak.at(peak.step);
@@ -57,10 +63,7 @@ pub(super) fn kinds(peak: &Peak) -> Vec<(&'static str, Bytes)> {
         *kinds.entry(buffer.kind).or_insert(Bytes::ZERO) += buffer.size;
     }
     let kinds = kinds.into_iter().map(|(kind, size)| (kind.plural(), size));
-    let others = [
-        ("workspace of the node", there.workspace),
-        ("gaps in the memory pattern's block", there.gaps),
-    ];
+    let others = [(WORKSPACE, there.workspace), (GAPS, there.gaps)];
     let kinds = kinds.chain(others).filter(|&(_, size)| size > Bytes::ZERO);
     kinds.collect()
 }
@@ -93,7 +96,7 @@ pub(super) fn by_layer(peak: &Peak) -> String {
             text,
             "{size:>12}  {} ({})",
             Name(&layer.name),
-            layer.tensors
+            layer.members.len()
         );
     }
     let rest = &layers[shown..];
@@ -119,7 +122,7 @@ fn largest(peak: &Peak) -> String {
 }
 
 /// What no plan can get round.
-fn limited(limits: &Limits, least: Bytes) -> String {
+fn limited(limits: &StepLimits, least: Bytes) -> String {
     let mut text = String::new();
     if !limits.floor_node.is_empty() {
         let _ = writeln!(

@@ -307,7 +307,7 @@ fn peak(peak: &Peak) -> PeakReport<'_> {
     let layers = layers.map(|layer| LayerReport {
         name: layer.name,
         bytes: layer.bytes.0,
-        tensors: layer.tensors,
+        tensors: layer.members.len(),
     });
     PeakReport {
         step: peak.step,

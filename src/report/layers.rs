@@ -14,12 +14,12 @@ pub(super) struct Layer {
     pub(super) name: String,
     /// What they hold together.
     pub(super) bytes: Bytes,
-    /// How many that are.
-    pub(super) tensors: usize,
+    /// Which they are: places in what was given.
+    pub(super) members: Vec<usize>,
 }
 
-/// A node's name in parts, and what it holds.
-type Holding = (Vec<String>, Bytes);
+/// A node's name in parts, what it holds, and its place in what was given.
+type Holding = (Vec<String>, Bytes, usize);
 
 /// Nodes that share the first `depth` parts of their names.
 struct Group {
@@ -31,7 +31,10 @@ struct Group {
 
 /// What nodes hold, by layer, the largest first. The groups that hold most are taken apart until there are enough.
 pub(super) fn layers<'a>(held: impl Iterator<Item = (&'a str, Bytes)>) -> Vec<Layer> {
-    let holdings = held.map(|(name, bytes)| (parts(name), bytes)).collect();
+    let holdings = held
+        .enumerate()
+        .map(|(place, (name, bytes))| (parts(name), bytes, place));
+    let holdings = holdings.collect();
     let mut groups = vec![Group {
         depth: 0,
         holdings,
@@ -48,7 +51,7 @@ pub(super) fn layers<'a>(held: impl Iterator<Item = (&'a str, Bytes)>) -> Vec<La
     }
     let layers = groups.into_iter().map(|group| group.narrowed().layer());
     let mut layers: Vec<Layer> = layers.collect();
-    layers.retain(|layer| layer.tensors > 0);
+    layers.retain(|layer| !layer.members.is_empty());
     layers.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     layers
 }
@@ -86,7 +89,7 @@ impl Group {
             if self
                 .holdings
                 .iter()
-                .all(|(parts, _)| parts.len() <= self.depth)
+                .all(|(parts, _, _)| parts.len() <= self.depth)
             {
                 break;
             }
@@ -95,16 +98,18 @@ impl Group {
     }
 
     fn bytes(&self) -> Bytes {
-        self.holdings.iter().map(|&(_, bytes)| bytes).sum()
+        self.holdings.iter().map(|&(_, bytes, _)| bytes).sum()
     }
 
     fn layer(&self) -> Layer {
         let first = self.holdings.first();
-        let begin = first.map_or(&[][..], |(parts, _)| &parts[..self.depth.min(parts.len())]);
+        let begin = first.map_or(&[][..], |(parts, _, _)| {
+            &parts[..self.depth.min(parts.len())]
+        });
         let more = self
             .holdings
             .iter()
-            .any(|(parts, _)| parts.len() > self.depth);
+            .any(|(parts, _, _)| parts.len() > self.depth);
         // A number says which of the family before it is meant.
         let is_number = |of: &str, next: &String| next.starts_with(of.trim_end_matches(FAMILY));
         let told = begin
@@ -122,7 +127,7 @@ impl Group {
         Layer {
             name,
             bytes: self.bytes(),
-            tensors: self.holdings.len(),
+            members: self.holdings.iter().map(|&(_, _, place)| place).collect(),
         }
     }
 }
@@ -133,7 +138,9 @@ const FAMILY: &str = "_*";
 /// The parts of a node's name, without the last, which is the operator's. Gradients belong to the module that they are of,
 /// and modules that differ by a number behind an underscore to a family.
 fn parts(name: &str) -> Vec<String> {
-    let name = name.strip_prefix("AccumulateGrad_").unwrap_or(name);
+    let prefixes = ["AccumulateGrad_", "ckpt-opt/variant/"];
+    let prefix = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
+    let name = prefix.unwrap_or(name);
     let between = if name.contains('/') { '/' } else { '.' };
     let mut parts: Vec<&str> = name
         .split(between)
@@ -163,7 +170,7 @@ mod tests {
         let held = held.iter().map(|&(name, bytes)| (name, Bytes(bytes)));
         let layers = layers(held).into_iter();
         layers
-            .map(|layer| format!("{} {} {}", layer.name, layer.bytes.0, layer.tensors))
+            .map(|layer| format!("{} {} {}", layer.name, layer.bytes.0, layer.members.len()))
             .collect()
     }
 

@@ -6,10 +6,12 @@ mod json;
 mod largest;
 mod layers;
 mod lowering;
+mod page;
 pub mod plot;
 pub mod rows;
 mod sketch;
 mod table;
+mod trace;
 
 use std::fmt::{self, Display, Write};
 use std::path::Path;
@@ -19,6 +21,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
+use self::rows::Comparison;
 use crate::error::Error;
 use crate::inspect::Inspection;
 use crate::rewrite::Rewritten;
@@ -52,7 +55,17 @@ impl Outcome<'_> {
 
     /// Memory over one step, before and after, as an SVG image.
     pub(crate) fn plot(&self) -> String {
-        course::svg(self.rewritten.summary())
+        course::picture(self.rewritten.summary()).svg
+    }
+
+    /// The result as a page for a browser, with what other budgets cost.
+    pub(crate) fn page(&self, trade_off: Option<&Comparison>) -> String {
+        page::html(self, trade_off)
+    }
+
+    /// Both steps as a trace for Perfetto or Chrome.
+    pub(crate) fn trace(&self) -> String {
+        trace::json(self)
     }
 
     /// The same object, with the recomputed nodes and what holds the peaks.
@@ -75,6 +88,18 @@ impl Rewritten {
     /// Memory over one step, before and after, as an SVG image.
     pub fn plot(&self) -> String {
         self.outcome(None).plot()
+    }
+
+    /// Both steps, before and after, as a trace that Perfetto and Chrome show: nodes over the estimated time, and the
+    /// memory that is needed.
+    pub fn trace(&self) -> String {
+        self.outcome(None).trace()
+    }
+
+    /// The result as one page for a browser, which needs nothing else: memory over the step with what is there at each moment,
+    /// what is computed again and why, and, where it is given, what other budgets cost.
+    pub fn page(&self, trade_off: Option<&Comparison>) -> String {
+        self.outcome(None).page(trade_off)
     }
 
     fn outcome<'a>(&'a self, output: Option<&'a Path>) -> Outcome<'a> {

@@ -1,6 +1,9 @@
-//! Curves as an SVG image, in plain text.
+//! Curves as an SVG image, drawn by `plotters`.
 
-use std::fmt::Write;
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
 
 /// A named curve.
 pub struct Curve {
@@ -10,21 +13,24 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-const WIDTH: f64 = 980.0;
-const HEIGHT: f64 = 520.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 300.0;
-const TOP: f64 = 20.0;
-const BOTTOM: f64 = 60.0;
-/// Lines of the grid each way, about.
-const TICKS: f64 = 6.0;
+const SIZE: (u32, u32) = (980, 520);
 
-/// Colours that colour-blind readers tell apart (Okabe and Ito, 2008); dashes tell apart curves
-/// that share one.
-const COLOURS: [&str; 7] = [
-    "#000000", "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7",
+/// The size of labels: plotters writes four fifths of it into the image.
+const LABEL: u32 = 16;
+
+/// The width of the legend, at the right.
+const LEGEND: u32 = 300;
+
+/// Colours that colour-blind readers tell apart (Okabe and Ito, 2008); dashes tell apart curves that share one.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x00, 0x00),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0xcc, 0x79, 0xa7),
 ];
-const DASHES: [&str; 3] = ["", "6 3", "2 3"];
 
 /// Curves of more points are drawn without a dot at each.
 const DOTTED: usize = 40;
@@ -44,8 +50,32 @@ pub fn as_steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     steps
 }
 
+/// An image, and where its curves lie.
+pub struct Picture {
+    /// The image.
+    pub svg: String,
+    /// Where the axes are.
+    pub area: Area,
+}
+
+/// The rectangle between the axes, in pixels from the left and from the top.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Area {
+    /// The width of the whole image.
+    pub width: u32,
+    /// From the least value to the largest.
+    pub x: Range<i32>,
+    /// From the top down.
+    pub y: Range<i32>,
+}
+
 /// The image; the y axis begins at 0.
 pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
+    picture(x_label, y_label, curves).svg
+}
+
+/// The same, with the place of its curves.
+pub fn picture(x_label: &str, y_label: &str, curves: &[Curve]) -> Picture {
     let ys = curves.iter().flat_map(|curve| &curve.points).map(|p| p.1);
     drawn(x_label, y_label, curves, range(ys.chain([0.0])))
 }
@@ -53,112 +83,81 @@ pub fn svg(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
 /// The image; the y axis begins at the least value.
 pub fn svg_of_range(x_label: &str, y_label: &str, curves: &[Curve]) -> String {
     let ys = curves.iter().flat_map(|curve| &curve.points).map(|p| p.1);
-    drawn(x_label, y_label, curves, range(ys))
+    drawn(x_label, y_label, curves, range(ys)).svg
 }
 
-/// The least of the values and how far the largest is from it, or some range where there is none.
-fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+/// From the least of the values to the largest, or some range where there is none.
+fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
         (low.min(value), high.max(value))
     });
     match () {
-        () if low > high => (0.0, 1.0),
-        () if low == high => (low, 1.0),
-        () => (low, high - low),
+        () if low > high => 0.0..1.0,
+        () if low == high => low..low + 1.0,
+        () => low..high,
     }
 }
 
-fn drawn(x_label: &str, y_label: &str, curves: &[Curve], (least, top): (f64, f64)) -> String {
-    let (low, width) = range(curves.iter().flat_map(|curve| &curve.points).map(|p| p.0));
-    let place = |x: f64, y: f64| {
-        (
-            LEFT + (x - low) / width * (WIDTH - LEFT - RIGHT),
-            HEIGHT - BOTTOM - (y - least) / top * (HEIGHT - TOP - BOTTOM),
-        )
-    };
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
-         fill=\"white\"/>\n"
-    );
-    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
-    for at in ticks(low, low + width) {
-        let (x, _) = place(at, least);
-        let _ = writeln!(
-            text,
-            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 18.0,
-            shown(at),
-        );
-    }
-    for at in ticks(least, least + top) {
-        let (_, y) = place(low, at);
-        let _ = writeln!(
-            text,
-            "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 6.0,
-            y + 4.0,
-            shown(at),
-        );
-    }
+fn drawn(x_label: &str, y_label: &str, curves: &[Curve], ys: Range<f64>) -> Picture {
+    let mut svg = String::new();
+    let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+    // Text cannot fail to be written to.
+    let area = draw(&canvas, [x_label, y_label], curves, ys).unwrap_or_default();
+    let _ = canvas.present();
+    drop(canvas);
+    Picture { svg, area }
+}
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Failure<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+
+fn draw<'a>(
+    canvas: &Canvas<'a>,
+    [x_label, y_label]: [&str; 2],
+    curves: &[Curve],
+    ys: Range<f64>,
+) -> Result<Area, Failure<'a>> {
+    canvas.fill(&WHITE)?;
+    let (left, legend) = canvas.split_horizontally(SIZE.0 - LEGEND);
+    let xs = range(curves.iter().flat_map(|curve| &curve.points).map(|p| p.0));
+    let mut chart = ChartBuilder::on(&left)
+        .margin(16)
+        .x_label_area_size(44)
+        .y_label_area_size(60)
+        .build_cartesian_2d(xs, ys)?;
+    let label = |value: &f64| shown(*value);
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(BLACK.mix(0.13))
+        .x_labels(7)
+        .y_labels(7)
+        .x_label_formatter(&label)
+        .y_label_formatter(&label)
+        .x_desc(x_label)
+        .y_desc(y_label)
+        .label_style(("sans-serif", LABEL))
+        .axis_desc_style(("sans-serif", LABEL))
+        .draw()?;
     for (i, curve) in curves.iter().enumerate() {
-        let colour = COLOURS[i % COLOURS.len()];
-        let dash = DASHES[i / COLOURS.len() % DASHES.len()];
-        let places: Vec<(f64, f64)> = curve.points.iter().map(|&(x, y)| place(x, y)).collect();
-        let line: Vec<String> = places
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
-        let _ = writeln!(
-            text,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
-             stroke-dasharray=\"{dash}\"/>",
-            line.join(" ")
-        );
-        let dots = places.iter().filter(|_| places.len() <= DOTTED);
-        for (x, y) in dots {
-            let _ = writeln!(
-                text,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
-            );
+        let line = COLOURS[i % COLOURS.len()].stroke_width(2);
+        let points = || curve.points.iter().copied();
+        match i / COLOURS.len() % 2 {
+            0 => drop(chart.draw_series(LineSeries::new(points(), line))?),
+            _ => drop(chart.draw_series(DashedLineSeries::new(points(), 6, 3, line))?),
         }
-        let (x, y) = (WIDTH - RIGHT + 14.0, TOP + 12.0 + 20.0 * i as f64);
-        let _ = writeln!(
-            text,
-            "<path d=\"M{x} {y}h24\" stroke=\"{colour}\" stroke-width=\"2\" \
-             stroke-dasharray=\"{dash}\"/><text x=\"{}\" y=\"{}\">{}</text>",
-            x + 30.0,
-            y + 4.0,
-            escaped(&curve.name)
-        );
+        if curve.points.len() <= DOTTED {
+            let dots = points().map(|point| Circle::new(point, 3, line.color.filled()));
+            chart.draw_series(dots)?;
+        }
+        let (x, y) = (4, 28 + 20 * i as i32);
+        legend.draw(&PathElement::new([(x, y), (x + 24, y)], line))?;
+        let style = ("sans-serif", LABEL).into_text_style(&legend);
+        legend.draw(&Text::new(curve.name.clone(), (x + 30, y - 6), style))?;
     }
-    let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
-    let _ = writeln!(
-        text,
-        "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
-         <text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>",
-        HEIGHT - 14.0,
-        escaped(x_label),
-        (HEIGHT - BOTTOM) / 2.0,
-        escaped(y_label)
-    );
-    text
-}
-
-/// Round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten.
-fn ticks(low: f64, high: f64) -> Vec<f64> {
-    let least = (high - low) / TICKS;
-    let power = 10f64.powf(least.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
-    let step = steps.into_iter().find(|&step| step >= least * 0.999);
-    let Some(step) = step.filter(|step| step.is_normal()) else {
-        return Vec::new();
-    };
-    let (first, last) = ((low / step - 0.001).ceil(), (high / step + 0.001).floor());
-    let count = (last - first) as usize;
-    (0..=count).map(|i| (first + i as f64) * step).collect()
+    let (x, y) = chart.plotting_area().get_pixel_range();
+    let width = SIZE.0;
+    Ok(Area { width, x, y })
 }
 
 /// Without digits that tell nothing.
@@ -166,12 +165,6 @@ fn shown(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     text.to_owned()
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -185,23 +178,34 @@ mod tests {
             points: vec![(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)],
         };
         let image = svg("x", "y", &[curve]);
-        // The drawing area is 70..680 by 460..20; the middle point lies in its middle.
-        assert!(
-            image.contains("70.0,460.0 375.0,240.0 680.0,20.0"),
-            "{image}"
-        );
+        let dots: Vec<[f64; 2]> = image
+            .split("<circle ")
+            .skip(1)
+            .map(|dot| {
+                ["cx=\"", "cy=\""].map(|key| {
+                    let text = dot.split_once(key).unwrap().1;
+                    text.split_once('"').unwrap().0.parse().unwrap()
+                })
+            })
+            .collect();
+        let [first, middle, last] = dots[..] else {
+            panic!("{image}")
+        };
+        // Half of the way to the right, half of the way up.
+        for axis in 0..2 {
+            let half = (first[axis] + last[axis]) / 2.0;
+            assert!((middle[axis] - half).abs() <= 1.0, "{dots:?}");
+        }
+        assert!(first[0] < last[0] && first[1] > last[1], "{dots:?}");
         assert!(image.contains("a&lt;b"));
     }
 
     #[test]
-    fn the_grid_has_round_numbers() {
+    fn labels_have_no_digits_that_tell_nothing() {
         assert_eq!(
-            ticks(0.0, 120.0),
-            [0.0, 20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
+            [0.5, 1.0, 120.0, 0.125].map(shown),
+            ["0.5", "1", "120", "0.125"]
         );
-        let some: Vec<String> = ticks(0.31, 1.9).into_iter().map(shown).collect();
-        assert_eq!(some, ["0.5", "1", "1.5"]);
-        assert!(ticks(3.0, 3.0).is_empty());
     }
 
     #[test]

@@ -28,6 +28,31 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text.push('\n');
+    for (label, value) in facts(outcome) {
+        let _ = writeln!(text, "{label:<24}{value}");
+    }
+    let before = format!(
+        "{}, {}",
+        ExecutionOrder::Default.name(),
+        Level::DisableAll.name()
+    );
+    let _ = write!(
+        text,
+        "\nbefore ({before}): {}",
+        peak_and_holders(&summary.before)
+    );
+    let after = way_of_peak(summary);
+    let _ = write!(
+        text,
+        "\nafter ({after}): {}",
+        peak_and_holders(&summary.after)
+    );
+    text
+}
+
+/// What is known besides before and after: a label and a text each.
+pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
+    let summary = outcome.rewritten.summary();
     let mut facts = vec![
         (
             "budget",
@@ -73,26 +98,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
         "planned in",
         format!("{:.2} s", outcome.rewritten.search_time().as_secs_f64()),
     ));
-    for (label, value) in facts {
-        let _ = writeln!(text, "{label:<24}{value}");
-    }
-    let before = format!(
-        "{}, {}",
-        ExecutionOrder::Default.name(),
-        Level::DisableAll.name()
-    );
-    let _ = write!(
-        text,
-        "\nbefore ({before}): {}",
-        peak_and_holders(&summary.before)
-    );
-    let after = way_of_peak(summary);
-    let _ = write!(
-        text,
-        "\nafter ({after}): {}",
-        peak_and_holders(&summary.after)
-    );
-    text
+    facts
 }
 
 /// In which order and at which level the rewritten graph needs what is said to be its peak.
@@ -184,7 +190,7 @@ fn rows(outcome: &Outcome<'_>) -> Vec<Row> {
 }
 
 /// Nanoseconds with three significant digits.
-fn duration(nanos: u64) -> String {
+pub(super) fn duration(nanos: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
     let mut value = nanos as f64;
     let mut unit = 0;

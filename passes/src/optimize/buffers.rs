@@ -53,7 +53,7 @@ impl BufferKind {
 
 /// What is there at one position of the executed order, besides what the caller owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moment<'a> {
+pub struct StepMoment<'a> {
     /// The buffers, those in the memory pattern's block too.
     pub buffers: Vec<&'a HeldBuffer>,
     /// What the node that runs then allocates for itself.
@@ -62,7 +62,7 @@ pub struct Moment<'a> {
     pub gaps: Bytes,
 }
 
-impl Moment<'_> {
+impl StepMoment<'_> {
     /// All of it.
     pub fn total(&self) -> Bytes {
         let buffers = self.buffers.iter().map(|buffer| buffer.size);
@@ -71,13 +71,28 @@ impl Moment<'_> {
 }
 
 impl Peak {
+    /// Of a graph without nodes.
+    pub fn nothing(bytes: Bytes) -> Peak {
+        Peak {
+            bytes,
+            step: 0,
+            node: String::new(),
+            holders: Vec::new(),
+            steps: Vec::new(),
+            nodes: Vec::new(),
+            buffers: Vec::new(),
+            pattern: Bytes::ZERO,
+            workspaces: Vec::new(),
+        }
+    }
+
     /// What is there at a position of the executed order.
-    pub fn at(&self, step: usize) -> Moment<'_> {
+    pub fn at(&self, step: usize) -> StepMoment<'_> {
         let there = |buffer: &&HeldBuffer| (buffer.first..=buffer.last).contains(&step);
         let buffers: Vec<&HeldBuffer> = self.buffers.iter().filter(there).collect();
         let inside = buffers.iter().filter(|buffer| buffer.in_pattern);
         let inside: Bytes = inside.map(|buffer| buffer.size).sum();
-        Moment {
+        StepMoment {
             workspace: self.workspaces.get(step).copied().unwrap_or(Bytes::ZERO),
             gaps: self.pattern - inside,
             buffers,

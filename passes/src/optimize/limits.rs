@@ -13,7 +13,7 @@ use crate::runtime::skeleton::Skeleton;
 
 /// What limits the plans of a graph whose nodes stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct StepLimits {
     /// No order and no copies need less: what the caller owns, and what one node reads, writes and works with. Other
     /// forms of the node may.
     pub floor: Bytes,
@@ -37,7 +37,7 @@ pub struct Kept {
 }
 
 /// Finds them.
-pub fn limits(graph: &Graph, options: &Options) -> Result<Limits, OptimizeError> {
+pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeError> {
     let graph = as_run(graph, options)?;
     check_reserve(&graph, options)?;
     let options = &options.beside_model(&graph);
@@ -69,7 +69,7 @@ pub fn limits(graph: &Graph, options: &Options) -> Result<Limits, OptimizeError>
     }
     let mut kept: Vec<Kept> = kept.into_values().collect();
     kept.sort_by_key(|kept| std::cmp::Reverse(kept.bytes));
-    Ok(Limits {
+    Ok(StepLimits {
         floor: fixed_bytes(&graph) + options.reserve + most,
         floor_node: node.map_or_else(String::new, |id| graph.node(id).name.clone()),
         kept,

@@ -18,9 +18,9 @@ mod variant_graph;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use buffers::{BufferKind, HeldBuffer, Moment};
+pub use buffers::{BufferKind, HeldBuffer, StepMoment};
 pub use faults::FailedCandidate;
-pub use limits::{Kept, Limits, limits};
+pub use limits::{Kept, StepLimits, limits};
 use original::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
 use simulation::{describe, need, simulated};
@@ -376,17 +376,7 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
         let (_, liveness) = found.next()?;
         Some(describe(&graph, &costs, liveness, options.reserve))
     };
-    let nothing = || Peak {
-        bytes: options.reserve,
-        step: 0,
-        node: String::new(),
-        holders: Vec::new(),
-        steps: Vec::new(),
-        nodes: Vec::new(),
-        buffers: Vec::new(),
-        pattern: Bytes::ZERO,
-        workspaces: Vec::new(),
-    };
+    let nothing = || Peak::nothing(options.reserve);
     Ok(Measured {
         fixed: fixed_bytes(&graph) + options.reserve,
         default: peak(ExecutionOrder::Default).unwrap_or_else(nothing),

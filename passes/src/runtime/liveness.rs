@@ -190,8 +190,8 @@ impl Liveness {
             vec![Bytes::ZERO; self.order.len() + 1],
         );
         for buffer in self.buffers.iter().filter(|buffer| !buffer.in_pattern) {
-            made[buffer.first] = made[buffer.first] + buffer.size;
-            gone[buffer.last + 1] = gone[buffer.last + 1] + buffer.size;
+            made[buffer.first] += buffer.size;
+            gone[buffer.last + 1] += buffer.size;
         }
         let mut live = always;
         let steps = self.profile.iter().zip(made.iter().zip(&gone));

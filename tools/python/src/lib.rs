@@ -79,6 +79,14 @@ mod _ckpt_opt {
             self.with(ckpt_opt::Rewritten::plot)
         }
 
+        fn page(&self) -> PyResult<String> {
+            self.with(|rewritten| rewritten.page(None))
+        }
+
+        fn trace(&self) -> PyResult<String> {
+            self.with(ckpt_opt::Rewritten::trace)
+        }
+
         /// What `--session-options` writes.
         fn session(&self) -> PyResult<String> {
             self.with(|one| one.session().json())

@@ -43,6 +43,8 @@ class Package(unittest.TestCase):
         self.assertGreater(result.recomputed_nodes, 0)
         self.assertIn("wrote", str(result))
         self.assertIn("<svg", result._repr_svg_())
+        self.assertIn("<!DOCTYPE html>", result.html())
+        self.assertGreater(len(json.loads(result.trace())["traceEvents"]), result.nodes_after)
         proved = ckpt_opt.verify(MODEL, self.out, **LEAN)
         self.assertEqual(proved.before, before.orders)
         self.assertLessEqual(proved.after["DEFAULT"].peak_bytes, result.budget_bytes)

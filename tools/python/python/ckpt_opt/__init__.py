@@ -243,6 +243,14 @@ class Result:
         """Memory over one step, before and after, as an image."""
         return self._native.plot()
 
+    def html(self) -> str:
+        """The result as a page for a browser, which needs nothing else."""
+        return self._native.page()
+
+    def trace(self) -> str:
+        """Both steps, before and after, as a trace that Perfetto and Chrome show, as JSON."""
+        return self._native.trace()
+
     def _repr_svg_(self) -> str:
         return self.svg()
 
