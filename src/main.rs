@@ -16,10 +16,10 @@ fn main() -> ExitCode {
 fn ablation() -> Option<ExitCode> {
     let name = std::env::var("CKPT_OPT_WITHOUT").ok()?;
     if name == "list" {
-        ckpt_passes::tuning::names().for_each(|name| println!("{name}"));
+        ckpt_passes::ablation::names().for_each(|name| println!("{name}"));
         return Some(ExitCode::SUCCESS);
     }
-    if !ckpt_passes::tuning::switch_off(&name) {
+    if !ckpt_passes::ablation::switch_off(&name) {
         eprintln!("nothing that can be switched off is called {name:?}");
         return Some(ExitCode::FAILURE);
     }

@@ -2,6 +2,8 @@
 //!
 //! Start at [`optimize::optimize`]: the pipeline from a [`graph::Graph`] to a rewritten one.
 
+#[cfg(feature = "ablation")]
+pub mod ablation;
 pub mod analysis;
 mod binomial;
 pub mod bytes;
@@ -21,9 +23,6 @@ pub mod search;
 pub mod strategy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-#[cfg(not(feature = "ablation"))]
 mod tuning;
-#[cfg(feature = "ablation")]
-pub mod tuning;
 pub mod verify;
 pub mod watch;

@@ -23,10 +23,9 @@ macro_rules! tuning {
             #[cfg(feature = "ablation")]
             fn as_switched() -> $name {
                 let mut tuning = $name::AS_MEANT;
-                match crate::tuning::switched_off() {
-                    $(Some(stringify!($field)) => tuning.$field = $off,)*
-                    _ => {}
-                }
+                $(if crate::tuning::is_off(stringify!($field)) {
+                    tuning.$field = $off;
+                })*
                 tuning
             }
         }
@@ -42,24 +41,16 @@ macro_rules! tuning {
 pub(crate) use tuning;
 
 #[cfg(feature = "ablation")]
-static SWITCHED_OFF: std::sync::OnceLock<&'static str> = std::sync::OnceLock::new();
+static SWITCHED_OFF: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
 
 #[cfg(feature = "ablation")]
-pub(crate) fn switched_off() -> Option<&'static str> {
-    SWITCHED_OFF.get().copied()
+pub(crate) fn is_off(name: &str) -> bool {
+    let names = SWITCHED_OFF.get();
+    names.is_some_and(|names| names.contains(&name))
 }
 
-/// What can be switched off.
+/// From now on these are off, if nothing was planned or switched off before.
 #[cfg(feature = "ablation")]
-pub fn names() -> impl Iterator<Item = &'static str> {
-    let search = crate::search::tuning::Tuning::NAMES.iter();
-    let stages = crate::optimize::tuning::StageTuning::NAMES.iter();
-    search.chain(stages).copied()
-}
-
-/// Plans without what has this name from now on, if it is called before anything is planned and there is such a thing.
-#[cfg(feature = "ablation")]
-pub fn switch_off(name: &str) -> bool {
-    let found = names().find(|known| *known == name);
-    found.is_some_and(|name| SWITCHED_OFF.set(name).is_ok())
+pub(crate) fn set_off(names: Vec<&'static str>) -> bool {
+    SWITCHED_OFF.set(names).is_ok()
 }

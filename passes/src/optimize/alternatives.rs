@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::contest::{Answer, Asked, Untried};
+use super::comparison::{Asked, Reply, Untried};
 use super::faults::Found;
 use super::original::Original;
 use super::pipeline::Pipeline;
@@ -27,7 +27,7 @@ use crate::strategy::Strategy;
 pub(super) struct Alternative {
     pub(super) options: Options,
     pub(super) turn: Turn,
-    way: Way,
+    by: PlannedBy,
     /// The only budget of the row that it is for, should there be one.
     only: Option<usize>,
 }
@@ -43,7 +43,7 @@ pub(super) enum Turn {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum PlannedBy {
     /// The search replaces what pays, in the graph with running sums where these do.
     Varied,
     /// Every node stays what it is.
@@ -55,10 +55,10 @@ enum Way {
 /// All of them, in the sequence in which they are asked, for a row of so many `budgets`.
 pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative> {
     let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
-    let one = |way, turn, options: Options| Alternative {
+    let one = |by, turn, options: Options| Alternative {
         options,
         turn,
-        way,
+        by,
         only: None,
     };
     let mut all = Vec::new();
@@ -69,29 +69,36 @@ pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative
                 let mut options = options.clone();
                 options.solving.share = 1.0 / (budgets - number) as f64;
                 let turns = match options.strategy == Strategy::MonetIlp && replaces {
-                    true => &[(Way::Monet, Turn::First), (Way::Plain, Turn::LastResort)][..],
-                    false => &[(Way::Plain, Turn::First)],
+                    true => &[
+                        (PlannedBy::Monet, Turn::First),
+                        (PlannedBy::Plain, Turn::LastResort),
+                    ][..],
+                    false => &[(PlannedBy::Plain, Turn::First)],
                 };
-                all.extend(turns.iter().map(|&(way, turn)| Alternative {
+                all.extend(turns.iter().map(|&(by, turn)| Alternative {
                     only: Some(number),
-                    ..one(way, turn, options.clone())
+                    ..one(by, turn, options.clone())
                 }));
             }
         }
         Strategy::Auto if replaces => {
-            all.push(one(Way::Varied, Turn::First, options.clone()));
+            all.push(one(PlannedBy::Varied, Turn::First, options.clone()));
             if !options.allowed.is_empty() {
                 let bitwise = Options {
                     allowed: BTreeSet::new(),
                     ..options.clone()
                 };
-                all.push(one(Way::Varied, Turn::Fewer, bitwise));
+                all.push(one(PlannedBy::Varied, Turn::Fewer, bitwise));
             }
             if !options.variants.is_empty() && TUNING.fewer_variants {
-                all.push(one(Way::Plain, Turn::Fewer, without_variants(options)));
+                all.push(one(
+                    PlannedBy::Plain,
+                    Turn::Fewer,
+                    without_variants(options),
+                ));
             }
         }
-        _ => all.push(one(Way::Plain, Turn::First, options.clone())),
+        _ => all.push(one(PlannedBy::Plain, Turn::First, options.clone())),
     }
     all
 }
@@ -103,7 +110,7 @@ pub(super) fn as_it_is(original: &Original<'_>, options: &Options, budget: Bytes
 
 impl Alternative {
     pub(super) fn is_plain(&self) -> bool {
-        self.way == Way::Plain
+        self.by == PlannedBy::Plain
     }
 
     /// Is it asked for what is cheaper than what is known, where something is?
@@ -121,18 +128,18 @@ impl Alternative {
         &self,
         original: &Original<'_>,
         asked: &[Asked],
-    ) -> Result<Vec<Answer>, OptimizeError> {
-        match self.way {
-            Way::Varied => varied(original, &self.options, asked),
+    ) -> Result<Vec<Reply>, OptimizeError> {
+        match self.by {
+            PlannedBy::Varied => varied(original, &self.options, asked),
             // What a program cannot plan, it cannot for this budget.
-            Way::Plain if self.only.is_none() => plain(original, &self.options).answer(asked),
-            Way::Plain | Way::Monet => {
+            PlannedBy::Plain if self.only.is_none() => plain(original, &self.options).answer(asked),
+            PlannedBy::Plain | PlannedBy::Monet => {
                 let each = asked.iter().map(|asked| {
-                    let found = match self.way {
-                        Way::Monet => monet(original, &self.options, asked.request),
+                    let found = match self.by {
+                        PlannedBy::Monet => monet(original, &self.options, asked.request),
                         _ => one(plain(original, &self.options), asked.request),
                     };
-                    Answer::Found(found, Untried::default())
+                    Reply::Found(found, Untried::default())
                 });
                 Ok(each.collect())
             }
@@ -145,11 +152,11 @@ fn varied(
     original: &Original<'_>,
     options: &Options,
     asked: &[Asked],
-) -> Result<Vec<Answer>, OptimizeError> {
+) -> Result<Vec<Reply>, OptimizeError> {
     if options.watch.is_stopped() && original.graph.order().len() > MOST_NODES {
         let answers = plain(original, options).answer(asked)?.into_iter();
         let answers = answers.map(|answer| match answer {
-            Answer::Found(found, _) => Answer::Found(found, Untried::default()),
+            Reply::Found(found, _) => Reply::Found(found, Untried::default()),
             nothing => nothing,
         });
         return Ok(answers.collect());

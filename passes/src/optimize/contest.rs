@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 
 use super::alternatives::{Alternative, Turn, alternatives, as_it_is};
+use super::comparison::{Asked, Reply, ToBeat, Untried, offer};
 use super::convolutions::name_algorithms;
 use super::faults::{self, Found, is_unproved};
 use super::original::Original;
@@ -12,71 +13,10 @@ use super::simulation::{describe, reserved_in_default_order, simulated};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
-use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::runtime::convolution_costs::timed;
 use crate::runtime::convolutions::AlgorithmChoice;
-
-/// What an alternative is asked for.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    pub(super) request: BudgetRequest,
-    /// What it has to be cheaper than; none where whatever fits is welcome.
-    pub(super) known: Option<Known>,
-}
-
-/// What is known for a budget.
-#[derive(Clone, Copy)]
-pub(super) struct Known {
-    pub(super) budget: Bytes,
-    /// Nanoseconds.
-    pub(super) added: u64,
-    pub(super) smallest_peak: Bytes,
-    pub(super) untried: Untried,
-}
-
-/// What is left to be tried after an answer.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Untried {
-    /// May what is found without variants be another?
-    pub(super) fewer_variants: bool,
-    /// Would published planners, which know no variants, be asked for another graph then?
-    pub(super) published: bool,
-}
-
-/// What an alternative says.
-pub(super) enum Answer {
-    Found(Found, Untried),
-    /// It adds no less than what is known, and nothing that it looks at adds less than so many nanoseconds.
-    NothingCheaper(u64),
-}
-
-/// What candidates for one budget are compared by.
-#[derive(Clone, Copy)]
-pub(super) struct Merit {
-    /// Nanoseconds that it adds.
-    pub(super) added: u64,
-    /// Everything included.
-    pub(super) need: Bytes,
-}
-
-impl Merit {
-    fn of(summary: &Summary) -> Merit {
-        Merit {
-            added: summary.time_added,
-            need: summary.after.bytes,
-        }
-    }
-
-    /// Is this better than the `other`, for whoever asks for that budget?
-    pub(super) fn beats(self, other: Merit, request: BudgetRequest) -> bool {
-        match request {
-            BudgetRequest::Smallest => self.need < other.need,
-            _ => self.added < other.added,
-        }
-    }
-}
 
 /// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
 /// be better than what there is.
@@ -85,7 +25,7 @@ pub(super) fn decide(
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Found>, OptimizeError> {
-    let mut entries: Vec<Entry> = budgets.iter().map(|&budget| Entry::of(budget)).collect();
+    let mut entries: Vec<Standing> = budgets.iter().map(|&budget| Standing::of(budget)).collect();
     let sessions = Session::all(graph, options);
     let reference = &sessions[0];
     reference.ask(reference, &mut entries)?;
@@ -106,16 +46,16 @@ pub(super) fn decide(
 }
 
 /// What is known for one budget.
-struct Entry {
+struct Standing {
     request: BudgetRequest,
     /// The best of what was offered.
     best: Option<Found>,
     untried: Untried,
 }
 
-impl Entry {
-    fn of(request: BudgetRequest) -> Entry {
-        Entry {
+impl Standing {
+    fn of(request: BudgetRequest) -> Standing {
+        Standing {
             request,
             best: None,
             untried: Untried::default(),
@@ -151,7 +91,7 @@ impl Entry {
     /// What the alternative is asked, in a session that is the `reference` or slower.
     fn asked(&self, alternative: &Alternative, reference: bool, slower: u64) -> Asked {
         let known = match &self.best {
-            Some(Ok(best)) => Some(Known {
+            Some(Ok(best)) => Some(ToBeat {
                 budget: best.summary.budget,
                 added: best.summary.time_added.saturating_sub(slower),
                 smallest_peak: best.summary.smallest_peak,
@@ -261,7 +201,7 @@ impl<'g> Session<'g> {
         self.original.get_or_init(original)
     }
 
-    fn ask(&self, reference: &Session<'_>, entries: &mut [Entry]) -> Result<(), OptimizeError> {
+    fn ask(&self, reference: &Session<'_>, entries: &mut [Standing]) -> Result<(), OptimizeError> {
         let is_reference = self.choice == reference.choice;
         let slower = match is_reference {
             true => 0,
@@ -280,14 +220,14 @@ impl<'g> Session<'g> {
         &self,
         alternative: &Alternative,
         (reference, slower): (&Session<'_>, u64),
-        entries: &mut [Entry],
+        entries: &mut [Standing],
     ) -> Result<(), OptimizeError> {
         let is_reference = self.choice == reference.choice;
-        let is_open = |(number, entry): &(usize, &mut Entry)| {
+        let is_open = |(number, entry): &(usize, &mut Standing)| {
             alternative.is_for(*number) && entry.is_open(alternative, slower)
         };
         let open = entries.iter_mut().enumerate().filter(is_open);
-        let open: Vec<&mut Entry> = open.map(|(_, entry)| entry).collect();
+        let open: Vec<&mut Standing> = open.map(|(_, entry)| entry).collect();
         if open.is_empty() {
             return Ok(());
         }
@@ -298,14 +238,14 @@ impl<'g> Session<'g> {
         let answers = alternative.answer(self.original(), &asked)?;
         for (entry, answer) in open.into_iter().zip(answers) {
             match answer {
-                Answer::Found(found, untried) => {
+                Reply::Found(found, untried) => {
                     entry.untried = untried;
                     if is_reference || !self.may_differ(&found) {
                         let found = found.map(|found| self.in_terms_of(reference, found, slower));
                         offer(&mut entry.best, found, entry.request);
                     }
                 }
-                Answer::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
+                Reply::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
             }
         }
         Ok(())
@@ -358,41 +298,6 @@ fn step(graph: &Graph, options: &Options) -> u64 {
     time_of_all(graph, &costs)
 }
 
-/// Puts `other` in the place of the `best` so far if it is better, with what both know together, and what was given up on the
-/// way to either.
-pub(super) fn offer(best: &mut Option<Found>, mut other: Found, request: BudgetRequest) {
-    let Some(found) = best else {
-        *best = Some(other);
-        return;
-    };
-    let mut given_up = faults::take(found);
-    given_up.extend(faults::take(&mut other));
-    let smallest = |found: &Found| match found {
-        Ok(found) => found.summary.smallest_peak,
-        Err(OptimizeError::Infeasible { smallest, .. }) => smallest.bytes,
-        Err(_) => Bytes(u64::MAX),
-    };
-    let least = smallest(found).min(smallest(&other));
-    let (takes_over, bound) = match (&*found, &other) {
-        (Ok(found), Ok(other)) => {
-            let (one, two) = (&found.summary, &other.summary);
-            let beats = Merit::of(two).beats(Merit::of(one), request);
-            (beats, one.lower_bound.min(two.lower_bound))
-        }
-        (Err(_), Ok(other)) => (true, other.summary.lower_bound),
-        (Ok(found), Err(_)) => (false, found.summary.lower_bound),
-        (Err(_), Err(_)) => (least < smallest(found), 0),
-    };
-    if takes_over {
-        *found = other;
-    }
-    if let Ok(found) = found {
-        found.summary.smallest_peak = least;
-        found.summary.lower_bound = bound.min(found.summary.time_added);
-    }
-    faults::give(found, given_up);
-}
-
 /// What fits a budget fits every larger one: where it adds less than what was found there, it
 /// takes its place, so that more memory never costs time.
 fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
@@ -425,6 +330,7 @@ fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
 mod tests {
     use super::*;
     use crate::analysis::cost::NodeOverride;
+    use crate::bytes::Bytes;
     use crate::operators::variants::Group;
     use crate::optimize::optimize;
     use crate::runtime::device::Device;
@@ -477,7 +383,7 @@ mod tests {
         let sessions = Session::all(&graph, &with_variants);
         let fewer = alternatives(&with_variants, 1).pop().expect("without any");
         let taken = |known: Found| {
-            let mut entry = Entry::of(budget);
+            let mut entry = Standing::of(budget);
             entry.best = Some(known);
             entry.untried.fewer_variants = true;
             let session = &sessions[0];

@@ -1,8 +1,8 @@
 //! The unmodified graph, and what is known of it before anything is planned.
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use super::listing::as_listed;
 use super::simulation::{describe, in_default_order};
 use super::{Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
@@ -26,26 +26,6 @@ pub(super) struct Original<'g> {
     provider: Provider,
     watch: Arc<Watch>,
     orders: OnceLock<Vec<Vec<NodeId>>>,
-}
-
-/// `graph`, which was read from a file, with its nodes in the file's order, should reading have sorted them. A node's index
-/// is its place in the file, whether that is topological or not, and on indices it depends in which order the runtime runs.
-pub(super) fn as_listed(graph: &Graph) -> Cow<'_, Graph> {
-    let place = |id: &NodeId| graph.node(*id).template;
-    let places: Option<Vec<u32>> = graph.order().iter().map(place).collect();
-    if places.is_none_or(|places| places.is_sorted()) {
-        return Cow::Borrowed(graph);
-    }
-    let mut order = graph.order().to_vec();
-    order.sort_by_key(place);
-    let mut listed = graph.clone();
-    listed.set_order(order);
-    Cow::Owned(listed)
-}
-
-/// Does the file list the nodes in the graph's order?
-pub(super) fn is_as_listed(graph: &Graph) -> bool {
-    matches!(as_listed(graph), Cow::Borrowed(_))
 }
 
 impl<'g> Original<'g> {

@@ -9,9 +9,10 @@ mod within_budget;
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::contest::{Answer, Asked, Known, Untried, offer};
+use super::comparison::{Asked, Reply, ToBeat, Untried, offer};
 use super::faults::{FailedCandidate, Found, is_unproved};
-use super::original::{Original, is_as_listed};
+use super::listing::is_as_listed;
+use super::original::Original;
 use super::published::{MOST_NODES, Rivals};
 use super::simulation::{Candidate, frame, need, simulated};
 use super::tuning::TUNING;
@@ -178,8 +179,8 @@ impl<'o> Pipeline<'o> {
     }
 
     /// An answer for each that is asked.
-    pub(super) fn answer(&self, asked: &[Asked]) -> Result<Vec<Answer>, OptimizeError> {
-        let known: Vec<Known> = asked.iter().filter_map(|asked| asked.known).collect();
+    pub(super) fn answer(&self, asked: &[Asked]) -> Result<Vec<Reply>, OptimizeError> {
+        let known: Vec<ToBeat> = asked.iter().filter_map(|asked| asked.known).collect();
         let mut cheaper = self.cheaper(&known).into_iter();
         let anew = asked.iter().filter(|asked| asked.known.is_none());
         let anew: Vec<BudgetRequest> = anew.map(|asked| asked.request).collect();
@@ -192,7 +193,7 @@ impl<'o> Pipeline<'o> {
             Some(_) => cheaper.next(),
             None => anew.next().map(|found| {
                 let untried = self.untried(&found);
-                Answer::Found(found, untried)
+                Reply::Found(found, untried)
             }),
         };
         Ok(asked.iter().filter_map(answer).collect())
@@ -212,13 +213,13 @@ impl<'o> Pipeline<'o> {
 
     /// Looks for plans that add less than those `known`, one for each of them, within the same budget: where a bound does not
     /// tell that there is none, and not in large graphs, for in none that was tried was there one.
-    fn cheaper(&self, known: &[Known]) -> Vec<Answer> {
+    fn cheaper(&self, known: &[ToBeat]) -> Vec<Reply> {
         let task = self.task();
         let mut planners = None;
-        let mut cheaper = |known: &Known| {
+        let mut cheaper = |known: &ToBeat| {
             let least = self.least(known);
             if least >= known.added || self.is_large() {
-                return Answer::NothingCheaper(least);
+                return Reply::NothingCheaper(least);
             }
             let (planner, rivals) = planners.get_or_insert_with(|| {
                 let own = Box::new(Searches::new(&task, &self.orders));
@@ -234,9 +235,9 @@ impl<'o> Pipeline<'o> {
             match found {
                 Some(found) => {
                     let found = self.finish(found, budget, smallest, chosen, Some(planner));
-                    Answer::Found(found, Untried::default())
+                    Reply::Found(found, Untried::default())
                 }
-                None => Answer::NothingCheaper(least),
+                None => Reply::NothingCheaper(least),
             }
         };
         known.iter().map(&mut cheaper).collect()
@@ -244,7 +245,7 @@ impl<'o> Pipeline<'o> {
 
     /// Nanoseconds that every plan adds, in the orders of first computations that are looked at, within the budget
     /// of the `known` one.
-    fn least(&self, known: &Known) -> u64 {
+    fn least(&self, known: &ToBeat) -> u64 {
         let room = known.budget - self.options.reserve - frame(&self.base.graph);
         let searches = self.orders.iter();
         let searches: Vec<Search> = searches

@@ -6,25 +6,6 @@
 use super::tuning::TUNING;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
-/// Those that are quick.
-fn strategies() -> [Option<Strategy>; 12] {
-    let all = &TUNING;
-    [
-        all.chen_sqrt,
-        all.chen_budget,
-        all.chen_recursive,
-        all.lower_set_approx_memory,
-        all.lower_set_approx_time,
-        all.precise_dp,
-        all.uniform_dp,
-        all.revolve,
-        all.join_dp,
-        all.knapsack,
-        all.cheap_ops,
-        all.greedy_remat,
-    ]
-}
-
 /// Graphs of more nodes take too long to look at so many plans.
 pub(super) const MOST_NODES: usize = 5_000;
 
@@ -49,7 +30,7 @@ impl<'t> Rivals<'t> {
     pub(super) fn all(&mut self) -> &mut [Rival<'t>] {
         let task = self.task;
         self.rivals.get_or_insert_with(|| {
-            if task.order.len() > MOST_NODES || !TUNING.rivals {
+            if task.order.len() > MOST_NODES {
                 return Vec::new();
             }
             let at_work = |strategy: Strategy| {
@@ -59,11 +40,8 @@ impl<'t> Rivals<'t> {
                 let planner = planner(strategy, task)?;
                 Some(Rival { strategy, planner })
             };
-            strategies()
-                .into_iter()
-                .flatten()
-                .filter_map(at_work)
-                .collect()
+            let strategies = TUNING.published.iter().copied();
+            strategies.filter_map(at_work).collect()
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::original::as_listed;
+use super::listing::as_listed;
 use super::variant_graph::Choices;
 use super::{Execution, Options, Peak, buffers};
 use crate::analysis::cost::costs;

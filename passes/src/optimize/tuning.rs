@@ -57,19 +57,20 @@ crate::tuning::tuning! {
         fewer_variants: bool = true, off false;
         /// The smallest peak is looked for with fewer barriers as well.
         with_fewer_barriers: bool = true, off false;
-        /// The published planners that are asked where the own plan is dear.
-        rivals: bool = true, off false;
-        chen_sqrt: Option<Strategy> = Some(Strategy::ChenSqrt), off None;
-        chen_budget: Option<Strategy> = Some(Strategy::ChenBudget), off None;
-        chen_recursive: Option<Strategy> = Some(Strategy::ChenRecursive), off None;
-        lower_set_approx_memory: Option<Strategy> = Some(Strategy::LowerSetApproxMemory), off None;
-        lower_set_approx_time: Option<Strategy> = Some(Strategy::LowerSetApproxTime), off None;
-        precise_dp: Option<Strategy> = Some(Strategy::PreciseDp), off None;
-        uniform_dp: Option<Strategy> = Some(Strategy::UniformDp), off None;
-        revolve: Option<Strategy> = Some(Strategy::Revolve), off None;
-        join_dp: Option<Strategy> = Some(Strategy::JoinDp), off None;
-        knapsack: Option<Strategy> = Some(Strategy::Knapsack), off None;
-        cheap_ops: Option<Strategy> = Some(Strategy::CheapOps), off None;
-        greedy_remat: Option<Strategy> = Some(Strategy::GreedyRemat), off None;
+        /// The published planners that are asked where the own plan is dear: those that are quick.
+        published: &'static [Strategy] = &[
+            Strategy::ChenSqrt,
+            Strategy::ChenBudget,
+            Strategy::ChenRecursive,
+            Strategy::LowerSetApproxMemory,
+            Strategy::LowerSetApproxTime,
+            Strategy::PreciseDp,
+            Strategy::UniformDp,
+            Strategy::Revolve,
+            Strategy::JoinDp,
+            Strategy::Knapsack,
+            Strategy::CheapOps,
+            Strategy::GreedyRemat,
+        ], off &[];
     }
 }

@@ -8,13 +8,10 @@ use super::problem::Step;
 use super::profile::Exponent;
 use super::reversal;
 use super::state::{Decisions, State};
-use super::tuning::TUNING;
+use super::tuning::{PeakDescent, TUNING};
 use super::{FoundSchedule, Search};
 use crate::parallel;
 use crate::plan::Plan;
-
-/// An exponent, a stride, and work; see `TUNING.descents`.
-pub(super) type PeakDescent = (Exponent, f64, u64);
 
 impl Search {
     /// The plan with the smallest peak that is found.

@@ -1,7 +1,9 @@
 //! The numbers by which the search decides what to try.
 
 use super::profile::Exponent;
-use super::smallest::PeakDescent;
+
+/// An exponent, a stride, and work; see [`Tuning::descents`].
+pub(crate) type PeakDescent = (Exponent, f64, u64);
 
 crate::tuning::tuning! {
     /// How the search goes about it.

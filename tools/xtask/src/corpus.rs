@@ -32,7 +32,7 @@ pub(crate) struct Request {
     only: Vec<String>,
     /// Which build of the program to run, if not this tree's.
     pub(crate) binary: Option<PathBuf>,
-    /// What the ablation switches off; all, if nothing is named.
+    /// What the ablation switches off, or several with commas between; each by itself, if nothing is named.
     without: Vec<String>,
 }
 
@@ -118,10 +118,11 @@ pub(crate) fn ablation(request: &Request, binary: &Path, root: &Path) -> Result<
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let whole = rows(request, binary, None, root, &mut |_, _| {})?;
     println!("{} plans; without", whole.len());
-    let wanted = |name: &&str| {
-        request.without.is_empty() || request.without.iter().any(|wanted| wanted == name)
+    let wanted: Vec<&str> = match request.without.is_empty() {
+        true => list.lines().collect(),
+        false => request.without.iter().map(String::as_str).collect(),
     };
-    for name in list.lines().filter(wanted) {
+    for name in wanted {
         let mut all = Comparison::default();
         rows(request, binary, Some(name), root, &mut |row, now| {
             all.differs(row, whole.get(row).unwrap_or(&Value::Null), now);
