@@ -623,10 +623,10 @@ fn check_runs(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
     }
 }
 
-/// Does any node compute a gradient or accumulate one?
+/// Does any node compute a gradient or accumulate one? Of what the model's own functions are made of, nothing tells.
 fn is_training_graph(graph: &Graph) -> bool {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    nodes.any(computes_gradients)
+    nodes.any(|node| computes_gradients(node) || node.piece_of.is_some())
 }
 
 /// Does the node stand for a part of the backward pass?
