@@ -10,6 +10,7 @@ use ckpt_passes::runtime::{Release, settings};
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use super::failure::Failure;
 use super::passes::Dump;
@@ -58,6 +59,13 @@ pub(super) enum Command {
     /// Prints the same, measured with cuDNN on this machine's first GPU, for --conv-table. The libraries are
     /// loaded when it runs; without a GPU it says so.
     ProfileConv(ProfileConv),
+    /// Prints what lets a shell complete this program's options.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Prints the manual page, for man.
+    Man,
 }
 
 /// `ckpt-opt IN OUT --budget SIZE`.
@@ -65,17 +73,25 @@ pub(super) enum Command {
 // By its presence clap knows that this, and no subcommand, is meant: nested groups hide the rest.
 #[group(arg = "input")]
 pub(super) struct Rewrite {
-    /// The training graph, forward and backward in one ONNX file.
+    /// The training graph, forward and backward in one ONNX file; or - for standard input.
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
     /// The file to write, or - for standard output (what would be printed there then goes to standard error). A
     /// link is written through. With --dry-run it may be left out.
-    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    #[arg(value_name = "OUT", required_unless_present_any = ["dry_run", "named_output"])]
     pub(super) output: Option<PathBuf>,
+    /// OUT, as an option.
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "OUT",
+        conflicts_with = "output"
+    )]
+    pub(super) named_output: Option<PathBuf>,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
     /// 123456789 (bytes); 60% (of the peak of the unmodified graph); fixed+50% (what the caller
     /// owns and half of the rest); or min (the smallest peak that is found).
-    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// How to plan: auto is this program's own search, the others are published algorithms.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Auto, value_parser = strategies())]
@@ -128,6 +144,9 @@ pub(super) struct Rewrite {
     /// Write both steps as a trace that Perfetto and Chrome show, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
+    /// Write a line for make that says which files OUT was made of.
+    #[arg(long, value_name = "FILE")]
+    pub(super) depfile: Option<PathBuf>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
@@ -142,7 +161,7 @@ pub(super) struct Rewrite {
     #[arg(long)]
     pub(super) timings: bool,
     /// No progress on standard error; warnings and errors still appear.
-    #[arg(long)]
+    #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
@@ -333,7 +352,7 @@ pub(super) struct Row {
     pub(super) input: PathBuf,
     /// A budget as for rewriting; may be repeated. Without it: fixed+90%, fixed+80% and so on down
     /// to fixed+20%.
-    #[arg(long = "budget", value_name = "SIZE", value_parser = parse_budget)]
+    #[arg(short, long = "budget", value_name = "SIZE", value_parser = parse_budget)]
     #[arg(allow_hyphen_values = true)]
     pub(super) budgets: Vec<Budget>,
     /// The seed of the search.
@@ -362,7 +381,7 @@ pub(super) struct Row {
     #[arg(long)]
     pub(super) json: bool,
     /// No progress on standard error; warnings and errors still appear.
-    #[arg(long)]
+    #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
@@ -373,7 +392,7 @@ pub(super) struct Largest {
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB, 123456789 (bytes).
-    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// The most that the plan may add to a step: 10%.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
@@ -391,7 +410,7 @@ pub(super) struct Largest {
     #[arg(long)]
     pub(super) json: bool,
     /// No progress on standard error; warnings and errors still appear.
-    #[arg(long)]
+    #[arg(short, long)]
     pub(super) quiet: bool,
 }
 

@@ -1,7 +1,7 @@
 //! What each command does with its arguments: the library's call, and the text of the result.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use ckpt_passes::strategy::Strategy;
 use super::arguments::{
     Compare, ConvTable, Inspect, Largest, Lower, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
 };
+use super::depfile;
 use super::failure::Failure;
 use super::messages::Messages;
 use super::passes::PassLog;
@@ -59,7 +60,11 @@ pub(super) fn rewrite(
         certify: arguments.certify,
         ..setting
     };
-    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    let output = arguments
+        .output
+        .as_ref()
+        .or(arguments.named_output.as_ref());
+    let output = output.map(PathBuf::as_path).filter(|_| !arguments.dry_run);
     messages.progress(format_args!("reading {}", arguments.input.display()));
     let model = open(&arguments.input)?;
     // Before the search, which may take long.
@@ -88,7 +93,14 @@ pub(super) fn rewrite(
     let session_file = file("--session-options", &arguments.session_options)?;
     let plot_file = file("--plot", &arguments.plot)?;
     let trace_file = file("--trace", &arguments.trace)?;
-    let files = [&report_file, &session_file, &plot_file, &trace_file];
+    let depfile = file("--depfile", &arguments.depfile)?;
+    let files = [
+        &report_file,
+        &session_file,
+        &plot_file,
+        &trace_file,
+        &depfile,
+    ];
     for (i, one) in files.iter().enumerate() {
         for other in &files[i + 1..] {
             if let (Some(one), Some(other)) = (one, other) {
@@ -129,6 +141,13 @@ pub(super) fn rewrite(
     }
     if let Some(file) = trace_file {
         file.write(&outcome.trace())?;
+    }
+    if let (Some(file), Some(output)) = (depfile, output) {
+        let paths = sources.iter().map(|source| source.path.as_path());
+        file.write(&depfile::line(
+            output,
+            paths.filter(|path| *path != Path::new(STANDARD)),
+        ))?;
     }
     let text = match arguments.json {
         true => outcome.json(),
@@ -296,8 +315,25 @@ pub(super) fn profile_conv(
     Ok(conv_table::measured(&gpu, &open(&table.input)?, &options)?)
 }
 
-fn open(path: &Path) -> Result<Model, Error> {
-    Ok(Model::open(path)?)
+/// As a name: standard input or output.
+const STANDARD: &str = "-";
+
+fn open(path: &Path) -> Result<Model, Failure> {
+    if path != Path::new(STANDARD) {
+        return Ok(Model::open(path).map_err(Error::from)?);
+    }
+    let input = io::stdin();
+    if input.is_terminal() {
+        return Err(Failure::Usage(
+            "standard input is a terminal; expected an ONNX model there, from a file or a program"
+                .to_owned(),
+        ));
+    }
+    // One byte more than a model can have, so that reading it says that it is too large.
+    let mut bytes = Vec::new();
+    let read = input.lock().take((1 << 31) + 1).read_to_end(&mut bytes);
+    read.map_err(Failure::Input)?;
+    Ok(Model::from_bytes(bytes.into()).map_err(Error::from)?)
 }
 
 /// What the arguments and the files that they name say.

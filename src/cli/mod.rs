@@ -2,8 +2,10 @@
 
 mod arguments;
 mod commands;
+mod depfile;
 mod failure;
 mod fault;
+mod generated;
 mod messages;
 mod passes;
 mod report_file;
@@ -74,6 +76,8 @@ fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
         Command::Compare(compare) => commands::compare(compare, messages),
         Command::ConvTable(table) => commands::conv_table(table, messages),
         Command::ProfileConv(profile) => commands::profile_conv(profile, messages),
+        Command::Completions { shell } => generated::completions(*shell),
+        Command::Man => generated::manual(),
     }?;
     Ok(Printed::Result(text))
 }
