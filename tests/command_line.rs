@@ -214,6 +214,7 @@ fn json_has_the_promised_keys() {
       "stop_reason": "evaluations",
       "search_seconds": null,
       "total_seconds": null,
+      "runtime": "training-1.19.2",
       "runtime_settings": "lean",
       "device": "cpu"
     }
@@ -802,7 +803,7 @@ fn forward_graphs_are_refused_with_advice() {
     --- errors
     reading in.onnx
     planning 4 nodes for a budget of fixed+95%
-    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt
+    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt. A step written in standard operators is taken with --runtime stock
     ");
 }
 
