@@ -10,7 +10,10 @@ fn root() -> &'static Path {
 /// The Python of an environment that `tools/setup.sh` makes.
 fn python(argument: &[&str]) -> PathBuf {
     let mut setup = Command::new("sh");
-    let made = setup.arg("tools/setup.sh").args(argument).current_dir(root());
+    let made = setup
+        .arg("tools/setup.sh")
+        .args(argument)
+        .current_dir(root());
     let made = made.output().expect("sh starts");
     let errors = String::from_utf8_lossy(&made.stderr);
     assert!(made.status.success(), "{errors}");
@@ -20,7 +23,10 @@ fn python(argument: &[&str]) -> PathBuf {
 
 fn script(arguments: &[&str]) -> Output {
     let mut script = Command::new(python(&[]));
-    let script = script.args(arguments).arg("--stock").arg(python(&["stock"]));
+    let script = script
+        .args(arguments)
+        .arg("--stock")
+        .arg(python(&["stock"]));
     script.current_dir(root()).output().expect("Python starts")
 }
 
@@ -36,7 +42,13 @@ fn succeeds(arguments: &[&str]) -> String {
 #[test]
 fn lowered_operators_are_as_exact_as_their_kernels_and_write_to_no_input() {
     let program = env!("CARGO_BIN_EXE_ckpt-opt");
-    let check = ["tools/lowering_check.py", "--every", "4", "--program", program];
+    let check = [
+        "tools/lowering_check.py",
+        "--every",
+        "4",
+        "--program",
+        program,
+    ];
     let printed = succeeds(&check);
     assert!(printed.contains("1.32.0: 1"), "{printed}");
 }
@@ -50,7 +62,13 @@ fn an_error_beyond_the_kernel_s_is_found() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, mode).expect("it may run");
     let program = program.to_str().expect("a path");
-    let check = ["tools/lowering_check.py", "--only", "TanhGrad", "--program", program];
+    let check = [
+        "tools/lowering_check.py",
+        "--only",
+        "TanhGrad",
+        "--program",
+        program,
+    ];
     assert!(!script(&check).status.success());
 }
 
@@ -64,7 +82,11 @@ fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
         let mut lower = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
         let lower = lower.arg("lower").arg(&path).arg(&out).current_dir(root());
         let done = lower.output().expect("it starts");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         let out = out.to_str().expect("a path");
         let mut step = vec!["tools/lowered_model.py", &path, out, "--steps", "1"];
         dims.iter().for_each(|dim| step.extend(["--dim", dim]));
@@ -73,5 +95,7 @@ fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
 }
 
 const MODELS: [(&str, &[&str]); 3] = [
-MODELS_HERE
+    ("onnx/conv_bn_relu_train.onnx", &[]),
+    ("models/cross_modal.onnx", &["batch=4"]),
+    ("models/resnet18.onnx", &["batch=2"]),
 ];

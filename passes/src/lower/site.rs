@@ -44,11 +44,14 @@ pub enum Obstacle {
     Opset { found: i64, needed: i64 },
 }
 
+/// A constant's type, shape and bits.
+type Contents = (i32, Vec<u64>, Vec<u64>);
+
 /// What all lowerings of a graph have in common.
 pub(super) struct Shared {
     pub(super) opset: i64,
     /// Constants by their contents: small numbers are needed again and again.
-    constants: BTreeMap<(i32, Vec<u64>, Vec<u64>), (NodeId, TensorId)>,
+    constants: BTreeMap<Contents, TensorId>,
     listed: Vec<NodeId>,
     names: HashSet<String>,
     /// Output and buffer.
@@ -72,7 +75,9 @@ impl Shared {
             rows: BTreeMap::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
-                !(node.is("", "BatchNormalization") && opset < 14) && !node.is("", "RoiAlign")
+                let changes =
+                    node.is("", "RoiAlign") || node.is("", "BatchNormalization") && opset < 14;
+                !changes
             }),
         }
     }
@@ -366,7 +371,7 @@ impl<'a> LoweringSite<'a> {
         constant: Constant,
     ) -> TensorId {
         let key = (element as i32, shape, bits);
-        if let Some((_, id)) = self.shared.constants.get(&key) {
+        if let Some(id) = self.shared.constants.get(&key) {
             return *id;
         }
         let wish = format!("{PREFIX}/constant_{}", self.shared.constants.len());
@@ -389,7 +394,7 @@ impl<'a> LoweringSite<'a> {
         );
         let node = self.graph.add_node(node);
         self.shared.listed.push(node);
-        self.shared.constants.insert(key, (node, id));
+        self.shared.constants.insert(key, id);
         id
     }
 
