@@ -55,8 +55,8 @@ pub(super) fn rewrite(
             .flat_map(|chosen| chosen.groups())
             .collect(),
         allow: arguments.allow.iter().cloned().collect(),
-        seed: arguments.seed,
-        time_limit: arguments.time_limit,
+        seed: arguments.search.seed,
+        time_limit: arguments.search.time_limit,
         certify: arguments.certify,
         ..setting
     };
@@ -149,7 +149,7 @@ pub(super) fn rewrite(
             paths.filter(|path| *path != Path::new(STANDARD)),
         ))?;
     }
-    let text = match arguments.json {
+    let text = match arguments.search.json {
         true => outcome.json(),
         false => outcome.table(),
     };
@@ -227,7 +227,7 @@ pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
 /// Shows what a row of budgets costs.
 pub(super) fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
     let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
-    Ok(match arguments.row.json {
+    Ok(match arguments.row.search.json {
         true => comparison.json(),
         false => comparison.sweep(),
     })
@@ -240,7 +240,7 @@ pub(super) fn compare(arguments: &Compare, messages: &Messages) -> Result<String
         false => arguments.strategies.clone(),
     };
     let comparison = compared(&arguments.row, &strategies, messages)?;
-    Ok(match arguments.row.json {
+    Ok(match arguments.row.search.json {
         true => comparison.json(),
         false => comparison.table(),
     })
@@ -252,13 +252,13 @@ fn compared(
     messages: &Messages,
 ) -> Result<Comparison, Failure> {
     let options = Options {
-        seed: row.seed,
+        seed: row.search.seed,
         variants: row
             .variants
             .iter()
             .flat_map(|chosen| chosen.groups())
             .collect(),
-        time_limit: row.time_limit,
+        time_limit: row.search.time_limit,
         ..options(&row.setting, row.setting.bindings()?, messages)?
     };
     let model = open(&row.input)?;
@@ -283,13 +283,13 @@ fn compared(
 pub(super) fn largest(arguments: &Largest, messages: &Messages) -> Result<String, Failure> {
     let (dim, dims) = arguments.setting.wanted_and_bindings()?;
     let options = Options {
-        seed: arguments.seed,
-        time_limit: arguments.time_limit,
+        seed: arguments.search.seed,
+        time_limit: arguments.search.time_limit,
         ..options(&arguments.setting, dims, messages)?
     };
     let (budget, at_most) = (&arguments.budget, arguments.at_most);
     let found = crate::largest(&open(&arguments.input)?, &dim, budget, at_most, &options)?;
-    Ok(match arguments.json {
+    Ok(match arguments.search.json {
         true => found.json(&dim),
         false => found.text(&dim, budget, at_most),
     })
