@@ -29,7 +29,7 @@ use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Graph, Node, NodeId, TensorId};
+use crate::graph::{Graph, Node, NodeId, TensorId};
 use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
@@ -37,7 +37,6 @@ use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
 use crate::rewrite::take_apart::TakeApart;
-use crate::runtime::casting;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
@@ -456,19 +455,6 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
     }
 }
 
-/// Nodes around which the runtime moves casts at ORT_ENABLE_EXTENDED and above, which is not simulated.
-pub fn with_moved_casts(graph: &Graph, options: &Options) -> Vec<String> {
-    let is_half = |id| graph.tensor(id).element == Some(ElementType::Float16);
-    if options.device.provider != Provider::Cpu || !graph.tensor_ids().any(is_half) {
-        return Vec::new();
-    }
-    let Ok(graph) = with_shapes(graph, options) else {
-        return Vec::new();
-    };
-    let nodes = casting::with_moved_casts(&graph).into_iter();
-    nodes.map(|id| graph.node(id).name.clone()).collect()
-}
-
 /// Nodes of which the subgraphs' memory is not counted, and why, by the given dimensions and unless the user says it.
 pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
     let is_said = |node: &Node| {
@@ -525,7 +511,22 @@ fn verify_rewritten(
         verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;
     if options.device.provider == Provider::Cpu {
-        verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
+        let provider = Provider::Cpu;
+        let mut apart = original.clone();
+        let Ok(changed) = TakeApart { provider }.run(&mut apart);
+        if changed == Changed::Yes {
+            // The runtime rounds what the pieces compute, too. That they compute what the operator does is known by now.
+            let apart = with_shapes(&apart, &options.for_written(&apart))?;
+            let pieces = verify::equivalence_allowing(
+                &apart,
+                rewritten,
+                &permitted(options),
+                &options.allowed,
+            );
+            verify::rounding(&apart, rewritten, &pieces.map_err(failed)?).map_err(failed)?;
+        } else {
+            verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
+        }
     }
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);

@@ -3,6 +3,8 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+
 use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{MICROSOFT, Provider};
 
@@ -16,6 +18,8 @@ pub enum Fusing {
     Forwards,
     /// A Transpose that a matrix product can do by the way, unless its result is a graph output that the product reads.
     Transposes,
+    /// A Cast: goes in front of such a Transpose for the product that reads it.
+    Casts,
     /// A Gemm: takes in a Transpose that only such nodes read, and the Transpose, the Sum or the activation that alone
     /// reads its result.
     Gemm,
@@ -60,6 +64,7 @@ impl Fusing {
         match (node.domain.as_str(), name) {
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") if swaps_rows(node) => Fusing::Transposes,
+            ("", "Cast") => Fusing::Casts,
             ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
@@ -149,6 +154,44 @@ fn swaps_rows(node: &Node) -> bool {
     };
     let batch_last = |i: i64| if i == rank - 1 { 0 } else { i + 1 };
     is(&swapped) || rank > 2 && (is(&rows_last) || is(&batch_last))
+}
+
+/// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
+/// theirs: by result, the tensor that the Transpose reads.
+pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    if !nodes().any(|node| node.is("", "Cast")) {
+        return BTreeMap::new();
+    }
+    // By tensor: what is transposed to it; for what follows, what the Identity nodes on the way are gone for.
+    let mut transposed = HashMap::new();
+    let mut cast = HashMap::new();
+    let mut movable = BTreeMap::new();
+    let mut used: HashSet<TensorId> = HashSet::new();
+    for node in nodes() {
+        let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
+            continue;
+        };
+        if node.is("", "Transpose") && swaps_rows(node) {
+            transposed.insert(written, read);
+        } else if node.is("", "Identity") {
+            for known in [&mut transposed, &mut cast] {
+                if let Some(&from) = known.get(&read) {
+                    known.insert(written, from);
+                }
+            }
+        } else if node.is("", "Cast") && graph.tensor(written).element == Some(ElementType::Float) {
+            if transposed.contains_key(&read) {
+                cast.insert(written, written);
+                movable.insert(written, transposed[&read]);
+            }
+        } else if node.is("", "MatMul") || node.is(MICROSOFT, "FusedMatMul") {
+            let multiplied = node.reads().filter_map(|read| cast.get(&read));
+            used.extend(multiplied);
+        }
+    }
+    movable.retain(|cast, _| used.contains(cast));
+    movable
 }
 
 fn scaled(graph: &Graph, uses: &Uses, node: &Node) -> Fusing {

@@ -378,6 +378,13 @@ impl Check<'_> {
             ([], [_]) if node.is("", "Constant") => {
                 let values = node.ints("value_ints")?;
                 self.zeros[output.index()] = values.iter().all(|&value| value == 0);
+                // Other forms have zeros as well.
+                let known = self
+                    .values
+                    .repeatable
+                    .get(&Computation::of(node, Vec::new()));
+                let known = known.filter(|known| known.forbidden.is_none());
+                self.held[output.index()] = known.and_then(|known| *known.outputs.first()?);
                 self.zeros[output.index()].then_some(Role::Barrier)
             }
             (&[Some(data), Some(shape)], []) if node.is("", "Reshape") => {
