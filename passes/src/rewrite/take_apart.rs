@@ -230,7 +230,7 @@ mod tests {
         let text = format!(
             r#"<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>
             g ({element}[N,4,6] x, {element}[2] s, {element}[2] b, {element}[4] c, {element}[4] e, {element}[6] l, {element}[6] k,
-               {element}[4,6] q, float[N,4,1] m, float[N,4,1] o, bool[N,4,6] mask, float r, double[1] d) => ({}) {{
+               {element}[4,6] q, float[N,4,1] m, float[N,4,1] o, bool[N,4,6] mask, float r, double[1] d) => ({}) <{element}[N,4,6] a> {{
                 a = Exp (x) {node} {}
             }}"#,
             outputs.join(", ").replace("float p", "float[] p"),

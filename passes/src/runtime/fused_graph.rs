@@ -73,6 +73,7 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
+        let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
@@ -83,7 +84,7 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards || merged {
+        if nodes.fuse_all(basic) || forwards || shared || merged {
             forms.push(nodes.form());
         }
         if nodes.fuse_all(extended) {
@@ -318,6 +319,24 @@ impl<'s> Nodes<'s> {
             }
             self.put(index, node.reading(&source));
         }
+    }
+
+    /// Whoever reads a constant reads the first that is equal. Are there any?
+    fn share_constants(&mut self) -> bool {
+        let shared = &self.skeleton.shared;
+        if shared.is_empty() {
+            return false;
+        }
+        let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
+        for &(constant, first) in shared {
+            source[constant as usize] = first;
+        }
+        for index in 0..self.nodes.len() as u32 {
+            if let Some(node) = self.take(index) {
+                self.put(index, node.reading(&source));
+            }
+        }
+        true
     }
 
     /// Leaves one of the nodes that compute the same, the first in DEFAULT order, and of the others what puts something out. Were
@@ -826,6 +845,17 @@ mod tests {
         // Other axes, another type, and other readers.
         assert!(forms(&text.replace("[0, 2, 1]", "[2, 1, 0]")).is_empty());
         assert!(forms(&text.replace("MatMul(c, w)", "Mul(c, w)")).is_empty());
+    }
+
+    #[test]
+    fn of_equal_constants_in_float16_one_is_cast() {
+        let text =
+            "g (float16[4] x) => (float16[4] y) <float16 a = {2}, float16 b = {2}, float16[4] p>
+            { p = Mul(x, a) y = Mul(p, b) }";
+        let form = &forms(text)[0];
+        assert!(form.contains("~(a)") && !form.contains("(b)"), "{form}");
+        let other = text.replace("b = {2}", "b = {3}");
+        assert!(forms(&other).iter().all(|form| form.contains("(b)")));
     }
 
     #[test]

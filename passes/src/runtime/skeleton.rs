@@ -10,7 +10,7 @@ use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::{Fusing, movable_casts};
 use crate::runtime::known_shapes::runtime_shapes;
-use crate::runtime::merged::equal_nodes;
+use crate::runtime::merged::{equal_nodes, shared_constants};
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub(crate) struct Skeleton {
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
+    /// See [`shared_constants`]. It matters where a cast reads them.
+    pub(crate) shared: Vec<(u32, u32)>,
     /// By node: what the casts that the runtime inserts do with it; empty where it inserts and removes none.
     pub(crate) casting: Vec<Casting>,
     /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
@@ -145,6 +147,7 @@ impl Skeleton {
         }
         if provider == Provider::Cpu && are_there(graph) {
             skeleton.add_wide(graph, shapes);
+            skeleton.shared = shared_constants(graph);
         }
         if provider == Provider::Cpu {
             skeleton.add_moved(graph, shapes);
