@@ -2,14 +2,11 @@
 
 mod arguments;
 mod commands;
-mod depfile;
 mod failure;
 mod fault;
-mod generated;
 mod messages;
 mod passes;
 mod report_file;
-mod values;
 
 use std::env;
 use std::ffi::OsString;
@@ -44,10 +41,10 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     let quiet = match (&arguments.command, &arguments.rewrite) {
-        (Some(Command::Sweep(sweep)), _) => sweep.row.search.quiet,
-        (Some(Command::Compare(compare)), _) => compare.row.search.quiet,
-        (Some(Command::Largest(largest)), _) => largest.search.quiet,
-        (_, Some(rewrite)) => rewrite.search.quiet,
+        (Some(Command::Sweep(sweep)), _) => sweep.row.quiet,
+        (Some(Command::Compare(compare)), _) => compare.row.quiet,
+        (Some(Command::Largest(largest)), _) => largest.quiet,
+        (_, Some(rewrite)) => rewrite.quiet,
         (_, None) => true,
     };
     let messages = Messages::new(quiet);
@@ -77,8 +74,6 @@ fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
         Command::Compare(compare) => commands::compare(compare, messages),
         Command::ConvTable(table) => commands::conv_table(table, messages),
         Command::ProfileConv(profile) => commands::profile_conv(profile, messages),
-        Command::Completions { shell } => generated::completions(*shell),
-        Command::Man => generated::manual(),
     }?;
     Ok(Printed::Result(text))
 }
