@@ -122,9 +122,18 @@ pub(crate) fn counterparts(
     written: &Graph,
     found: &Correspondence,
 ) -> Vec<Counterpart> {
-    let mut nodes = vec![Counterpart::New; written.node_count()];
+    let in_file = |id| written.node(id).template.or(written.node(id).piece_of);
+    let count = written.node_ids().filter_map(in_file).max();
+    let mut nodes = vec![Counterpart::New; count.map_or(0, |last| last as usize + 1)];
     let place = |graph: &Graph, id| graph.node(id).template.map(|place| place as usize);
+    let call = |graph: &Graph, id| graph.node(id).piece_of.map(|place| place as usize);
     for id in written.node_ids() {
+        if let (Role::Original(of), Some(now)) = (found.role(id), call(written, id))
+            && let Some(then) = call(original, of)
+        {
+            nodes[now] = Counterpart::Same(then);
+            continue;
+        }
         let counterpart = match found.role(id) {
             Role::Original(of) => place(original, of).map(Counterpart::Same),
             Role::Copy(of) | Role::Variant(of) => place(original, of).map(Counterpart::InsteadOf),

@@ -17,6 +17,9 @@ use crate::report::rows::Comparison;
 use crate::session::{METADATA, Session};
 use crate::sweep::{sweep, usual_budgets};
 
+/// What is planned anew is planned for this part of the budget less.
+const LESS: u64 = 64;
+
 /// Finds a graph that computes what `model` computes and fits the budget, with the least added time.
 ///
 /// The same model, budget and options give the same graph, unless the search is ended early. If nothing fits, the error
@@ -164,16 +167,19 @@ impl Rewritten {
     }
 
     /// Writes the graph beside its place, and proves that what lies on the disk is what was promised. A file that
-    /// fails that gives way to another one without variants, with a warning.
+    /// fails that gives way to another one, with a warning: without variants, or else planned for a little less.
     pub fn prepare(mut self, target: &Target) -> Result<Prepared, Error> {
+        let mut may_ask_for_less = true;
         loop {
             let control = &self.job.options.control;
             control.tell(&Event::Writing { path: &target.path });
             self.job.unchanged()?;
             let metadata = self.session().metadata();
             let graph = &self.optimized.graph;
-            let file = export_with(&self.job.model, graph, &target.path, &metadata)?;
+            let file = export_with(&self.job.model, graph, &target.path, &metadata);
+            // Where the model changed, that is why it could not be copied.
             self.job.unchanged()?;
+            let file = file?;
             match self.proved(&file) {
                 Ok(()) => {
                     self.job.go_on()?;
@@ -189,13 +195,36 @@ impl Rewritten {
                     job.options.allow.clear();
                     self = Rewritten::planned(job, &self.budget, self.search_time)?;
                 }
+                Err(error) if std::mem::take(&mut may_ask_for_less) => {
+                    self = self.planned_for_less(error)?;
+                }
                 Err(error) => return Err(error),
             }
         }
     }
 
+    /// Another plan, for a little less memory, in place of one that could not be proved; `error` if there is none.
+    fn planned_for_less(self, error: Error) -> Result<Rewritten, Error> {
+        let Rewritten {
+            mut job,
+            budget,
+            optimized,
+            search_time,
+            ..
+        } = self;
+        job.warn(Warning::GivenUp(error.to_string()));
+        let most = optimized.summary.budget;
+        let less = Budget::from(most - crate::Bytes(most.0 / LESS));
+        let found = Rewritten::planned(job, &less, search_time);
+        found
+            .map(|found| Rewritten { budget, ..found })
+            .map_err(|_| error)
+    }
+
     /// Reads the file back, as it lies on the disk, and proves that it is what was promised.
     fn proved(&self, file: &Pending) -> Result<(), Error> {
+        #[cfg(test)]
+        faults::fault()?;
         let budget = self.optimized.summary.budget;
         proved(&self.job, file, &self.passes, budget)
     }
@@ -307,5 +336,57 @@ mod tests {
     #[test]
     fn a_file_that_needs_more_than_the_budget_is_not_kept() {
         assert_snapshot!(refused(|_| (), Bytes(100_000)), @"the written file failed verification, so it was not kept: the peak in DEFAULT order is 189 KiB, above the budget of 97.7 KiB. Please report it with the file that was read; --variants none or another budget may work");
+    }
+}
+
+#[cfg(test)]
+mod faults {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// So many files are found wrong.
+        static FAULTS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn fault() -> Result<(), Error> {
+        match FAULTS.get().checked_sub(1) {
+            None => Ok(()),
+            Some(left) => {
+                FAULTS.set(left);
+                Err(Error::Changed {
+                    path: PathBuf::from("a fault that a test made"),
+                })
+            }
+        }
+    }
+
+    /// Without variants; what the warnings say, or the error.
+    fn rewritten(faults: usize) -> Result<(Rewritten, Vec<u8>), Error> {
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/onnx/conv_bn_relu_train.onnx");
+        let model = Model::open(&file).expect("the model");
+        let mut options = Options::default();
+        options.variants.clear();
+        let budget: Budget = "fixed+90%".parse().expect("a budget");
+        let planned = optimize(&model, &budget, &options)?;
+        FAULTS.set(faults);
+        planned
+            .to_bytes()
+            .map(|(bytes, rewritten)| (rewritten, bytes))
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_proved_gives_way_to_one_planned_for_less() {
+        let (first, bytes) = rewritten(0).expect("a plan");
+        let (second, others) = rewritten(1).expect("another plan");
+        assert!(first.warnings().is_empty() && bytes != others);
+        assert!(second.summary().budget < first.summary().budget);
+        assert_eq!(second.budget(), first.budget());
+        let said = second.warnings()[0].to_string();
+        assert!(said.contains("a fault that a test made"), "{said}");
+        let error = rewritten(2).expect_err("nothing is left").to_string();
+        assert!(error.contains("a fault that a test made"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
-use ckpt_passes::optimize::{Options, stale, uncounted, with_moved_casts};
+use ckpt_passes::optimize::{Options, stale, uncounted};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -100,15 +100,6 @@ pub(crate) fn doubts(
     if missing > 0 {
         doubts.push(format!(
             "the convolution table has nothing for {missing} of {all} products of convolutions, which are worked out"
-        ));
-    }
-    let moved = with_moved_casts(graph, options);
-    if !moved.is_empty() {
-        doubts.push(format!(
-            "at ORT_ENABLE_EXTENDED and above the runtime moves casts in front of transpositions in float16, so that a step \
-             can take some percent more than is said, in either graph; ORT_ENABLE_BASIC does not, and --reserve leaves \
-             room: {}",
-            some_of(&moved)
         ));
     }
     let overrunning = overrunning(graph);

@@ -131,3 +131,36 @@ fn what_differs_between_two_files_is_named() {
         assert_eq!(same.status.code(), Some(0), "{pair}: {}", errors(&same));
     }
 }
+
+/// As the runtime does: shapes follow, and their nodes can be computed again one by one.
+#[test]
+fn functions_of_the_model_are_taken_apart_and_stay_calls_in_a_file_that_fits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("out.onnx");
+    let original = std::fs::read(cases().join("own_functions.onnx")).expect("the file");
+    let write = |budget: &str| {
+        let out = out.display();
+        let arguments =
+            format!("own_functions.onnx {out} --dim batch=4096 --quiet --json --budget {budget}");
+        let output = ckpt_opt(&cases(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        let written = std::fs::read(out.to_string()).expect("written");
+        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (
+            written,
+            plan["recomputed_nodes"].as_u64().expect("a number"),
+        )
+    };
+    let (written, copies) = write("1GiB");
+    assert!(written == original, "a graph that fits keeps its bytes");
+    assert_eq!(copies, 0);
+    let (written, copies) = write("fixed+50%");
+    assert!(copies > 0);
+    // The functions are still there, though nothing calls them.
+    for text in ["ActGrad", "slope"] {
+        let is_there = written
+            .windows(text.len())
+            .any(|part| part == text.as_bytes());
+        assert!(is_there, "{text}");
+    }
+}

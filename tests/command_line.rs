@@ -214,6 +214,7 @@ fn json_has_the_promised_keys() {
       "stop_reason": "evaluations",
       "search_seconds": null,
       "total_seconds": null,
+      "runtime": "training-1.19.2",
       "runtime_settings": "lean",
       "device": "cpu"
     }
@@ -286,6 +287,67 @@ fn dry_runs_write_nothing_and_need_no_output() {
     assert_eq!(
         json(&dry)["peak_after_bytes"],
         json(&wet)["peak_after_bytes"]
+    );
+}
+
+#[test]
+fn short_names_pipes_and_a_line_for_make_do_what_the_long_forms_do() {
+    let folder = Folder::new();
+    let long = folder.output(SMALL);
+    assert!(long.status.success(), "{long:?}");
+    let short = [
+        "in.onnx",
+        "-o",
+        "short.onnx",
+        "-b",
+        "fixed+95%",
+        "-q",
+        SETTINGS,
+        "lean",
+        "--depfile",
+        "short.d",
+    ];
+    let output = folder.output(short);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let read = |name: &str| fs::read(folder.path(name)).unwrap();
+    assert!(read("out.onnx") == read("short.onnx"));
+    assert_eq!(read("short.d"), b"short.onnx: in.onnx\n");
+    // From standard input to standard output.
+    let mut piped = folder.command(["-", "-", "--budget", "fixed+95%"]);
+    let piped = piped
+        .stdin(fs::File::open(folder.path("in.onnx")).unwrap())
+        .output()
+        .unwrap();
+    assert!(piped.status.success(), "{piped:?}");
+    assert!(piped.stdout == read("out.onnx"));
+    let empty = folder
+        .command(["inspect", "-"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_snapshot!(shown(&empty), @r"
+    exit status 1
+    --- errors
+    error: model in memory: expected an ONNX model, but this is an empty file
+    ");
+}
+
+#[test]
+fn shells_and_man_are_told_of_every_command() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = String::from_utf8(folder.output(["completions", shell]).stdout).unwrap();
+        for name in ["inspect", "largest", "budget"] {
+            assert!(script.contains(name), "{shell}: {name}");
+        }
+    }
+    let page = String::from_utf8(folder.output(["man"]).stdout).unwrap();
+    assert!(
+        page.contains(".TH ckpt-opt 1") && page.contains("\\-\\-budget"),
+        "{page}"
     );
 }
 
@@ -741,7 +803,7 @@ fn forward_graphs_are_refused_with_advice() {
     --- errors
     reading in.onnx
     planning 4 nodes for a budget of fixed+95%
-    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt
+    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt. A step written in standard operators is taken with --runtime stock
     ");
 }
 

@@ -446,14 +446,22 @@ fn options() -> BTreeMap<String, BTreeSet<String>> {
             Some(command.as_str()).filter(|c| *c != "rewrite"),
         );
         for line in help {
-            if let Some(rest) = line.strip_prefix("      --") {
-                let name = rest.split(' ').next().expect("a name");
-                let of = options.entry(format!("--{name}")).or_default();
-                of.insert(command.clone());
+            // In front of it may stand one letter: "  -b, --budget <SIZE>".
+            let is_option = line.starts_with("      --") || line.starts_with("  -");
+            if let Some(name) = long_name(&line).filter(|_| is_option) {
+                options.entry(name).or_default().insert(command.clone());
             }
         }
     }
     options
+}
+
+/// The first name with two dashes in a text.
+fn long_name(text: &str) -> Option<String> {
+    let words = text.split([' ', '`', ',']);
+    let is_name = |word: &&str| word.len() > 2 && word.starts_with("--");
+    let mut names = words.filter(|word| is_name(word) && !["--help", "--version"].contains(word));
+    names.next().map(str::to_owned)
 }
 
 #[test]
@@ -463,15 +471,16 @@ fn the_reference_has_every_option_of_every_command() {
     let reference = read(&root().join("docs/reference.md"));
     let said: BTreeMap<String, BTreeSet<String>> = rows(&reference, "\n## Options\n")
         .iter()
-        .map(|(cell, row)| {
-            let name = cell.split(' ').next().expect("a name").to_owned();
+        .filter_map(|(cell, row)| {
+            // Beside it may stand one letter.
+            let name = long_name(cell)?;
             let row = row.replace("\\|", "/");
             let listed = row.split(" | ").nth(1).expect("a cell");
             let commands = match listed {
                 "all" => all.clone(),
                 some => some.split(", ").map(str::to_owned).collect(),
             };
-            (name, commands)
+            Some((name, commands))
         })
         .collect();
     assert_eq!(said, options);

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -314,4 +315,120 @@ fn without_a_thread_to_be_had_the_result_is_the_same() {
         fs::read(folder.path(out)).unwrap()
     };
     assert!(run("a.onnx", "2000000") == run("b.onnx", "100000000000000000"));
+}
+
+/// A run that says what it is at, stopped at the first line with `until`.
+fn spoken(folder: &Folder, arguments: &[&str], until: &str) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args(arguments)
+        .current_dir(folder.0.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(until) {
+        line.clear();
+        assert!(
+            said.read_line(&mut line).unwrap() > 0,
+            "{until} was never said"
+        );
+    }
+    // What follows is for whoever waits.
+    child.stderr = Some(said.into_inner());
+    child
+}
+
+/// The model with an initializer of so many zeros, for which the disk needs no room.
+fn grow(path: &Path, zeros: u64) {
+    let mut message = vec![0x08, 1, 0x10, 3, 0x42, 5];
+    message.splice(0..2, varint(0x08, zeros));
+    message.extend(b"zeros");
+    message.extend(varint(0x4a, zeros));
+    let tensor = message.len() as u64 + zeros;
+    let mut head = varint(0x2a, tensor);
+    head.extend(message);
+    let graph = varint(0x3a, head.len() as u64 + zeros);
+    let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+    file.write_all(&graph).unwrap();
+    file.write_all(&head).unwrap();
+    let end = file.metadata().unwrap().len() + zeros;
+    file.set_len(end).unwrap();
+}
+
+/// A key of one byte, and a number.
+fn varint(key: u8, mut number: u64) -> Vec<u8> {
+    let mut bytes = vec![key];
+    while number > 0x7f {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+#[test]
+fn a_model_that_is_written_to_meanwhile_is_refused() {
+    let folder = Folder::new();
+    grow(&folder.path("in.onnx"), 1 << 26);
+    let arguments = ["in.onnx", "out.onnx", "--budget", "8GiB"];
+    let child = spoken(&folder, &arguments, "planning");
+    let mut file = fs::OpenOptions::new();
+    let mut file = file.append(true).open(folder.path("in.onnx")).unwrap();
+    file.write_all(&[0x12, 0]).unwrap();
+    drop(file);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    assert!(errors(&output).contains("in.onnx"), "{}", errors(&output));
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
+fn a_model_that_is_cut_off_while_it_is_copied_ends_with_an_error() {
+    // The later it is cut off, the more of it has been written; a system that is slow notices before.
+    for wait in [0, 5, 20] {
+        let folder = Folder::new();
+        grow(&folder.path("in.onnx"), 1 << 28);
+        let arguments = ["in.onnx", "out.onnx", "--budget", "8GiB"];
+        let child = spoken(&folder, &arguments, "writing");
+        thread::sleep(Duration::from_millis(wait));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(folder.path("in.onnx"));
+        file.unwrap().set_len(100).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+        let said = errors(&output);
+        let is_told = said.contains("became shorter meanwhile") || said.contains("in.onnx");
+        assert!(is_told, "{said}");
+        assert_eq!(folder.files(), ["in.onnx"]);
+    }
+}
+
+#[test]
+fn no_model_is_printed_on_a_terminal() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_ckpt-opt");
+    // It runs the command on a terminal of its own, and gives its exit status.
+    let run = |to: &str| {
+        let command = format!("'{program}' in.onnx - --budget 8GiB {to}");
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        script.current_dir(folder.0.path()).stdin(Stdio::null());
+        script.output().expect("script (util-linux) starts")
+    };
+    let refused = run("");
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("terminal") && !said.contains("conv1"),
+        "{said}"
+    );
+    let piped = run("| cat > piped.onnx");
+    assert_eq!(piped.status.code(), Some(0));
+    assert_eq!(
+        fs::read(folder.path("piped.onnx")).unwrap(),
+        folder.rewritten()
+    );
 }

@@ -601,6 +601,7 @@ fn what_went_wrong_once_keeps_its_bits_and_budgets() {
         ("sequence_vi", "batch=256", "fixed+60%"),
         ("mixed_fp16", "batch=256", "fixed+50%"),
         ("if_unknown_size", "batch=16", "fixed+60%"),
+        ("own_functions", "batch=4096", "fixed+60%"),
     ] {
         let original = root().join(format!("testdata/cases/{case}.onnx"));
         check_bits_and_budget(&original, &[dim], budget, "default");

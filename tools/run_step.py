@@ -189,8 +189,8 @@ def executed(profile_path, nodes):
     return runs
 
 
-def bound_step(session, values, outputs, owned):
-    """A binding for one step; its outputs are allocated by the step, but for those that the caller has."""
+def bound_step(session, values, outputs, owned=()):
+    """A binding for one step; its outputs are allocated by the step, but for those that the caller has (by name)."""
     io = session.io_binding()
     for name, value in values.items():
         io.bind_ortvalue_input(name, value)

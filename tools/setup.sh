@@ -1,19 +1,23 @@
 #!/bin/sh
 # Makes .venv in the project's folder with the packages of tools/requirements.txt, once: later calls
 # return at once. Several at a time are fine, the first one works and the others wait.
+# With the argument stock the same for .venv-stock, which has a runtime without training.
 # Prints the path of the environment's Python.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-venv=$root/.venv
+case "${1:-}" in
+    "") venv=$root/.venv wanted=$root/tools/requirements.txt oldest=8 ;;
+    stock) venv=$root/.venv-stock wanted=$root/tools/requirements-stock.txt oldest=11 ;;
+    *) echo "tools/setup.sh: expected no argument, or stock, found $1" >&2; exit 2 ;;
+esac
 stamp=$venv/requirements.txt
-wanted=$root/tools/requirements.txt
 
 ready() {
     cmp -s "$wanted" "$stamp" && "$venv/bin/python" -c 'import sys' 2>/dev/null
 }
 
 fits() {
-    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 8) <= sys.version_info[:2] <= (3, 11))' >/dev/null 2>&1
+    "$1" -c "import sys, venv, ensurepip; sys.exit(not (3, $oldest) <= sys.version_info[:2] <= (3, 11))" >/dev/null 2>&1
 }
 
 find_python() {
@@ -40,7 +44,7 @@ if ! ready; then
             { apt-get update -qq && apt-get install -y -qq python3 python3-venv; } >&2
         fi
         python=$(find_python) || {
-            echo "tools/setup.sh: needs Python 3.8 to 3.11 with its venv module (Debian: python3-venv); set PYTHON=/path/to/one" >&2
+            echo "tools/setup.sh: needs Python 3.$oldest to 3.11 with its venv module (Debian: python3-venv); set PYTHON=/path/to/one" >&2
             exit 1
         }
     fi

@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
-use ckpt_passes::runtime::{Release, settings};
+use ckpt_passes::operators::variants::Group;
+use ckpt_passes::runtime::settings;
 use ckpt_passes::strategy::Strategy;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use super::failure::Failure;
 use super::passes::Dump;
-use crate::inputs::{Budget, SizeProblem, parse_size};
+use super::values::{
+    DIMENSION, Dimension, approximations, parse_budget, parse_dimension, parse_percent,
+    parse_seconds, releases, strategies,
+};
+use crate::inputs::{Budget, parse_size};
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
@@ -58,6 +62,13 @@ pub(super) enum Command {
     /// Prints the same, measured with cuDNN on this machine's first GPU, for --conv-table. The libraries are
     /// loaded when it runs; without a GPU it says so.
     ProfileConv(ProfileConv),
+    /// Prints what lets a shell complete this program's options.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Prints the manual page, for man.
+    Man,
 }
 
 /// `ckpt-opt IN OUT --budget SIZE`.
@@ -65,28 +76,29 @@ pub(super) enum Command {
 // By its presence clap knows that this, and no subcommand, is meant: nested groups hide the rest.
 #[group(arg = "input")]
 pub(super) struct Rewrite {
-    /// The training graph, forward and backward in one ONNX file.
+    /// The training graph, forward and backward in one ONNX file; or - for standard input.
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
     /// The file to write, or - for standard output (what would be printed there then goes to standard error). A
     /// link is written through. With --dry-run it may be left out.
-    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    #[arg(value_name = "OUT", required_unless_present_any = ["dry_run", "named_output"])]
     pub(super) output: Option<PathBuf>,
+    /// OUT, as an option.
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "OUT",
+        conflicts_with = "output"
+    )]
+    pub(super) named_output: Option<PathBuf>,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
     /// 123456789 (bytes); 60% (of the peak of the unmodified graph); fixed+50% (what the caller
     /// owns and half of the rest); or min (the smallest peak that is found).
-    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// How to plan: auto is this program's own search, the others are published algorithms.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Auto, value_parser = strategies())]
     pub(super) strategy: Strategy,
-    /// The seed of the search. The same input, options and seed give the same file.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(super) seed: u64,
-    /// End the search after so many seconds, with what is found by then. Without it, the search
-    /// ends by the work it has done, and the result does not depend on the machine's speed.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(super) time_limit: Option<Duration>,
     /// Prove a higher lower bound with a solver, which takes longer. Needs a build with
     /// --features highs.
     #[arg(long)]
@@ -128,9 +140,9 @@ pub(super) struct Rewrite {
     /// Write both steps as a trace that Perfetto and Chrome show, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Print the result as one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
+    /// Write a line for make that says which files OUT was made of.
+    #[arg(long, value_name = "FILE")]
+    pub(super) depfile: Option<PathBuf>,
     /// Plan and verify, but do not write OUT.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -141,8 +153,26 @@ pub(super) struct Rewrite {
     /// For them too: say on standard error how often each pass ran, and how long that took.
     #[arg(long)]
     pub(super) timings: bool,
-    /// No progress on standard error; warnings and errors still appear.
+    /// How to search, and what to say.
+    #[command(flatten)]
+    pub(super) search: Searching,
+}
+
+/// How to search, and what to say of it.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Searching {
+    /// The seed of the search. The same input, options and seed give the same file.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// End each search after so many seconds, with what is found by then. Without it, the search
+    /// ends by the work it has done, and the result does not depend on the machine's speed.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(super) time_limit: Option<Duration>,
+    /// Print the result as one JSON object.
     #[arg(long)]
+    pub(super) json: bool,
+    /// No progress on standard error; warnings and errors still appear.
+    #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
@@ -333,15 +363,9 @@ pub(super) struct Row {
     pub(super) input: PathBuf,
     /// A budget as for rewriting; may be repeated. Without it: fixed+90%, fixed+80% and so on down
     /// to fixed+20%.
-    #[arg(long = "budget", value_name = "SIZE", value_parser = parse_budget)]
+    #[arg(short, long = "budget", value_name = "SIZE", value_parser = parse_budget)]
     #[arg(allow_hyphen_values = true)]
     pub(super) budgets: Vec<Budget>,
-    /// The seed of the search.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(super) seed: u64,
-    /// End the search of each strategy after so many seconds, with what is found by then.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(super) time_limit: Option<Duration>,
     /// Which operators may be replaced, as for rewriting. Auto uses them, and monet-ilp all but
     /// sums unless they are none.
     #[arg(
@@ -358,12 +382,9 @@ pub(super) struct Row {
     /// Draw the added time over the budget, as an SVG file.
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
-    /// Print the result as one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
-    /// No progress on standard error; warnings and errors still appear.
-    #[arg(long)]
-    pub(super) quiet: bool,
+    /// How to search, and what to say.
+    #[command(flatten)]
+    pub(super) search: Searching,
 }
 
 /// `ckpt-opt largest IN --budget SIZE --dim NAME`; the dimension without a size is the one whose largest size is wanted.
@@ -373,36 +394,18 @@ pub(super) struct Largest {
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB, 123456789 (bytes).
-    #[arg(long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// The most that the plan may add to a step: 10%.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) at_most: Option<f64>,
-    /// The seed of the search.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(super) seed: u64,
-    /// End the search of each size after so many seconds, with what is found by then.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(super) time_limit: Option<Duration>,
     /// What the step is run with.
     #[command(flatten)]
     pub(super) setting: Setting,
-    /// Print the result as one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
-    /// No progress on standard error; warnings and errors still appear.
-    #[arg(long)]
-    pub(super) quiet: bool,
+    /// How to search, and what to say.
+    #[command(flatten)]
+    pub(super) search: Searching,
 }
-
-/// A dimension, and its size where that is given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Dimension {
-    name: String,
-    size: Option<u64>,
-}
-
-const DIMENSION: &str = "expected NAME=N with a whole number N of at least 1, for example batch=8";
 
 impl Setting {
     /// The dimensions by name; an error if one has two sizes, or none.
@@ -450,55 +453,6 @@ impl Setting {
     }
 }
 
-fn parse_budget(text: &str) -> Result<Budget, SizeProblem> {
-    text.parse()
-}
-
-fn parse_percent(text: &str) -> Result<f64, &'static str> {
-    let percent = text.trim().trim_end_matches('%').trim_end();
-    let part = percent.parse::<f64>().ok().map(|percent| percent / 100.0);
-    part.filter(|part| part.is_finite() && *part >= 0.0)
-        .ok_or("expected a part of a step from 0 up, such as 10%")
-}
-
-fn strategies() -> impl TypedValueParser<Value = Strategy> {
-    PossibleValuesParser::new(Strategy::ALL.map(Strategy::name)).try_map(|name| name.parse())
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: Option<f64> = text.parse().ok().filter(|&s: &f64| s > 0.0);
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
-}
-
-/// What `--runtime` takes.
-fn releases() -> PossibleValuesParser {
-    PossibleValuesParser::new(Release::ALL.map(|release| release.name))
-}
-
-fn approximations() -> PossibleValuesParser {
-    PossibleValuesParser::new(APPROXIMATIONS.iter().map(|one| one.name))
-}
-
-fn parse_dimension(text: &str) -> Result<Dimension, &'static str> {
-    let Some((name, size)) = text.rsplit_once('=') else {
-        let name = text.trim();
-        let dimension = Dimension {
-            name: name.to_owned(),
-            size: None,
-        };
-        return (!name.is_empty()).then_some(dimension).ok_or(DIMENSION);
-    };
-    match size.trim().parse() {
-        Ok(size) if size > 0 && !name.trim().is_empty() => Ok(Dimension {
-            name: name.trim().to_owned(),
-            size: Some(size),
-        }),
-        _ => Err(DIMENSION),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -508,27 +462,5 @@ mod tests {
     #[test]
     fn options_are_declared_without_conflict() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn dimensions_are_names_with_numbers() {
-        let dimension = |name: &str, size| Dimension {
-            name: name.to_owned(),
-            size,
-        };
-        assert_eq!(parse_dimension("batch=8"), Ok(dimension("batch", Some(8))));
-        assert_eq!(parse_dimension("a=b=8"), Ok(dimension("a=b", Some(8))));
-        assert_eq!(parse_dimension("batch"), Ok(dimension("batch", None)));
-        for text in [
-            "",
-            "batch=",
-            "=8",
-            "batch=0",
-            "batch=-1",
-            "batch=8.5",
-            "batch=x",
-        ] {
-            assert!(parse_dimension(text).is_err(), "{text}");
-        }
     }
 }

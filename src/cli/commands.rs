@@ -1,7 +1,7 @@
 //! What each command does with its arguments: the library's call, and the text of the result.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use ckpt_passes::strategy::Strategy;
 use super::arguments::{
     Compare, ConvTable, Inspect, Largest, Lower, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
 };
+use super::depfile;
 use super::failure::Failure;
 use super::messages::Messages;
 use super::passes::PassLog;
@@ -54,12 +55,16 @@ pub(super) fn rewrite(
             .flat_map(|chosen| chosen.groups())
             .collect(),
         allow: arguments.allow.iter().cloned().collect(),
-        seed: arguments.seed,
-        time_limit: arguments.time_limit,
+        seed: arguments.search.seed,
+        time_limit: arguments.search.time_limit,
         certify: arguments.certify,
         ..setting
     };
-    let output = arguments.output.as_deref().filter(|_| !arguments.dry_run);
+    let output = arguments
+        .output
+        .as_ref()
+        .or(arguments.named_output.as_ref());
+    let output = output.map(PathBuf::as_path).filter(|_| !arguments.dry_run);
     messages.progress(format_args!("reading {}", arguments.input.display()));
     let model = open(&arguments.input)?;
     // Before the search, which may take long.
@@ -88,7 +93,14 @@ pub(super) fn rewrite(
     let session_file = file("--session-options", &arguments.session_options)?;
     let plot_file = file("--plot", &arguments.plot)?;
     let trace_file = file("--trace", &arguments.trace)?;
-    let files = [&report_file, &session_file, &plot_file, &trace_file];
+    let depfile = file("--depfile", &arguments.depfile)?;
+    let files = [
+        &report_file,
+        &session_file,
+        &plot_file,
+        &trace_file,
+        &depfile,
+    ];
     for (i, one) in files.iter().enumerate() {
         for other in &files[i + 1..] {
             if let (Some(one), Some(other)) = (one, other) {
@@ -130,7 +142,14 @@ pub(super) fn rewrite(
     if let Some(file) = trace_file {
         file.write(&outcome.trace())?;
     }
-    let text = match arguments.json {
+    if let (Some(file), Some(output)) = (depfile, output) {
+        let paths = sources.iter().map(|source| source.path.as_path());
+        file.write(&depfile::line(
+            output,
+            paths.filter(|path| *path != Path::new(STANDARD)),
+        ))?;
+    }
+    let text = match arguments.search.json {
         true => outcome.json(),
         false => outcome.table(),
     };
@@ -208,7 +227,7 @@ pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
 /// Shows what a row of budgets costs.
 pub(super) fn sweep(arguments: &Sweep, messages: &Messages) -> Result<String, Failure> {
     let comparison = compared(&arguments.row, &[arguments.strategy], messages)?;
-    Ok(match arguments.row.json {
+    Ok(match arguments.row.search.json {
         true => comparison.json(),
         false => comparison.sweep(),
     })
@@ -221,7 +240,7 @@ pub(super) fn compare(arguments: &Compare, messages: &Messages) -> Result<String
         false => arguments.strategies.clone(),
     };
     let comparison = compared(&arguments.row, &strategies, messages)?;
-    Ok(match arguments.row.json {
+    Ok(match arguments.row.search.json {
         true => comparison.json(),
         false => comparison.table(),
     })
@@ -233,13 +252,13 @@ fn compared(
     messages: &Messages,
 ) -> Result<Comparison, Failure> {
     let options = Options {
-        seed: row.seed,
+        seed: row.search.seed,
         variants: row
             .variants
             .iter()
             .flat_map(|chosen| chosen.groups())
             .collect(),
-        time_limit: row.time_limit,
+        time_limit: row.search.time_limit,
         ..options(&row.setting, row.setting.bindings()?, messages)?
     };
     let model = open(&row.input)?;
@@ -264,13 +283,13 @@ fn compared(
 pub(super) fn largest(arguments: &Largest, messages: &Messages) -> Result<String, Failure> {
     let (dim, dims) = arguments.setting.wanted_and_bindings()?;
     let options = Options {
-        seed: arguments.seed,
-        time_limit: arguments.time_limit,
+        seed: arguments.search.seed,
+        time_limit: arguments.search.time_limit,
         ..options(&arguments.setting, dims, messages)?
     };
     let (budget, at_most) = (&arguments.budget, arguments.at_most);
     let found = crate::largest(&open(&arguments.input)?, &dim, budget, at_most, &options)?;
-    Ok(match arguments.json {
+    Ok(match arguments.search.json {
         true => found.json(&dim),
         false => found.text(&dim, budget, at_most),
     })
@@ -296,8 +315,25 @@ pub(super) fn profile_conv(
     Ok(conv_table::measured(&gpu, &open(&table.input)?, &options)?)
 }
 
-fn open(path: &Path) -> Result<Model, Error> {
-    Ok(Model::open(path)?)
+/// As a name: standard input or output.
+const STANDARD: &str = "-";
+
+fn open(path: &Path) -> Result<Model, Failure> {
+    if path != Path::new(STANDARD) {
+        return Ok(Model::open(path).map_err(Error::from)?);
+    }
+    let input = io::stdin();
+    if input.is_terminal() {
+        return Err(Failure::Usage(
+            "standard input is a terminal; expected an ONNX model there, from a file or a program"
+                .to_owned(),
+        ));
+    }
+    // One byte more than a model can have, so that reading it says that it is too large.
+    let mut bytes = Vec::new();
+    let read = input.lock().take((1 << 31) + 1).read_to_end(&mut bytes);
+    read.map_err(Failure::Input)?;
+    Ok(Model::from_bytes(bytes.into()).map_err(Error::from)?)
 }
 
 /// What the arguments and the files that they name say.

@@ -28,6 +28,8 @@ pub(crate) enum Failure {
          or a program"
     )]
     Terminal,
+    #[error("cannot read standard input: {0}")]
+    Input(io::Error),
     #[error("cannot print the result: {0}")]
     Print(io::Error),
 }

@@ -2,11 +2,14 @@
 
 mod arguments;
 mod commands;
+mod depfile;
 mod failure;
 mod fault;
+mod generated;
 mod messages;
 mod passes;
 mod report_file;
+mod values;
 
 use std::env;
 use std::ffi::OsString;
@@ -41,10 +44,10 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     let quiet = match (&arguments.command, &arguments.rewrite) {
-        (Some(Command::Sweep(sweep)), _) => sweep.row.quiet,
-        (Some(Command::Compare(compare)), _) => compare.row.quiet,
-        (Some(Command::Largest(largest)), _) => largest.quiet,
-        (_, Some(rewrite)) => rewrite.quiet,
+        (Some(Command::Sweep(sweep)), _) => sweep.row.search.quiet,
+        (Some(Command::Compare(compare)), _) => compare.row.search.quiet,
+        (Some(Command::Largest(largest)), _) => largest.search.quiet,
+        (_, Some(rewrite)) => rewrite.search.quiet,
         (_, None) => true,
     };
     let messages = Messages::new(quiet);
@@ -74,6 +77,8 @@ fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
         Command::Compare(compare) => commands::compare(compare, messages),
         Command::ConvTable(table) => commands::conv_table(table, messages),
         Command::ProfileConv(profile) => commands::profile_conv(profile, messages),
+        Command::Completions { shell } => generated::completions(*shell),
+        Command::Man => generated::manual(),
     }?;
     Ok(Printed::Result(text))
 }

@@ -195,9 +195,10 @@ impl Exporter<'_> {
 
     /// GraphProto.
     fn graph(&self) -> Result<Splice, ExportError> {
-        let mut nodes = self.nodes()?;
         let (changed_infos, mut new_infos) = self.value_info()?;
         let changed_outputs = self.changed_outputs();
+        let all_as_declared = changed_infos.is_empty() && new_infos == Splice::default();
+        let mut nodes = self.nodes(all_as_declared)?;
         let fields = || self.model.graph_message().flat_map(Message::fields);
         let last_info = last(fields(), graph_field::VALUE_INFO)?;
         let mut out = Splice::default();
@@ -242,11 +243,15 @@ impl Exporter<'_> {
     }
 
     /// All `node` fields, in the graph's order. `None`: they are those of the file.
-    fn nodes(&self) -> Result<Option<Splice>, ExportError> {
+    fn nodes(&self, all_as_declared: bool) -> Result<Option<Splice>, ExportError> {
         let mut out = Splice::default();
         let places = &self.model.nodes;
-        let mut unchanged = self.graph.order().len() == places.len();
-        for (position, &id) in self.graph.order().iter().enumerate() {
+        let mut unchanged = self.graph.node_count() == self.original.node_count();
+        let mut next = 0;
+        // Calls stay calls where the runtime puts what it makes of them, or where nothing changed at all.
+        let may_be_between = all_as_declared && self.graph.order() == self.original.order();
+        let mut pieces = false;
+        for &id in self.graph.order() {
             let node = InGraph {
                 node: self.graph.node(id),
                 graph: self.graph,
@@ -256,7 +261,9 @@ impl Exporter<'_> {
                 problem,
             };
             let Some(template) = node.node.template else {
-                unchanged = false;
+                let is_piece = node.node.piece_of.is_some() && self.is_original(id);
+                unchanged &= is_piece;
+                pieces = true;
                 out.add_field(
                     graph_field::NODE,
                     node::from_scratch(node).map_err(in_node)?,
@@ -279,9 +286,28 @@ impl Exporter<'_> {
                     out.add_field(graph_field::NODE, contents);
                 }
             }
-            unchanged &= template as usize == position;
+            unchanged &= next <= template && (!pieces || may_be_between);
+            next = template + 1;
         }
         Ok((!unchanged).then_some(out))
+    }
+
+    /// Is the node what it is in the original, reading and writing what that does?
+    fn is_original(&self, id: NodeId) -> bool {
+        let names = |graph: &Graph, tensors: &[Option<TensorId>]| -> Vec<Option<String>> {
+            let name = |tensor: &Option<TensorId>| Some(graph.tensor((*tensor)?).name.clone());
+            tensors.iter().map(name).collect()
+        };
+        if id.index() >= self.original.node_count() {
+            return false;
+        }
+        let (before, now) = (self.original.node(id), self.graph.node(id));
+        before.piece_of == now.piece_of
+            && (&before.domain, &before.op_type, &before.name)
+                == (&now.domain, &now.op_type, &now.name)
+            && before.attributes == now.attributes
+            && names(self.original, &before.inputs) == names(self.graph, &now.inputs)
+            && names(self.original, &before.outputs) == names(self.graph, &now.outputs)
     }
 
     /// Declarations to be changed in place, and new `value_info` fields.

@@ -12,6 +12,7 @@ use ckpt_passes::graph::{
 use prost::Message as _;
 
 use super::attribute;
+use super::functions;
 use super::import_error::{DEEPEST, ImportError, ImportProblem};
 use super::model::Model;
 use super::node::canonical_domain;
@@ -23,7 +24,8 @@ use super::tensor::{self, TensorHeader};
 use super::wire::Message;
 
 impl Model {
-    /// The model's graph, in the file's order. Its node `i` is the `i`th of the file and has `i` as its template.
+    /// The model's graph, in the file's order. Its node `i` is the `i`th of the file and has `i` as its template; or, where that
+    /// calls a function of the model, the last node of that function, whose others have numbers behind those of the file.
     ///
     /// Tensors are inputs, then other initializers, then what nodes write. Names that
     /// `value_info` describes and nothing else mentions are left out. Cycles are accepted:
@@ -205,7 +207,9 @@ fn body(
 impl Importer {
     fn run(mut self, source: &Model) -> Result<Graph, ImportProblem> {
         self.opsets(source)?;
-        self.contents(source)
+        let mut graph = self.contents(source)?;
+        functions::inline(&mut graph, source)?;
+        Ok(graph)
     }
 
     fn contents(mut self, source: &Model) -> Result<Graph, ImportProblem> {
@@ -499,7 +503,7 @@ struct Reads {
 }
 
 /// What is known of the output of a Constant that holds a tensor.
-fn constant_output(
+pub(super) fn constant_output(
     node: &NodeProto,
     attributes: &[Attribute],
 ) -> Result<Option<Tensor>, ImportProblem> {

@@ -13,6 +13,7 @@ mod export_error;
 mod external_data;
 mod external_file;
 mod file;
+mod functions;
 mod import;
 mod import_error;
 mod model;

@@ -98,10 +98,14 @@ impl Model {
 
     /// Finds the graph of a model that is in memory.
     pub fn from_bytes(bytes: Bytes) -> Result<Model, ImportError> {
-        Model::parse(bytes).map_err(|problem| ImportError {
+        let in_memory = |problem| ImportError {
             file: "model in memory".to_owned(),
             problem,
-        })
+        };
+        match bytes.len() as u64 {
+            bytes if bytes > LONGEST => Err(in_memory(ImportProblem::TooLarge { bytes })),
+            _ => Model::parse(bytes).map_err(in_memory),
+        }
     }
 
     /// The GraphProto that `pieces` make up, as the graph of a model that has nothing else. (Pieces of a message stand for the

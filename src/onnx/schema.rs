@@ -148,6 +148,30 @@ pub(crate) struct NodeProto {
     pub(crate) attribute: Vec<Bytes>,
     #[prost(string, tag = "7")]
     pub(crate) domain: String,
+    #[prost(string, tag = "8")]
+    pub(crate) overload: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FunctionProto {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, repeated, tag = "4")]
+    pub(crate) input: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    pub(crate) output: Vec<String>,
+    /// NodeProto
+    #[prost(bytes = "bytes", repeated, tag = "7")]
+    pub(crate) node: Vec<Bytes>,
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) opset_import: Vec<OperatorSetIdProto>,
+    #[prost(string, tag = "10")]
+    pub(crate) domain: String,
+    /// AttributeProto: attributes with their defaults.
+    #[prost(bytes = "bytes", repeated, tag = "11")]
+    pub(crate) attribute_proto: Vec<Bytes>,
+    #[prost(string, tag = "13")]
+    pub(crate) overload: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -115,6 +115,10 @@ pub(crate) fn encode(element: ElementType, shape: &[u64], constant: &Constant) -
     use ElementType::*;
     let raw: Vec<u8> = match (constant, element) {
         (Constant::Floats(x), Float) => x.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect(),
+        (Constant::Floats(x), Float16) => {
+            let bits: Option<Vec<u16>> = x.iter().map(|&x| half_bits(x)).collect();
+            bits?.iter().flat_map(|bits| bits.to_le_bytes()).collect()
+        }
         (Constant::Floats(x), Double) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Constant::Ints(x), Int64) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Constant::Ints(x), Int32) => {
@@ -221,6 +225,21 @@ fn numbers(element: ElementType, bits: &[u64]) -> Option<Constant> {
         })
     });
     values.collect::<Option<_>>().map(Constant::Ints)
+}
+
+/// The binary16 that is this number, if one is.
+fn half_bits(value: f64) -> Option<u16> {
+    const INFINITY: u16 = 0x7c00;
+    let (mut low, mut high) = (0, INFINITY);
+    while low < high {
+        let middle = (low + high) / 2;
+        match half(middle) < value.abs() {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    let sign = u16::from(value.is_sign_negative()) << 15;
+    (half(low) == value.abs()).then_some(low | sign)
 }
 
 /// An IEEE 754 binary16.

@@ -46,7 +46,7 @@ fn nodes(graph: &Graph) -> String {
         let dot = if node.domain.is_empty() { "" } else { "." };
         text += &format!(
             "[{}] {} = {}{dot}{}({})",
-            node.template.unwrap(),
+            node.template.or(node.piece_of).unwrap(),
             names(&node.outputs),
             node.domain,
             node.op_type,
@@ -102,7 +102,7 @@ fn tensors_have_types_shapes_and_small_contents() {
 fn nodes_have_inputs_outputs_and_attributes() {
     insta::assert_snapshot!(nodes(&graph_of("onnx/everything.onnx")), @r"
     [0] gemm = Gemm(x, weight, bias) alpha=Float(0.5) transB=Int(0)
-    [1] scaled = local.Scaled(gemm) alpha=Float(1.0)
+    [1] scaled = Mul(gemm, gemm)
     [2] clipped = Clip(scaled, -, limit)
     [3] limit = Constant() value=Tensor { element: Float, shape: [], constant: Some(Floats([3.0])) }
     [4] two = Constant() value_int=Int(2)

@@ -10,10 +10,14 @@ use super::release_unread::read_by_sizes;
 use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fusing::{becomes_a_gemm, loses_statistics};
+use crate::runtime::fusing::{
+    becomes_a_gemm, is_moved_behind, is_piece_of_an_activation, loses_statistics,
+};
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
-/// into a layer normalization whose statistics are read: copies can leave a sum that one reader.
+/// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
+/// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: neither is
+/// simulated.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;
@@ -36,7 +40,12 @@ fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
     let node = graph.node(id);
     let written = node.output(0);
     let merges = || node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id);
-    written.filter(|_| merges() || loses_statistics(graph, uses, id))
+    written.filter(|_| {
+        merges()
+            || loses_statistics(graph, uses, id)
+            || is_piece_of_an_activation(graph, uses, id)
+            || is_moved_behind(graph, uses, id)
+    })
 }
 
 #[cfg(test)]
@@ -70,6 +79,45 @@ mod tests {
             let mut graph = Graph::parse(&other).unwrap();
             assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No), "{other}");
         }
+    }
+
+    #[test]
+    fn pieces_of_an_activation_have_a_second_reader() {
+        let read = |nodes: &str| {
+            let text = format!(
+                "g (float[4,4] x) => (float[4,4] y) <float one = {{1}}, float[4,4] s, float[4,4] t, float[4,4] m> {{ {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+        };
+        assert!(read("s = Sigmoid(x) y = Mul(x, s)"));
+        assert!(read("m = Mul(x, one) s = Sigmoid(m) y = Mul(s, x)"));
+        assert!(read("s = Erf(x) y = Add(s, one)"));
+        assert!(read("s = Tanh(x) y = Add(one, s)"));
+        // Others, and such that have a second reader.
+        assert!(!read("t = Exp(x) s = Sigmoid(t) y = Mul(x, s)"));
+        assert!(!read("s = Sigmoid(x) y = Add(x, s)"));
+        assert!(!read("s = Tanh(x) y = Add(x, s)"));
+        assert!(!read(
+            "s = Sigmoid(x) t = Exp(s) m = Mul(x, s) y = Add(t, m)"
+        ));
+    }
+
+    #[test]
+    fn a_transpose_before_another_has_a_second_reader() {
+        let read = |nodes: &str| {
+            let text = format!(
+                "g (float[4,4] x) => (float[4,4] y) <float[4,4] t, float[4,4] a, float[4,4] b> {{ t = Transpose<perm = [1, 0]>(x) {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+        };
+        assert!(read(
+            "a = Exp(t) b = Add(a, x) y = Transpose<perm = [1, 0]>(b)"
+        ));
+        assert!(read("y = Transpose<perm = [1, 0]>(t)"));
+        assert!(!read("y = Exp(t)"));
+        assert!(!read("a = MatMul(t, x) y = Transpose<perm = [1, 0]>(a)"));
     }
 
     #[test]

@@ -208,6 +208,8 @@ pub struct Node {
     /// its original. Everything that is not modelled here (doc strings, metadata, opaque
     /// attributes, newer fields) is taken from it. `None` for a node made from scratch.
     pub template: Option<u32>,
+    /// The node of the file that this one is a piece of, if that calls a function of the model.
+    pub piece_of: Option<u32>,
 }
 
 impl Node {
@@ -230,6 +232,7 @@ impl Node {
             bodies: Vec::new(),
             held: Held::default(),
             template: None,
+            piece_of: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Gradients of activations: products of elements, with as few passes over the data as the operators allow.
 
-use super::operation::{NewNode, op};
-use super::site::{LoweringSite, Obstacle, cast};
-use crate::graph::TensorId;
+use super::operation::op;
+use super::site::{LoweringSite, Obstacle, case, cast};
+use crate::graph::{ElementType, TensorId};
 
 const HALF_ROOT: f64 = std::f64::consts::FRAC_1_SQRT_2;
 /// 1 / √(2π)
@@ -84,6 +84,9 @@ fn gelu_of(site: &mut LoweringSite, dy: TensorId, x: TensorId) -> Result<(), Obs
         return fast_gelu_of(site, dy, x);
     }
     let (dx, element) = (site.result()?, site.element(dy)?);
+    if element == ElementType::Double {
+        return case("for numbers of 64 bits: Erf has no kernel for them");
+    }
     let square = site.add(op("Mul", [x, x]));
     let half = site.number(-0.5, element);
     let exponent = site.add(op("Mul", [square, half]));
@@ -95,17 +98,21 @@ fn gelu_of(site: &mut LoweringSite, dy: TensorId, x: TensorId) -> Result<(), Obs
     let scaled = site.add(op("Mul", [x, root]));
     let erf = site.add(op("Erf", [scaled]));
     // 0.5 · erf + 0.5 in one node: an error function lies within −1 and 1, where nothing is cut.
-    let distribution = site.add(half_and_half(erf));
+    let distribution = half_and_half(site, erf, element);
     let derivative = site.add(op("Add", [distribution, slope]));
     site.put(op("Mul", [derivative, dy]), dx);
     Ok(())
 }
 
-/// x / 2 + 1 / 2 for x within −1 and 1.
-fn half_and_half(x: TensorId) -> NewNode {
-    op("HardSigmoid", [x])
-        .float("alpha", 0.5)
-        .float("beta", 0.5)
+/// x / 2 + 1 / 2 for x within −1 and 1, in one node where there is a kernel.
+fn half_and_half(site: &mut LoweringSite, x: TensorId, element: ElementType) -> TensorId {
+    if element == ElementType::Double {
+        let half = site.number(0.5, element);
+        let scaled = site.add(op("Mul", [x, half]));
+        return site.add(op("Add", [scaled, half]));
+    }
+    let affine = op("HardSigmoid", [x]).float("alpha", 0.5);
+    site.add(affine.float("beta", 0.5))
 }
 
 /// With t = tanh(√(2/π) · (X + 0.044715 · X³)): dX = dY · (½ · (1 + t) + ½ · X · (1 − t²) · √(2/π) · (1 + 3 · 0.044715 · X²)).
@@ -139,7 +146,7 @@ fn fast_gelu_of(site: &mut LoweringSite, dy: TensorId, x: TensorId) -> Result<()
     let squared = site.add(op("Mul", [t, t]));
     let rest = site.add(op("Sub", [one, squared]));
     let outer = site.add(op("Mul", [outer, rest]));
-    let level = site.add(half_and_half(t));
+    let level = half_and_half(site, t, element);
     let derivative = site.add(op("Add", [level, outer]));
     site.put(op("Mul", [derivative, dy]), dx);
     Ok(())

@@ -2,11 +2,11 @@
 
 use super::operation::{fused_matmul, op, op_of};
 use super::site::{LoweringSite, Obstacle, case};
-use crate::graph::TensorId;
+use crate::graph::{ElementType, TensorId};
 
 /// Up to so many numbers of a kernel, the weights' gradient is a product of matrices for each of them; above, its
 /// inputs would be cut too often.
-const MOST_TAPS: i64 = 9;
+const MOST_TAPS: i64 = 25;
 /// From so many channels of a group on, such products are worth it.
 const FEWEST_CHANNELS: u64 = 8;
 
@@ -209,8 +209,7 @@ fn weights(
         out == Some(windows.group)
     };
     let by_taps = is_pointwise || is_depthwise || !few && windows.group == 1;
-    let known = windows.counts_and_rests(site, x).is_some();
-    if by_taps && windows.taps() <= MOST_TAPS && (known || is_pointwise) {
+    if by_taps && windows.taps() <= MOST_TAPS {
         return weights_by_taps(site, windows, x, dy, w, dw, is_depthwise);
     }
     weights_by_convolution(site, windows, x, dy, w, dw)
@@ -231,30 +230,26 @@ fn weights_by_taps(
         true => &[0, 0, 1, -1],
         false => &[0, 0, -1],
     };
-    let padded = padded(site, windows, x)?;
+    let phases = phases(site, windows, x, w);
+    let padded = match phases {
+        Some(phases) => phases.apart,
+        None => padded(site, windows, x),
+    };
     let gradient = site.reshaped(dy, rows);
     let mut parts = Vec::new();
     let mut place = vec![0i64; axes];
     loop {
         let window = if windows.taps() == 1 && windows.strides.iter().all(|&s| s == 1) {
             padded
+        } else if let Some(phases) = phases {
+            phases.window(site, windows, x, &place)
         } else {
             let starts: Vec<i64> = (0..axes).map(|a| place[a] * windows.dilations[a]).collect();
-            let mut ends = Vec::with_capacity(axes);
-            for (axis, start) in starts.iter().enumerate() {
-                let (count, _) =
-                    windows
-                        .count_and_rest(site, x, axis)
-                        .ok_or_else(|| Obstacle::Size {
-                            tensor: site.name(x).to_owned(),
-                            axis: 2 + axis,
-                        })?;
-                ends.push(start + (count - 1) * windows.strides[axis] + 1);
-            }
+            let ends = ends(site, windows, x, dy, &starts);
             let all: Vec<i64> = (2..2 + axes as i64).collect();
-            let lists = [&starts, &ends, &all, &windows.strides];
-            let lists = lists.map(|list| Some(site.ints(list)));
-            let inputs = std::iter::once(Some(padded)).chain(lists).collect();
+            let [starts, all, steps] =
+                [&starts, &all, &windows.strides].map(|list| site.ints(list));
+            let inputs = [padded, starts, ends, all, steps].map(Some).to_vec();
             site.add(op_of("Slice", inputs))
         };
         let window = site.reshaped(window, rows);
@@ -292,6 +287,102 @@ fn weights_by_taps(
     Ok(())
 }
 
+/// X with its zeros around it, and with what lies a stride apart side by side: the kernel that cuts with steps takes ten
+/// times as long as one that copies rows.
+#[derive(Clone, Copy)]
+struct Phases {
+    apart: TensorId,
+    stride: i64,
+    channels: i64,
+}
+
+/// `None` where no numbers lie apart, or not so many that it pays, or sizes are not known.
+fn phases(site: &mut LoweringSite, windows: &Windows, x: TensorId, w: TensorId) -> Option<Phases> {
+    let &[stride, other] = &windows.strides[..] else {
+        return None;
+    };
+    if stride != other || stride < 2 || windows.taps() <= stride * stride {
+        return None;
+    }
+    let per_group = i64::try_from(site.size(w, 1)?).ok()?;
+    let channels = per_group.checked_mul(windows.group)?;
+    let element = site.element(x).ok()?;
+    if !matches!(element, ElementType::Float | ElementType::Double) {
+        return None;
+    }
+    let mut ends = windows.ends.clone();
+    for (axis, end) in ends.iter_mut().enumerate() {
+        let size = i64::try_from(site.size(x, 2 + axis)?).ok()?;
+        let whole = size + windows.begins[axis] + *end;
+        *end += (stride - whole % stride) % stride;
+    }
+    let padded = with_zeros(site, &windows.begins, &ends, x);
+    let apart = site.add(op("SpaceToDepth", [padded]).int("blocksize", stride));
+    Some(Phases {
+        apart,
+        stride,
+        channels,
+    })
+}
+
+impl Phases {
+    /// What the number of the kernel at `place` meets.
+    fn window(
+        self,
+        site: &mut LoweringSite,
+        windows: &Windows,
+        x: TensorId,
+        place: &[i64],
+    ) -> TensorId {
+        let (mut phase, mut starts) = (0, vec![0]);
+        for (at, dilation) in place.iter().zip(&windows.dilations) {
+            phase = phase * self.stride + at * dilation % self.stride;
+            starts.push(at * dilation / self.stride);
+        }
+        starts[0] = phase * self.channels;
+        let counts = windows.counts_and_rests(site, x).unwrap_or_default();
+        let counts = [self.channels]
+            .into_iter()
+            .chain(counts.iter().map(|(count, _)| *count));
+        let ends: Vec<i64> = starts
+            .iter()
+            .zip(counts)
+            .map(|(start, n)| start + n)
+            .collect();
+        let lists = [starts, ends, vec![1, 2, 3]].map(|list| site.ints(&list));
+        let [starts, ends, axes] = lists;
+        site.add(op("Slice", [self.apart, starts, ends, axes]))
+    }
+}
+
+/// Where the last window ends on each axis, for windows that begin at `starts`.
+fn ends(
+    site: &mut LoweringSite,
+    windows: &Windows,
+    x: TensorId,
+    dy: TensorId,
+    starts: &[i64],
+) -> TensorId {
+    let axes = windows.axes();
+    if let Some(known) = windows.counts_and_rests(site, x) {
+        let ends: Vec<i64> = (0..axes)
+            .map(|axis| starts[axis] + (known[axis].0 - 1) * windows.strides[axis] + 1)
+            .collect();
+        return site.ints(&ends);
+    }
+    // (count − 1) · stride + 1 + start
+    let shape = site.add(op("Shape", [dy]));
+    let (two, end) = (site.ints(&[2]), site.ints(&[i64::MAX]));
+    let counts = site.add(op("Slice", [shape, two, end]));
+    let strides = site.ints(&windows.strides);
+    let last = site.add(op("Mul", [counts, strides]));
+    let behind: Vec<i64> = (0..axes)
+        .map(|axis| starts[axis] + 1 - windows.strides[axis])
+        .collect();
+    let behind = site.ints(&behind);
+    site.add(op("Add", [last, behind]))
+}
+
 /// The next place in a box, the last dimension first. `false` after the last one.
 fn next(place: &mut [i64], sizes: &[i64]) -> bool {
     for (at, size) in place.iter_mut().zip(sizes).rev() {
@@ -305,14 +396,17 @@ fn next(place: &mut [i64], sizes: &[i64]) -> bool {
 }
 
 /// X with its zeros around it.
-fn padded(site: &mut LoweringSite, windows: &Windows, x: TensorId) -> Result<TensorId, Obstacle> {
-    if windows.pads().iter().all(|&pad| pad == 0) {
-        return Ok(x);
+fn padded(site: &mut LoweringSite, windows: &Windows, x: TensorId) -> TensorId {
+    with_zeros(site, &windows.begins, &windows.ends, x)
+}
+
+fn with_zeros(site: &mut LoweringSite, begins: &[i64], ends: &[i64], x: TensorId) -> TensorId {
+    if begins.iter().chain(ends).all(|&pad| pad == 0) {
+        return x;
     }
-    let begins = [&[0, 0], windows.begins.as_slice()].concat();
-    let ends = [&[0, 0], windows.ends.as_slice()].concat();
-    let pads = site.ints(&[begins, ends].concat());
-    Ok(site.add(op("Pad", [x, pads])))
+    let pads = [&[0, 0], begins, &[0, 0], ends].concat();
+    let pads = site.ints(&pads);
+    site.add(op("Pad", [x, pads]))
 }
 
 fn shape_of_weights(site: &mut LoweringSite, w: TensorId) -> TensorId {

@@ -205,12 +205,15 @@ fn cross_entropy_grad_of(
     let one = site.ints(&[1]);
     let factor = site.add(op("Mul", [rows.weights, factor]));
     let factor = site.add(op("Unsqueeze", [factor, one]));
-    let p = site.add(op("Exp", [logarithms]));
-    let chosen = site.add(op("GatherElements", [p, rows.places]).int("axis", 1));
+    let chosen = site.add(op("GatherElements", [logarithms, rows.places]).int("axis", 1));
+    let chosen = site.add(op("Exp", [chosen]));
     let number = site.number(1.0, element);
     let chosen = site.add(op("Sub", [chosen, number]));
-    let all = site.add(op("ScatterElements", [p, rows.places, chosen]).int("axis", 1));
-    let mut last = op("Mul", [all, factor]);
+    let chosen = site.add(op("Mul", [chosen, factor]));
+    // One after another, so that all of them can have the same memory.
+    let p = site.add(op("Exp", [logarithms]));
+    let scaled = site.add(op("Mul", [p, factor]));
+    let mut last = op("ScatterElements", [scaled, rows.places, chosen]).int("axis", 1);
     if out != element {
         let narrow = site.add(last);
         last = cast(narrow, out);

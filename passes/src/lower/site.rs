@@ -44,15 +44,20 @@ pub enum Obstacle {
     Opset { found: i64, needed: i64 },
 }
 
+/// A constant's type, shape and bits.
+type Contents = (i32, Vec<u64>, Vec<u64>);
+
 /// What all lowerings of a graph have in common.
 pub(super) struct Shared {
     pub(super) opset: i64,
     /// Constants by their contents: small numbers are needed again and again.
-    constants: BTreeMap<(i32, Vec<u64>, Vec<u64>), (NodeId, TensorId)>,
+    constants: BTreeMap<Contents, TensorId>,
     listed: Vec<NodeId>,
     names: HashSet<String>,
     /// Output and buffer.
     pub(super) accumulated: Vec<(String, String)>,
+    /// How many rows of a buffer are kept, and which, by what says whether it is overwritten and the number of rows.
+    rows: BTreeMap<(TensorId, i64), (TensorId, TensorId)>,
     /// Raising the operator set changes nothing of the graph's own nodes.
     can_rise: bool,
 }
@@ -67,9 +72,12 @@ impl Shared {
             listed: Vec::new(),
             names: nodes().map(|node| node.name.clone()).collect(),
             accumulated: Vec::new(),
+            rows: BTreeMap::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
-                !(node.is("", "BatchNormalization") && opset < 14) && !node.is("", "RoiAlign")
+                let changes =
+                    node.is("", "RoiAlign") || node.is("", "BatchNormalization") && opset < 14;
+                !changes
             }),
         }
     }
@@ -363,7 +371,7 @@ impl<'a> LoweringSite<'a> {
         constant: Constant,
     ) -> TensorId {
         let key = (element as i32, shape, bits);
-        if let Some((_, id)) = self.shared.constants.get(&key) {
+        if let Some(id) = self.shared.constants.get(&key) {
             return *id;
         }
         let wish = format!("{PREFIX}/constant_{}", self.shared.constants.len());
@@ -386,7 +394,7 @@ impl<'a> LoweringSite<'a> {
         );
         let node = self.graph.add_node(node);
         self.shared.listed.push(node);
-        self.shared.constants.insert(key, (node, id));
+        self.shared.constants.insert(key, id);
         id
     }
 
@@ -458,6 +466,31 @@ impl<'a> LoweringSite<'a> {
         let product = self.reduced("ReduceProd", sizes, &[0], false);
         let product = self.add(product);
         self.add(cast(product, element))
+    }
+
+    /// Says the type and sizes of a new tensor, where they do not follow from its node.
+    pub(super) fn declare(&mut self, id: TensorId, element: ElementType, sizes: Vec<Dimension>) {
+        let tensor = self.graph.tensor_mut(id);
+        tensor.element = Some(element);
+        tensor.declared = Some(sizes);
+    }
+
+    /// The same as another tensor but for the first size.
+    pub(super) fn declare_like(&mut self, id: TensorId, like: TensorId, first: Dimension) {
+        if let (Some(numbers), Some(element)) = (self.numbers(like), self.facts.element(like)) {
+            let rest = numbers.iter().skip(1);
+            let rest = rest.map(|&size| Dimension::Known(size.unsigned_abs()));
+            self.declare(id, element, std::iter::once(first).chain(rest).collect());
+        }
+    }
+
+    /// What [`LoweringSite::keep_rows`] was told: nodes before this one compute it.
+    pub(super) fn kept_rows(&self, overwrite: TensorId, rows: i64) -> Option<(TensorId, TensorId)> {
+        self.shared.rows.get(&(overwrite, rows)).copied()
+    }
+
+    pub(super) fn keep_rows(&mut self, overwrite: TensorId, rows: i64, kept: (TensorId, TensorId)) {
+        self.shared.rows.insert((overwrite, rows), kept);
     }
 
     /// Says that an output has the new value of a buffer.

@@ -29,7 +29,7 @@ use simulation::{describe, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Graph, Node, NodeId, TensorId};
+use crate::graph::{Graph, Node, NodeId, TensorId};
 use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
@@ -37,7 +37,6 @@ use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
 use crate::rewrite::take_apart::TakeApart;
-use crate::runtime::casting;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
@@ -456,19 +455,6 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
     }
 }
 
-/// Nodes around which the runtime moves casts at ORT_ENABLE_EXTENDED and above, which is not simulated.
-pub fn with_moved_casts(graph: &Graph, options: &Options) -> Vec<String> {
-    let is_half = |id| graph.tensor(id).element == Some(ElementType::Float16);
-    if options.device.provider != Provider::Cpu || !graph.tensor_ids().any(is_half) {
-        return Vec::new();
-    }
-    let Ok(graph) = with_shapes(graph, options) else {
-        return Vec::new();
-    };
-    let nodes = casting::with_moved_casts(&graph).into_iter();
-    nodes.map(|id| graph.node(id).name.clone()).collect()
-}
-
 /// Nodes of which the subgraphs' memory is not counted, and why, by the given dimensions and unless the user says it.
 pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
     let is_said = |node: &Node| {
@@ -539,7 +525,22 @@ fn verify_rewritten(
         verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;
     if options.device.provider == Provider::Cpu {
-        verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
+        let provider = Provider::Cpu;
+        let mut apart = original.clone();
+        let Ok(changed) = TakeApart { provider }.run(&mut apart);
+        if changed == Changed::Yes {
+            // The runtime rounds what the pieces compute, too. That they compute what the operator does is known by now.
+            let apart = with_shapes(&apart, &options.for_written(&apart))?;
+            let pieces = verify::equivalence_allowing(
+                &apart,
+                rewritten,
+                &permitted(options),
+                &options.allowed,
+            );
+            verify::rounding(&apart, rewritten, &pieces.map_err(failed)?).map_err(failed)?;
+        } else {
+            verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
+        }
     }
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
@@ -637,10 +638,10 @@ fn check_runs(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
     }
 }
 
-/// Does any node compute a gradient or accumulate one?
+/// Does any node compute a gradient or accumulate one? Of what the model's own functions are made of, nothing tells.
 fn is_training_graph(graph: &Graph) -> bool {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    nodes.any(computes_gradients)
+    nodes.any(|node| computes_gradients(node) || node.piece_of.is_some())
 }
 
 /// Does the node stand for a part of the backward pass?

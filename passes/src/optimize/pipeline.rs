@@ -379,9 +379,10 @@ impl<'o> Pipeline<'o> {
     fn as_it_is(&self, request: BudgetRequest) -> Found {
         let untouched = || need(self.original.graph, &self.original.liveness);
         let budget = self.budget(request, untouched);
-        match self.without_copies(budget) {
-            Some(same) => self.finish(same, budget, untouched(), None, None),
-            None => Err(self.infeasible(budget, &self.original_candidate())),
+        let candidate = self.original_candidate();
+        match candidate.need() <= budget && self.keeps_sequences(&candidate) {
+            true => self.finish(candidate, budget, untouched(), None, None),
+            false => Err(self.infeasible(budget, &candidate)),
         }
     }
 

@@ -157,10 +157,9 @@ fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &Options) -> Exe
 
 /// The first of [`simulated`].
 pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
-    let all = simulated(graph, costs, options).into_iter();
-    all.map(|(_, liveness)| liveness)
-        .next()
-        .unwrap_or_else(|| Liveness::in_file_order(graph, options.device.provider, costs))
+    let (provider, runtime) = (options.device.provider, options.runtime);
+    Executions::in_default_order(graph, runtime.release, provider, costs, runtime.settings)
+        .unwrap_or_else(|| Liveness::in_file_order(graph, provider, costs))
 }
 
 /// What the arena reserves for `graph` in DEFAULT order, unoptimized.

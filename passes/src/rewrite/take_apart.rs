@@ -1,12 +1,12 @@
 //! Replaces operators without a kernel by their pieces, as the runtime does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 
-use crate::graph::{Attribute, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
-use crate::runtime::functions::{Function, FunctionNode, function};
+use crate::runtime::functions::function;
 
 /// **Does**: replaces each node that the runtime would take apart by its pieces, which stand where it stood;
 /// pieces that only an omitted output is made of are left out.
@@ -60,43 +60,33 @@ impl TakeApart {
 }
 
 /// The nodes that stand where `id` stood; the last one has its name and number.
-fn take_apart(graph: &mut Graph, id: NodeId, function: &Function, all: bool) -> Vec<NodeId> {
+fn take_apart(graph: &mut Graph, id: NodeId, function: &Graph, all: bool) -> Vec<NodeId> {
     let original = graph.node(id).clone();
     let Some(first) = original.writes().next() else {
         return vec![id];
     };
     let base = graph.tensor(first).name.clone();
-    let mut known: HashMap<&str, TensorId> = HashMap::new();
-    let outside = |names: &'static [&'static str], tensors: &[Option<TensorId>]| {
-        let pairs = names.iter().copied().zip(tensors.iter().copied());
-        pairs
-            .filter_map(|(name, tensor)| Some((name, tensor?)))
-            .collect::<Vec<_>>()
+    let outside = |inside: &[TensorId], tensors: &[Option<TensorId>]| {
+        let pairs = inside.iter().copied().zip(tensors.iter().copied());
+        let pairs = pairs.filter_map(|(inside, tensor)| Some((inside, tensor?)));
+        pairs.collect::<Vec<_>>()
     };
-    known.extend(outside(function.inputs, &original.inputs));
-    known.extend(outside(function.outputs, &original.outputs));
-    let mut steps: Vec<&FunctionNode> = Vec::new();
-    for (position, step) in function.body.iter().enumerate() {
-        if all || is_needed(function, &original, position) {
-            steps.push(step);
-        }
-    }
+    let mut known: HashMap<TensorId, TensorId> = HashMap::new();
+    known.extend(outside(&function.inputs, &original.inputs));
+    known.extend(outside(&function.outputs, &original.outputs));
+    let steps = match all {
+        true => function.order().to_vec(),
+        false => needed(function, &original),
+    };
     let mut nodes = Vec::with_capacity(steps.len());
-    for (position, step) in steps.iter().enumerate() {
-        let mut resolve = |name: &&'static str| {
-            Some(*known.entry(name).or_insert_with(|| {
-                let name = graph.free_tensor_name(&format!("{base}/{name}"));
+    for (position, &step) in steps.iter().enumerate() {
+        let mut node = function.node(step).clone();
+        let places = node.inputs.iter_mut().chain(&mut node.outputs);
+        for inside in places.flatten() {
+            *inside = *known.entry(*inside).or_insert_with(|| {
+                let name = format!("{base}/{}", function.tensor(*inside).name);
+                let name = graph.free_tensor_name(&name);
                 graph.add_tensor(Tensor::new(name, TensorKind::Value))
-            }))
-        };
-        let inputs = step.inputs.iter().map(&mut resolve).collect();
-        let outputs: Vec<Option<TensorId>> = step.outputs.iter().map(&mut resolve).collect();
-        let written = outputs.iter().flatten().next().copied();
-        let mut node = Node::new("", step.domain, step.op_type, inputs, outputs);
-        for (name, value) in &step.attributes {
-            node.attributes.push(Attribute {
-                name: (*name).to_owned(),
-                value: value.clone(),
             });
         }
         if position + 1 == steps.len() {
@@ -104,6 +94,7 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Function, all: bool) -> 
             *graph.node_mut(id) = node;
             nodes.push(id);
         } else {
+            let written = node.writes().next();
             if let Some(written) = written {
                 node.name = format!("{}{}", PREFIX, graph.tensor(written).name);
             }
@@ -115,30 +106,28 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Function, all: bool) -> 
 
 const PREFIX: &str = "ckpt-opt/function/";
 
-/// Is the piece at `position` needed for an output that `node` has?
-fn is_needed(function: &Function, node: &Node, position: usize) -> bool {
-    let written = function.body[position].outputs;
-    let wanted = |name: &&str| {
-        let output = function.outputs.iter().position(|output| output == name);
-        output.is_some_and(|output| node.output(output).is_some())
-    };
-    let readers = (position + 1..function.body.len()).filter(|&later| {
-        function.body[later]
-            .inputs
-            .iter()
-            .any(|read| written.contains(read))
-    });
-    written.iter().any(wanted)
-        || readers
-            .into_iter()
-            .any(|later| is_needed(function, node, later))
+/// The nodes of a body that are needed for the outputs that `node` has.
+fn needed(function: &Graph, node: &Node) -> Vec<NodeId> {
+    let outputs = function.outputs.iter().zip(&node.outputs);
+    let wanted = outputs.filter_map(|(&inside, output)| output.map(|_| inside));
+    let mut wanted: HashSet<TensorId> = wanted.collect();
+    let mut needed = Vec::new();
+    for &step in function.order().iter().rev() {
+        let step_node = function.node(step);
+        if step_node.writes().any(|written| wanted.contains(&written)) {
+            wanted.extend(step_node.reads());
+            needed.push(step);
+        }
+    }
+    needed.reverse();
+    needed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bytes::Bytes;
-    use crate::graph::AttributeValue;
+    use crate::graph::{AttributeValue, Constant};
     use crate::optimize::{BudgetRequest, measure};
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::strategy::Strategy;
@@ -226,38 +215,93 @@ mod tests {
         assert!(verify::equivalence(&before, &after, &Default::default()).is_err());
     }
 
-    /// A graph with one such node between two others, and the same taken apart.
-    fn one(node: &str) -> (Graph, Graph) {
+    /// A graph with one such node behind another and before casts of what it writes, and the same taken apart.
+    fn one((opset, element, node): (i64, &str, &str)) -> (Graph, Graph) {
+        let written = node.split('=').next().unwrap_or_default();
+        let written: Vec<&str> = written.split(',').map(str::trim).collect();
+        let outputs: Vec<String> = written
+            .iter()
+            .map(|name| format!("float p{name}"))
+            .collect();
+        let casts = written
+            .iter()
+            .map(|name| format!("p{name} = Cast <to = 1> ({name})"));
+        let casts: Vec<String> = casts.collect();
         let text = format!(
-            r#"<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float[N,4,6] x, float[2] s, float[2] b, double[1] d) => (float[N,4,6] p) {{
-                a = Exp (x) y = {node} p = Cast <to = 1> (y)
-            }}"#
+            r#"<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+            g ({element}[N,4,6] x, {element}[2] s, {element}[2] b, {element}[4] c, {element}[4] e, {element}[6] l, {element}[6] k,
+               {element}[4,6] q, float[N,4,1] m, float[N,4,1] o, bool[N,4,6] mask, float r, double[1] d) => ({}) <{element}[N,4,6] a> {{
+                a = Exp (x) {node} {}
+            }}"#,
+            outputs.join(", ").replace("float p", "float[] p"),
+            casts.join(" ")
         );
         let before = Graph::parse(&text).unwrap();
         let mut after = before.clone();
         let provider = Provider::Cpu;
-        assert_eq!(TakeApart { provider }.run(&mut after), Ok(Changed::Yes));
+        assert_eq!(
+            TakeApart { provider }.run(&mut after),
+            Ok(Changed::Yes),
+            "{node}"
+        );
         (inferred(before), inferred(after))
     }
 
-    const FUNCTIONS: [&str; 4] = [
-        "HardSwish (a)",
-        "Mish (a)",
-        "CastLike (a, d)",
-        "GroupNormalization <num_groups = 2, epsilon = 0.001> (a, s, b)",
+    const FUNCTIONS: [(i64, &str, &str); 21] = [
+        (18, "float", "y = HardSwish (a)"),
+        (18, "float", "y = Mish (a)"),
+        (18, "float", "y = CastLike (a, d)"),
+        (
+            18,
+            "float",
+            "y = GroupNormalization <num_groups = 2, epsilon = 0.001> (a, s, b)",
+        ),
+        (
+            21,
+            "float",
+            "y = GroupNormalization <num_groups = 2> (a, c, e)",
+        ),
+        (
+            15,
+            "float16",
+            "y, v, w = LayerNormalization <epsilon = 0.001> (a, l, k)",
+        ),
+        (
+            18,
+            "float16",
+            "y, v, w = LayerNormalization <axis = 1> (a, q)",
+        ),
+        (
+            15,
+            "float16",
+            "y, v, w = com.microsoft.LayerNormalizationGrad (x, a, l, m, o)",
+        ),
+        (15, "float16", "y = Softmax <axis = 1> (a)"),
+        (18, "float16", "y = LogSoftmax (a)"),
+        (15, "float16", "y = com.microsoft.Gelu (a)"),
+        (15, "float16", "y = com.microsoft.GeluGrad (x, a)"),
+        (15, "float16", "y = com.microsoft.FastGelu (a, l)"),
+        (15, "float16", "y = com.microsoft.FastGelu (a)"),
+        (15, "float16", "y = com.microsoft.FastGeluGrad (x, a)"),
+        (15, "double", "y = com.microsoft.FastGeluGrad (x, a)"),
+        (15, "float16", "y = com.microsoft.SigmoidGrad (x, a)"),
+        (15, "double", "y = com.microsoft.SigmoidGrad (x, a)"),
+        (15, "float16", "y = com.microsoft.TanhGrad (x, a)"),
+        (15, "float16", "y = com.microsoft.DropoutGrad (a, mask, r)"),
+        (15, "float16", "y = com.microsoft.DropoutGrad (a, mask)"),
     ];
 
     #[test]
     fn pieces_compute_what_the_operator_does() {
-        for node in FUNCTIONS {
-            let (before, after) = one(node);
-            verify::equivalence(&before, &after, &Default::default()).unwrap();
+        for of in FUNCTIONS {
+            let (before, after) = one(of);
+            verify::equivalence(&before, &after, &Default::default())
+                .unwrap_or_else(|said| panic!("{of:?}: {said}"));
             let described = |graph: &Graph| {
                 let tensor = graph.tensor(graph.tensor_named("y").unwrap());
                 (tensor.element, tensor.shape.clone())
             };
-            assert_eq!(described(&before), described(&after), "{node}");
+            assert_eq!(described(&before), described(&after), "{of:?}");
         }
         let (_, after) = one(FUNCTIONS[0]);
         insta::assert_snapshot!(operators(&after).join(" "), @"Exp HardSigmoid Mul Cast");
@@ -268,9 +312,27 @@ mod tests {
     }
 
     #[test]
+    fn what_has_a_kernel_for_its_type_stays_whole() {
+        for (_, element, node) in FUNCTIONS
+            .into_iter()
+            .filter(|(_, element, _)| *element != "float")
+        {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+                g (float[8,4,6] x, float[8,4,6] a, float[6] l, float[6] k, float[4,6] q, float[8,4,1] m, float[8,4,1] o,
+                   bool[8,4,6] mask, float r) => (float[8,4,6] y) {{ {node} }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let provider = Provider::Cpu;
+            let changed = TakeApart { provider }.run(&mut graph);
+            assert_eq!(changed, Ok(Changed::No), "{element}: {node}");
+        }
+    }
+
+    #[test]
     fn no_piece_may_have_another_attribute_or_operand() {
-        for node in FUNCTIONS {
-            let (before, after) = one(node);
+        for of in FUNCTIONS {
+            let (before, after) = one(of);
             for &id in after.order() {
                 let piece = after.node(id).clone();
                 for place in 0..piece.attributes.len() {
@@ -285,16 +347,32 @@ mod tests {
                             AttributeValue::Floats(values.iter().map(|value| value + 1.0).collect())
                         }
                         AttributeValue::Float(value) => AttributeValue::Float(value + 1.0),
+                        AttributeValue::Tensor {
+                            element,
+                            shape,
+                            constant: Some(constant),
+                        } => AttributeValue::Tensor {
+                            element,
+                            shape,
+                            constant: Some(match constant {
+                                Constant::Ints(n) => {
+                                    Constant::Ints(n.iter().map(|n| n + 1).collect())
+                                }
+                                Constant::Floats(n) => {
+                                    Constant::Floats(n.iter().map(|n| n + 1.0).collect())
+                                }
+                            }),
+                        },
                         other => other,
                     };
                     let verified = verify::equivalence(&before, &changed, &Default::default());
-                    assert!(verified.is_err(), "{node}: {piece:?}");
+                    assert!(verified.is_err(), "{of:?}: {piece:?}");
                 }
                 if piece.inputs.len() == 2 && piece.inputs[0] != piece.inputs[1] {
                     let mut changed = after.clone();
                     changed.node_mut(id).inputs.swap(0, 1);
                     let verified = verify::equivalence(&before, &changed, &Default::default());
-                    assert!(verified.is_err(), "{node}: {piece:?}");
+                    assert!(verified.is_err(), "{of:?}: {piece:?}");
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What nodes and tensors are to the casts that the runtime inserts on the CPU (`casts.rs`).
 
 use super::half::{Half, half};
-use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{ElementType, Graph, Node, TensorId};
 
 /// No number of a tensor: of what no cast makes anything.
 pub(crate) const NO_TENSOR: u32 = u32::MAX;
@@ -88,24 +88,6 @@ pub(crate) fn are_there(graph: &Graph) -> bool {
     })
 }
 
-/// Transpositions whose cast, which a product without a kernel reads, the runtime moves in front of them from
-/// ORT_ENABLE_EXTENDED on: measured of 1.19.2, and not simulated (docs/casts.md).
-pub(crate) fn with_moved_casts(graph: &Graph) -> Vec<NodeId> {
-    let uses = Uses::of(graph);
-    let is_product = |&reader: &NodeId| {
-        let reader = graph.node(reader);
-        let multiplies = reader.is("", "MatMul") || reader.is("com.microsoft", "FusedMatMul");
-        multiplies && is_cast(graph, reader)
-    };
-    let nodes = graph.order().iter().copied().filter(|&id| {
-        let node = graph.node(id);
-        let mut written = node.writes().filter(|&tensor| is_half(graph, tensor));
-        node.is("", "Transpose")
-            && written.any(|tensor| uses.readers(tensor).iter().any(is_product))
-    });
-    nodes.collect()
-}
-
 /// May a cast change a value, so that the runtime does not take it out? Casts of its `own` count as exact.
 pub(super) fn loses_bits(from: ElementType, to: ElementType, own: bool) -> bool {
     let (Some((from_kind, from_bits)), Some((to_kind, to_bits))) = (kind(from), kind(to)) else {
@@ -147,23 +129,4 @@ fn kind(element: ElementType) -> Option<(Kind, u32)> {
         ElementType::Double => (Kind::Float, 64),
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transpositions_whose_casts_move_are_those_that_products_in_float16_read() {
-        let found = |reader: &str| {
-            let text = format!(
-                "g (float16[4,4] x, float16[4,4] w) => (float16[4,4] y) <float16[4,4] t>
-                {{ [turn] t = Transpose <perm = [1, 0]> (x) y = {reader} }}"
-            );
-            with_moved_casts(&Graph::parse(&text).unwrap()).len()
-        };
-        assert_eq!(found("MatMul(t, w)"), 1);
-        assert_eq!(found("MatMul(w, x)"), 0);
-        assert_eq!(found("Exp(t)"), 0);
-    }
 }

@@ -384,6 +384,7 @@ impl<'s> CastedGraph<'s> {
             output: from.output.clone(),
             wide: from.wide.clone(),
             whole: from.whole.clone(),
+            moved: from.moved.clone(),
             ..Skeleton::default().run_by(from.release)
         };
         let mut positions = Vec::with_capacity(nodes);

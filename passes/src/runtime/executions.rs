@@ -80,10 +80,33 @@ impl<'g> Executions<'g> {
         provider: Provider,
         costs: &[Cost],
     ) -> Executions<'g> {
+        Executions::with_forms(graph, release, provider, costs, Skeleton::optimized)
+    }
+
+    /// The first of [`Executions::simulate`], with little work.
+    pub fn in_default_order(
+        graph: &'g Graph,
+        release: &'static Release,
+        provider: Provider,
+        costs: &[Cost],
+        settings: RuntimeSettings,
+    ) -> Option<Liveness> {
+        let all = Executions::with_forms(graph, release, provider, costs, |_| Vec::new());
+        let first = all.ways.first()?;
+        Some(all.simulate_one(first, settings))
+    }
+
+    fn with_forms(
+        graph: &'g Graph,
+        release: &'static Release,
+        provider: Provider,
+        costs: &[Cost],
+        optimized: impl FnOnce(&Skeleton) -> Vec<(Skeleton, Vec<u32>)>,
+    ) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let shapes = Shapes::of(graph, &shapes, skeleton.size.len()).for_pattern(release.pattern);
-        let optimized = skeleton.optimized();
+        let optimized = optimized(&skeleton);
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);

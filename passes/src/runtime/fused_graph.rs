@@ -11,7 +11,7 @@
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm.
 //! - A convolution or Gemm and the activation that alone reads it become one.
-//! - A matrix product reads what a Transpose or a multiplication by a number reads, and writes what a multiplication
+//! - A matrix product reads what a Transpose or a multiplication by a number reads, the former by way of a Cast, too, and writes what a multiplication
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
@@ -73,6 +73,7 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
+        let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
@@ -83,7 +84,7 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards || merged {
+        if nodes.fuse_all(basic) || forwards || shared || merged {
             forms.push(nodes.form());
         }
         if nodes.fuse_all(extended) {
@@ -142,6 +143,8 @@ enum Change {
     Inputs(Past),
     /// Both.
     Both(Past, u32),
+    /// Casts that it reads go in front of the Transposes that they read, past which it reads then.
+    Casts(Past),
 }
 
 impl Change {
@@ -284,6 +287,7 @@ impl<'s> Nodes<'s> {
             equal: vec![0; nodes],
             wide: self.skeleton.wide.clone(),
             whole: self.skeleton.whole.clone(),
+            moved: self.skeleton.moved.clone(),
             ..structure
         };
         let mut positions = Vec::with_capacity(nodes);
@@ -315,6 +319,24 @@ impl<'s> Nodes<'s> {
             }
             self.put(index, node.reading(&source));
         }
+    }
+
+    /// Whoever reads a constant reads the first that is equal. Are there any?
+    fn share_constants(&mut self) -> bool {
+        let shared = &self.skeleton.shared;
+        if shared.is_empty() {
+            return false;
+        }
+        let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
+        for &(constant, first) in shared {
+            source[constant as usize] = first;
+        }
+        for index in 0..self.nodes.len() as u32 {
+            if let Some(node) = self.take(index) {
+                self.put(index, node.reading(&source));
+            }
+        }
+        true
     }
 
     /// Leaves one of the nodes that compute the same, the first in DEFAULT order, and of the others what puts something out. Were
@@ -377,6 +399,10 @@ impl<'s> Nodes<'s> {
                 Some(Change::Both(past, reader)) => {
                     self.take_in_inputs(index, past);
                     self.take_in_reader(self.nodes.len() as u32 - 1, reader);
+                }
+                Some(Change::Casts(past)) => {
+                    self.move_casts(index);
+                    self.take_in_inputs(index, past);
                 }
                 None => {}
             }
@@ -444,13 +470,18 @@ impl<'s> Nodes<'s> {
         Change::of(self.any_past(node, past), reader)
     }
 
-    /// A product reads what a Transpose reads.
+    /// A product reads what a Transpose reads, or casts it.
     fn transpose_product(&self, index: u32) -> Option<Change> {
         let node = self.product(index)?;
-        Change::of(
-            self.any_past(node, |nodes, tensor| nodes.transposed(tensor)),
-            None,
-        )
+        let past: Past = |nodes, tensor| nodes.transposed(tensor);
+        if node
+            .reads
+            .iter()
+            .any(|&read| self.cast_behind_a_transpose(read).is_some())
+        {
+            return Some(Change::Casts(past));
+        }
+        Change::of(self.any_past(node, past), None)
     }
 
     /// A product reads what a multiplication by a number reads, or writes what it writes.
@@ -489,6 +520,61 @@ impl<'s> Nodes<'s> {
         let node = self.node(producer)?;
         let stays = node.fusing != Fusing::Transposes || self.skeleton.output[tensor as usize];
         (!stays).then(|| (producer, node.reads[0]))
+    }
+
+    /// The Cast that writes the tensor and the Transpose before it, if they can change places, and what is between them then.
+    fn cast_behind_a_transpose(&self, tensor: u32) -> Option<(u32, u32, u32)> {
+        let between = self.skeleton.moved(tensor)?;
+        let cast = self.producer[tensor as usize];
+        let read = self
+            .node(cast)
+            .filter(|node| node.fusing == Fusing::Casts)?
+            .reads[0];
+        let (transpose, _) = self.transposed(read)?;
+        Some((cast, transpose, between))
+    }
+
+    /// Puts the casts that a node reads in front of the Transposes that they read: both become new nodes.
+    fn move_casts(&mut self, index: u32) {
+        let Some(node) = self.node(index) else {
+            return;
+        };
+        for tensor in node.reads.to_vec() {
+            let Some((cast, transpose, between)) = self.cast_behind_a_transpose(tensor) else {
+                continue;
+            };
+            let (Some(cast), Some(old)) = (self.take(cast), self.node(transpose)) else {
+                continue;
+            };
+            let (read, transposed) = (old.reads[0], old.writes[0]);
+            let turned = FusedNode {
+                position: old.position,
+                reads: vec![between].into(),
+                writes: cast.writes.clone(),
+                shares: Cow::default(),
+                workspace: old.workspace,
+                fusing: old.fusing,
+                equal: 0,
+                // It is in float32 now.
+                casting: Casting::No,
+            };
+            let share = |&share: &Share| Share {
+                written: between,
+                read,
+                ..share
+            };
+            self.add(FusedNode {
+                reads: vec![read].into(),
+                writes: vec![between].into(),
+                shares: cast.shares.iter().map(share).collect(),
+                equal: 0,
+                ..cast
+            });
+            self.add(turned);
+            if self.readers[transposed as usize].0 == 0 {
+                self.take(transpose);
+            }
+        }
     }
 
     /// See [`Past`].
@@ -575,7 +661,12 @@ mod tests {
         let graph = Graph::parse(text).unwrap();
         let costs = vec![Cost::default(); graph.node_count()];
         let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
-        let name = |&tensor: &u32| graph.tensor(TensorId(tensor)).name.clone();
+        // What a cast writes that was moved has a mark.
+        let name = |&tensor: &u32| {
+            let of = skeleton.named(tensor);
+            let mark = if of == tensor { "" } else { "~" };
+            format!("{}{mark}", graph.tensor(TensorId(of)).name)
+        };
         let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
         let form = |(form, _): &OptimizedForm| {
             let nodes = (0..form.len()).map(|node| {
@@ -735,6 +826,36 @@ mod tests {
         assert_eq!(skeleton.optimized()[0].0.workspace, [0, 2 * 3 * 4 * 4]);
         assert!(forms(&text.replace("float[4] b", "float[3,4] b")).is_empty());
         assert!(forms(&text.replace("Exp(y)", "Add(y, a)")).is_empty());
+    }
+
+    // What sessions of 1.19.2 saved at ORT_ENABLE_EXTENDED.
+    #[test]
+    fn a_cast_goes_in_front_of_the_transpose_that_a_product_does() {
+        let text = "g (int32[2,4,3] x, float[2,4,3] w) => (float[2,3,3] z)
+            <int32[2,3,4] t, float[2,3,4] c, float[2,3,3] p>
+            { t = Transpose <perm = [0, 2, 1]> (x) c = Cast <to = 1> (t) p = MatMul(c, w) z = Exp(p) }";
+        assert_eq!(forms(text), ["z(p) c~(x) p(c~,w)"]);
+        // Another reader of what was transposed keeps the Transpose, one of what was cast gets another.
+        let with = |more: &str, kind: &str| {
+            let text = text.replace("z)", &format!("z, {kind}[2,3,4] y)"));
+            forms(&text.replace("z = Exp(p)", &format!("z = Exp(p) y = {more}")))
+        };
+        assert_eq!(with("Neg(t)", "int32"), ["t(x) z(p) y(t) c~(x) p(c~,w)"]);
+        assert_eq!(with("Neg(c)", "float"), ["z(p) y(c) c~(x) c(c~) p(c~,w)"]);
+        // Other axes, another type, and other readers.
+        assert!(forms(&text.replace("[0, 2, 1]", "[2, 1, 0]")).is_empty());
+        assert!(forms(&text.replace("MatMul(c, w)", "Mul(c, w)")).is_empty());
+    }
+
+    #[test]
+    fn of_equal_constants_in_float16_one_is_cast() {
+        let text =
+            "g (float16[4] x) => (float16[4] y) <float16 a = {2}, float16 b = {2}, float16[4] p>
+            { p = Mul(x, a) y = Mul(p, b) }";
+        let form = &forms(text)[0];
+        assert!(form.contains("~(a)") && !form.contains("(b)"), "{form}");
+        let other = text.replace("b = {2}", "b = {3}");
+        assert!(forms(&other).iter().all(|form| form.contains("(b)")));
     }
 
     #[test]

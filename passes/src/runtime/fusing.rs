@@ -3,6 +3,8 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+
 use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{MICROSOFT, Provider};
 
@@ -16,6 +18,8 @@ pub enum Fusing {
     Forwards,
     /// A Transpose that a matrix product can do by the way, unless its result is a graph output that the product reads.
     Transposes,
+    /// A Cast: goes in front of such a Transpose for the product that reads it.
+    Casts,
     /// A Gemm: takes in a Transpose that only such nodes read, and the Transpose, the Sum or the activation that alone
     /// reads its result.
     Gemm,
@@ -60,6 +64,7 @@ impl Fusing {
         match (node.domain.as_str(), name) {
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") if swaps_rows(node) => Fusing::Transposes,
+            ("", "Cast") => Fusing::Casts,
             ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
@@ -151,6 +156,44 @@ fn swaps_rows(node: &Node) -> bool {
     is(&swapped) || rank > 2 && (is(&rows_last) || is(&batch_last))
 }
 
+/// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
+/// theirs: by result, the tensor that the Transpose reads.
+pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    if !nodes().any(|node| node.is("", "Cast")) {
+        return BTreeMap::new();
+    }
+    // By tensor: what is transposed to it; for what follows, what the Identity nodes on the way are gone for.
+    let mut transposed = HashMap::new();
+    let mut cast = HashMap::new();
+    let mut movable = BTreeMap::new();
+    let mut used: HashSet<TensorId> = HashSet::new();
+    for node in nodes() {
+        let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
+            continue;
+        };
+        if node.is("", "Transpose") && swaps_rows(node) {
+            transposed.insert(written, read);
+        } else if node.is("", "Identity") {
+            for known in [&mut transposed, &mut cast] {
+                if let Some(&from) = known.get(&read) {
+                    known.insert(written, from);
+                }
+            }
+        } else if node.is("", "Cast") && graph.tensor(written).element == Some(ElementType::Float) {
+            if transposed.contains_key(&read) {
+                cast.insert(written, written);
+                movable.insert(written, transposed[&read]);
+            }
+        } else if node.is("", "MatMul") || node.is(MICROSOFT, "FusedMatMul") {
+            let multiplied = node.reads().filter_map(|read| cast.get(&read));
+            used.extend(multiplied);
+        }
+    }
+    movable.retain(|cast, _| used.contains(cast));
+    movable
+}
+
 fn scaled(graph: &Graph, uses: &Uses, node: &Node) -> Fusing {
     let (Some(first), Some(second)) = (node.input(0), node.input(1)) else {
         return Fusing::No;
@@ -226,6 +269,127 @@ pub(crate) fn loses_statistics(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
         && reader.is("", "LayerNormalization")
         && reader.input(0) == Some(sum)
         && (1..3).any(|statistic| reader.output(statistic).is_some_and(is_read))
+}
+
+/// Does the runtime make one node of this one and of what alone reads it, an activation that the file has in pieces? Copies leave the
+/// pieces without their other readers. Source: `QuickGeluFusion`, `GeluFusion`, `FastGeluFusion`; measured for the first:
+/// what it makes runs later than planned, and a step took 30 % more in PRIORITY_BASED order.
+pub(crate) fn is_piece_of_an_activation(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
+        return false;
+    };
+    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
+    let mut lasting = readers.filter(|reader| !is_folded(reader));
+    let (Some(reader), None) = (lasting.next(), lasting.next()) else {
+        return false;
+    };
+    // What is multiplied by its own sigmoid, which may be one of a multiple.
+    let multiplied = uses.producer(read).map(|id| graph.node(id));
+    let multiplied = multiplied.filter(|before| before.is("", "Mul"));
+    let times = |tensor| {
+        tensor == read || multiplied.is_some_and(|before| before.reads().any(|of| of == tensor))
+    };
+    let has_kernel = graph.tensor(written).element != Some(ElementType::Float16);
+    has_kernel
+        && match (node.op_type.as_str(), reader.op_type.as_str()) {
+            ("Sigmoid", "Mul") => reader.reads().any(times),
+            ("Erf" | "Tanh", "Add") => reader
+                .reads()
+                .any(|of| graph.tensor(of).element_count() == Some(1)),
+            _ => false,
+        }
+}
+
+/// Does the runtime move this Transpose behind its readers, since another Transpose comes after them? From ORT_ENABLE_BASIC on it
+/// does where nobody else reads its result, and what it moves runs at another time. Source: the transpose optimizer.
+pub(crate) fn is_moved_behind(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    const LOOKED_AT: usize = 100;
+    let node = graph.node(id);
+    let Some(written) = node.output(0).filter(|_| node.is("", "Transpose")) else {
+        return false;
+    };
+    if graph.tensor(written).element == Some(ElementType::Float16) {
+        return false;
+    }
+    let mut open = vec![(written, true)];
+    let mut seen = HashSet::new();
+    while let Some((tensor, first)) = open.pop() {
+        if !seen.insert(tensor) || seen.len() > LOOKED_AT {
+            continue;
+        }
+        for &reader in uses.readers(tensor) {
+            let reader = graph.node(reader);
+            if reader.is("", "Transpose") || first && reader.is("", "Shape") {
+                return true;
+            }
+            if is_transposed_through(reader) {
+                open.extend(reader.writes().map(|tensor| (tensor, false)));
+            }
+        }
+    }
+    false
+}
+
+/// Operators that compute the same of what is transposed before as behind.
+fn is_transposed_through(node: &Node) -> bool {
+    const KNOWN: [&str; 54] = [
+        "Abs",
+        "Add",
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Concat",
+        "Div",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Greater",
+        "HardSigmoid",
+        "Identity",
+        "LeakyRelu",
+        "Less",
+        "Log",
+        "LogSoftmax",
+        "Max",
+        "MaxPool",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "PRelu",
+        "Pad",
+        "Pow",
+        "Reciprocal",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "Relu",
+        "Sigmoid",
+        "Slice",
+        "Softmax",
+        "Softplus",
+        "Split",
+        "Sqrt",
+        "Squeeze",
+        "Sub",
+        "Sum",
+        "Tanh",
+        "Tile",
+        "Unsqueeze",
+        "Where",
+    ];
+    node.domain.is_empty() && KNOWN.contains(&node.op_type.as_str())
 }
 
 /// Shapes of known sizes are constants before anything is fused.

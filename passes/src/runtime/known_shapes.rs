@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::casting::{NO_TENSOR, are_there, halves};
+use super::fusing::movable_casts;
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
@@ -110,6 +111,7 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
+/// Behind these, one for each of the [`movable_casts`].
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     runtime_shapes_declared(graph, BTreeMap::new())
 }
@@ -126,10 +128,14 @@ pub(crate) fn runtime_shapes_declared(
     for &id in graph.order() {
         inference.node(graph, id);
     }
-    match are_there(graph) {
+    let mut shapes = match are_there(graph) {
         true => inference.with_casts(graph),
         false => inference.shapes,
+    };
+    for transposed in movable_casts(graph).into_values() {
+        shapes.push(shapes[transposed.index()].clone());
     }
+    shapes
 }
 
 /// The runtime's inference of shapes, node by node.

@@ -11,7 +11,7 @@ use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::graph::{Graph, NodeId, TensorId, TensorKind};
+use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind};
 use crate::operators::Provider;
 
 /// The live memory at every step of one order.
@@ -219,13 +219,26 @@ pub(super) struct WorkedOut<'a> {
     pub(super) needs: Vec<u64>,
 }
 
-/// What the caller owns: graph inputs and initializers, those of subgraphs too.
+/// What the caller owns: graph inputs, initializers, and what Constant nodes say, if it is much, as a session turns them into
+/// initializers; those of subgraphs too.
 pub fn fixed_bytes(graph: &Graph) -> Bytes {
-    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
-    let owned = tensors.filter(|tensor| tensor.kind != TensorKind::Value);
-    let inside = graph.node_ids().map(|id| graph.node(id).held.owned);
+    let owned = graph
+        .tensor_ids()
+        .filter(|&id| graph.tensor(id).kind != TensorKind::Value);
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let holds_tensor = |node: &&Node| {
+        let attributes = ["value", "sparse_value"];
+        node.is("", "Constant") && attributes.iter().any(|name| node.attribute(name).is_some())
+    };
+    // Of which the numbers are not even read.
+    let much = nodes()
+        .filter(holds_tensor)
+        .flat_map(Node::writes)
+        .filter(|&id| graph.tensor(id).constant.is_none());
+    let inside = nodes().map(|node| node.held.owned);
     owned
-        .filter_map(|tensor| tensor.bytes())
+        .chain(much)
+        .filter_map(|id| graph.tensor(id).bytes())
         .chain(inside)
         .sum()
 }
@@ -460,6 +473,9 @@ mod tests {
             c = Constant <value_float = 1.0> () y = Add(x, c)
         }";
         assert_eq!(profile(text), [40, 80]);
+        // What holds much is told of.
+        let text = text.replace("value_float = 1.0", "value = float[10] {...}");
+        assert_eq!(profile(&text), [80, 120]);
     }
 
     #[test]

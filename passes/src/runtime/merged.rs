@@ -85,6 +85,15 @@ fn key<'g>(node: &'g Node, value: &[TensorId]) -> Key<'g> {
     )
 }
 
+/// Constants of which the runtime reads an earlier one instead.
+pub(crate) fn shared_constants(graph: &Graph) -> Vec<(u32, u32)> {
+    let all = constants(graph).into_iter().enumerate();
+    let others = all.filter(|&(tensor, value)| value.index() != tensor);
+    others
+        .map(|(tensor, value)| (tensor as u32, value.0))
+        .collect()
+}
+
 /// By tensor: itself, or an earlier constant with the same contents.
 fn constants(graph: &Graph) -> Vec<TensorId> {
     let mut value: Vec<TensorId> = graph.tensor_ids().collect();

@@ -8,9 +8,9 @@ use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
-use crate::runtime::fusing::Fusing;
+use crate::runtime::fusing::{Fusing, movable_casts};
 use crate::runtime::known_shapes::runtime_shapes;
-use crate::runtime::merged::equal_nodes;
+use crate::runtime::merged::{equal_nodes, shared_constants};
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub(crate) struct Skeleton {
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
+    /// See [`shared_constants`]. It matters where a cast reads them.
+    pub(crate) shared: Vec<(u32, u32)>,
     /// By node: what the casts that the runtime inserts do with it; empty where it inserts and removes none.
     pub(crate) casting: Vec<Casting>,
     /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
@@ -100,6 +102,8 @@ pub(crate) struct Skeleton {
     pub(crate) wide: Vec<u32>,
     /// By tensor of such a graph: does the runtime know the whole shape? Else nothing is computed in its place.
     pub(crate) whole: Vec<bool>,
+    /// By the result of a Cast that the runtime may move in front of a Transpose, in their sequence: the tensor that it writes there.
+    pub(crate) moved: Vec<(u32, u32)>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
     /// The YieldOp, which hands over to PyTorch and back.
@@ -143,6 +147,10 @@ impl Skeleton {
         }
         if provider == Provider::Cpu && are_there(graph) {
             skeleton.add_wide(graph, shapes);
+            skeleton.shared = shared_constants(graph);
+        }
+        if provider == Provider::Cpu {
+            skeleton.add_moved(graph, shapes);
         }
         let uses = Uses::of(graph);
         for (position, &id) in graph.order().iter().enumerate() {
@@ -170,12 +178,8 @@ impl Skeleton {
 
     /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].
     fn add_wide(&mut self, graph: &Graph, shapes: &[KnownDimensions]) {
-        let whole = |shape: &KnownDimensions| {
-            let shape = shape.as_ref();
-            shape.is_some_and(|shape| !shape.contains(&Dimension::Unknown))
-        };
         self.wide = vec![NO_TENSOR; self.size.len()];
-        self.whole = shapes[..self.size.len()].iter().map(whole).collect();
+        self.whole = shapes[..self.size.len()].iter().map(is_whole).collect();
         for (of, shapes) in halves(graph).zip(shapes[self.size.len()..].chunks(2)) {
             self.wide[of.index()] = self.size.len() as u32;
             for shape in shapes {
@@ -185,9 +189,30 @@ impl Skeleton {
                 self.owned.push(false);
                 self.output.push(false);
                 self.wide.push(NO_TENSOR);
-                self.whole.push(whole(shape));
+                self.whole.push(is_whole(shape));
             }
         }
+    }
+
+    /// Takes in what casts write that the runtime may move; see [`Skeleton::moved`].
+    fn add_moved(&mut self, graph: &Graph, shapes: &[KnownDimensions]) {
+        for cast in movable_casts(graph).into_keys() {
+            let new = self.size.len();
+            self.moved.push((cast.0, new as u32));
+            self.size.push(self.size[cast.index()]);
+            self.owned.push(false);
+            self.output.push(false);
+            if !self.wide.is_empty() {
+                self.wide.push(NO_TENSOR);
+                self.whole.push(is_whole(&shapes[new]));
+            }
+        }
+    }
+
+    /// What the cast writes that writes this tensor as the file has it, where it is moved.
+    pub(crate) fn moved(&self, cast: u32) -> Option<u32> {
+        let at = self.moved.binary_search_by_key(&cast, |&(cast, _)| cast);
+        at.ok().map(|at| self.moved[at].1)
     }
 
     /// Takes in a tensor that forwards another, with what casts make of it; which one it is.
@@ -217,7 +242,10 @@ impl Skeleton {
     pub(crate) fn named(&self, tensor: u32) -> u32 {
         let is_made_of = |&wide: &u32| wide != NO_TENSOR && (wide..=wide + 1).contains(&tensor);
         let of = self.wide.iter().position(is_made_of);
-        of.map_or(tensor, |of| of as u32)
+        let moved = || self.moved.iter().find(|&&(_, moved)| moved == tensor);
+        let of = of.map(|of| of as u32);
+        of.or_else(|| moved().map(|&(cast, _)| cast))
+            .unwrap_or(tensor)
     }
 
     /// [`Skeleton::named`] of every tensor.
@@ -327,6 +355,11 @@ impl Skeleton {
         self.fusing
             .push(Fusing::of(graph, uses, node, provider, shape));
     }
+}
+
+fn is_whole(shape: &KnownDimensions) -> bool {
+    let shape = shape.as_ref();
+    shape.is_some_and(|shape| !shape.contains(&Dimension::Unknown))
 }
 
 /// In-place results need shapes that the runtime knows to be equal, number by number and name by name, and equal

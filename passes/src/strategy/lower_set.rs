@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 use super::{ForwardPart, Segments, Tagged, Task};
 use crate::bytes::Bytes;
-use crate::graph::TensorKind;
 use crate::plan::Plan;
+use crate::runtime::liveness::fixed_bytes;
 use crate::watch::Watch;
 
 mod dp;
@@ -89,10 +89,7 @@ pub(super) fn plans(
 
 /// Sets the formula beside the simulation of the plan: without and with liveness analysis.
 pub(super) fn say(task: &Task<'_>, memory: u64, peak: Bytes) -> String {
-    let graph = task.graph;
-    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
-    let owned = tensors.filter(|tensor| tensor.kind != TensorKind::Value);
-    let owned: Bytes = owned.filter_map(|tensor| tensor.bytes()).sum();
+    let owned = fixed_bytes(task.graph);
     format!(
         "of the plan's canonical strategy the formula says {}; with liveness analysis, by the exact \
          simulation in the planned order, the plan needs {}, each besides what the caller owns",

@@ -278,7 +278,11 @@ impl Check<'_> {
             return self.barrier(id);
         }
         if node.is("", "Size") && node.attributes.is_empty() {
-            return self.count(id).map_or_else(|| self.release(id), Ok);
+            let counted = self.count(id);
+            // One whose result is read can be a piece of another form.
+            if counted.is_none() || !self.is_known(id) {
+                return counted.map_or_else(|| self.release(id), Ok);
+            }
         }
         if let Some(role) = self.forgetting(id) {
             return Ok(role);
@@ -367,6 +371,14 @@ impl Check<'_> {
         Some(Role::Barrier)
     }
 
+    /// Does a rule say what the node computes?
+    fn is_known(&self, id: NodeId) -> bool {
+        let node = self.rewritten.node(id);
+        let held = |read: &Option<TensorId>| self.held[(*read)?.index()];
+        let computation = Computation::of(node, node.inputs.iter().map(held).collect());
+        self.values.repeatable.contains_key(&computation)
+    }
+
     /// A constant list of zeros, the least of one and of numbers of elements, or a Reshape to one: zero stands for the
     /// dimension of the input.
     fn forgetting(&mut self, id: NodeId) -> Option<Role> {
@@ -378,6 +390,13 @@ impl Check<'_> {
             ([], [_]) if node.is("", "Constant") => {
                 let values = node.ints("value_ints")?;
                 self.zeros[output.index()] = values.iter().all(|&value| value == 0);
+                // Other forms have zeros as well.
+                let known = self
+                    .values
+                    .repeatable
+                    .get(&Computation::of(node, Vec::new()));
+                let known = known.filter(|known| known.forbidden.is_none());
+                self.held[output.index()] = known.and_then(|known| *known.outputs.first()?);
                 self.zeros[output.index()].then_some(Role::Barrier)
             }
             (&[Some(data), Some(shape)], []) if node.is("", "Reshape") => {

@@ -195,7 +195,7 @@ impl Rules<'_> {
         &mut self,
         domain: &str,
         op_type: &str,
-        attributes: Attributes,
+        attributes: Vec<(&str, AttributeValue)>,
         inputs: Vec<Option<ValueNumber>>,
         output: TensorId,
     ) -> Option<()> {
@@ -240,7 +240,7 @@ impl NewValue {
 fn computation(
     domain: &str,
     op_type: &str,
-    attributes: Attributes,
+    attributes: Vec<(&str, AttributeValue)>,
     inputs: Vec<Option<ValueNumber>>,
 ) -> Computation {
     let text = |(name, value): (&str, AttributeValue)| (name.to_owned(), format!("{value:?}"));

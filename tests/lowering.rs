@@ -1,0 +1,101 @@
+//! Lowered operators and graphs, in a runtime without training beside the one with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Python of an environment that `tools/setup.sh` makes.
+fn python(argument: &[&str]) -> PathBuf {
+    let mut setup = Command::new("sh");
+    let made = setup
+        .arg("tools/setup.sh")
+        .args(argument)
+        .current_dir(root());
+    let made = made.output().expect("sh starts");
+    let errors = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{errors}");
+    let path = String::from_utf8(made.stdout).expect("a path");
+    PathBuf::from(path.trim_end())
+}
+
+fn script(arguments: &[&str]) -> Output {
+    let mut script = Command::new(python(&[]));
+    let script = script
+        .args(arguments)
+        .arg("--stock")
+        .arg(python(&["stock"]));
+    script.current_dir(root()).output().expect("Python starts")
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let done = script(arguments);
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{printed}{errors}");
+    printed.into_owned()
+}
+
+/// Each error is at most twice that of the kernel; inputs stay as they are, with one thread and with four.
+#[test]
+fn lowered_operators_are_as_exact_as_their_kernels_and_write_to_no_input() {
+    let program = env!("CARGO_BIN_EXE_ckpt-opt");
+    let check = [
+        "tools/lowering_check.py",
+        "--every",
+        "4",
+        "--program",
+        program,
+    ];
+    let printed = succeeds(&check);
+    assert!(printed.contains("1.32.0: 1"), "{printed}");
+}
+
+#[test]
+fn an_error_beyond_the_kernel_s_is_found() {
+    // A program that leaves the operator as it is: nothing but an error comes of that.
+    let copies = tempfile::tempdir().expect("a folder");
+    let program = copies.path().join("copies");
+    std::fs::write(&program, "#!/bin/sh\ncp \"$2\" \"$3\"\n").expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).expect("it may run");
+    let program = program.to_str().expect("a path");
+    let check = [
+        "tools/lowering_check.py",
+        "--only",
+        "TanhGrad",
+        "--program",
+        program,
+    ];
+    assert!(!script(&check).status.success());
+}
+
+/// Loss and gradients of a whole step.
+#[test]
+fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (model, dims) in MODELS {
+        let out = folder.path().join("lowered.onnx");
+        let path = format!("testdata/{model}");
+        let mut lower = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
+        let lower = lower.arg("lower").arg(&path).arg(&out).current_dir(root());
+        let done = lower.output().expect("it starts");
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        let out = out.to_str().expect("a path");
+        let mut step = vec!["tools/lowered_model.py", &path, out, "--steps", "1"];
+        dims.iter().for_each(|dim| step.extend(["--dim", dim]));
+        succeeds(&step);
+    }
+}
+
+const MODELS: [(&str, &[&str]); 3] = [
+    ("onnx/conv_bn_relu_train.onnx", &[]),
+    ("models/cross_modal.onnx", &["batch=4"]),
+    ("models/resnet18.onnx", &["batch=2"]),
+];
