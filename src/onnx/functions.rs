@@ -19,9 +19,10 @@ use super::model::Model;
 use super::node::canonical_domain;
 use super::schema::{AttributeProto, FunctionProto, NodeProto, model};
 
-/// So many nodes may come of a file's calls beside a few for each of its own: a function that calls another twice, and that
-/// another, grows without bounds.
-const MOST_PIECES: usize = 1 << 20;
+/// So many nodes may come of a file's calls, or so many for each of its nodes if that is more: a function that calls another
+/// twice, and that another, grows without bounds.
+const MOST_PIECES: usize = 1 << 17;
+const MOST_FOR_A_NODE: usize = 16;
 
 /// A function by domain, operator and overload.
 type Key = (String, String, String);
@@ -35,7 +36,7 @@ pub(super) fn inline(graph: &mut Graph, source: &Model) -> Result<(), ImportProb
     }
     let mut names: HashSet<String> = HashSet::new();
     names.extend(graph.node_ids().map(|id| graph.node(id).name.clone()));
-    let mut left = MOST_PIECES;
+    let mut left = MOST_PIECES.max(MOST_FOR_A_NODE * graph.order().len());
     let mut order = Vec::with_capacity(graph.order().len());
     let mut pieces = 0;
     for id in graph.order().to_vec() {
