@@ -47,6 +47,7 @@ mod lower;
 pub mod onnx;
 mod options;
 mod products;
+mod provenance;
 pub mod report;
 mod rewrite;
 mod session;

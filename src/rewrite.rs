@@ -13,6 +13,7 @@ use crate::inputs::Budget;
 use crate::job::{self, Job, counterparts};
 use crate::onnx::{self, Model, Pending, Sink, check_destination, export_with};
 use crate::options::Options;
+use crate::provenance;
 use crate::report::rows::Comparison;
 use crate::session::{METADATA, Session};
 use crate::sweep::{sweep, usual_budgets};
@@ -174,7 +175,8 @@ impl Rewritten {
             let control = &self.job.options.control;
             control.tell(&Event::Writing { path: &target.path });
             self.job.unchanged()?;
-            let metadata = self.session().metadata();
+            let mut metadata = self.session().metadata();
+            metadata.extend(provenance::metadata(&self.job, &self.budget));
             let graph = &self.optimized.graph;
             let file = export_with(&self.job.model, graph, &target.path, &metadata);
             // Where the model changed, that is why it could not be copied.

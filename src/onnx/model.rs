@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use memmap2::Mmap;
+use sha2::{Digest, Sha256};
 
 use super::file::{FileIdentity, FileState, kind};
 use super::import_error::{ImportError, ImportProblem};
@@ -124,6 +125,12 @@ impl Model {
             graph: vec![contents],
             nodes,
         })
+    }
+
+    /// The SHA-256 of the file (without data that it keeps in others), in hexadecimal.
+    pub(crate) fn sha256(&self) -> String {
+        let digest = Sha256::digest(&self.bytes);
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// All of ModelProto.

@@ -3,6 +3,7 @@
     PYTHONPATH=<folder with the built package>:tools python -m unittest discover -s tools/python/tests
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -77,6 +78,15 @@ class Package(unittest.TestCase):
         # onnx may write its fields in another way; what it means is the same.
         self.assertEqual(onnx.load_model_from_string(made[0]), onnx.load_model_from_string(made[2]))
         self.assertEqual(len(written.to_model().graph.node), written.nodes_after)
+
+    def test_a_written_file_says_of_what_it_was_made_and_how(self):
+        ckpt_opt.optimize(MODEL, self.out, budget="fixed+80%", seed=3, **LEAN)
+        said = {entry.key: entry.value for entry in onnx.load(self.out).metadata_props}
+        with open(MODEL, "rb") as file:
+            self.assertEqual(said["ckpt-opt.source_sha256"], hashlib.sha256(file.read()).hexdigest())
+        options = json.loads(said["ckpt-opt.options"])
+        self.assertEqual((options["budget"], options["seed"], options["runtime_settings"]), ("fixed+80%", 3, "lean"))
+        self.assertIn("ckpt-opt.version", said)
 
     def test_what_fits_nothing_says_what_would_and_who_holds_it(self):
         with self.assertRaises(ckpt_opt.InfeasibleError) as caught:

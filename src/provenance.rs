@@ -1,0 +1,44 @@
+//! Of what a written file was made, and how: in its metadata, so that anybody can make it again.
+
+use serde::Serialize;
+
+use crate::inputs::Budget;
+use crate::job::Job;
+use crate::json::line;
+use crate::session::METADATA;
+
+/// The options that reach the plan, named as on the command line. What is in files (costs, profiles, tables of convolutions) is
+/// not said.
+#[derive(Serialize)]
+struct Request<'a> {
+    budget: String,
+    strategy: &'static str,
+    variants: Vec<&'static str>,
+    allow: Vec<&'a str>,
+    seed: u64,
+    runtime_settings: &'static str,
+    device: &'a str,
+    reserve_bytes: u64,
+}
+
+/// Keys and values for `metadata_props`.
+pub(crate) fn metadata(job: &Job, budget: &Budget) -> Vec<(String, String)> {
+    let options = &job.options;
+    let request = Request {
+        budget: budget.to_string(),
+        strategy: options.strategy.name(),
+        variants: options.variants.iter().map(|group| group.name()).collect(),
+        allow: options.allow.iter().map(String::as_str).collect(),
+        seed: options.seed,
+        runtime_settings: options.runtime_settings.name(),
+        device: &options.device.name,
+        reserve_bytes: options.reserve.0,
+    };
+    let said = [
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("source_sha256", job.model.sha256()),
+        ("options", line(&request).trim_end().to_owned()),
+    ];
+    said.map(|(key, value)| (format!("{METADATA}{key}"), value))
+        .into()
+}
