@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ckpt_passes::optimize::{Options, Summary};
+use ckpt_passes::runtime::Release;
 use serde::Serialize;
 
 use crate::json::line;
@@ -16,6 +17,9 @@ pub struct Session {
     /// As `--runtime` calls it.
     runtime: &'static str,
     session_options: SessionOptions,
+    /// What `SessionOptions.add_session_config_entry` takes, where any matter.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    session_config_entries: BTreeMap<&'static str, String>,
     /// By provider, as ONNX Runtime's Python takes them; where any matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     provider_options: Option<ProviderOptions>,
@@ -49,6 +53,7 @@ impl Session {
                 enable_mem_pattern: options.runtime.settings.pattern,
                 enable_cpu_mem_arena: false,
             },
+            session_config_entries: config_entries(options.runtime.release),
             provider_options: provider_options(summary),
             dimensions: dimensions.join(" "),
             budget_bytes: summary.budget.0,
@@ -69,6 +74,10 @@ impl Session {
             let text = line(options).trim_end().to_owned();
             ("provider_options", text)
         });
+        let entries = (!self.session_config_entries.is_empty()).then(|| {
+            let text = line(&self.session_config_entries).trim_end().to_owned();
+            ("session_config_entries", text)
+        });
         [
             ("runtime", self.runtime.to_owned()),
             ("session_options", options.trim_end().to_owned()),
@@ -79,9 +88,17 @@ impl Session {
         ]
         .into_iter()
         .chain(providers)
+        .chain(entries)
         .map(|(key, value)| (format!("{METADATA}{key}"), value))
         .collect()
     }
+}
+
+/// What has to be switched off.
+fn config_entries(release: &Release) -> BTreeMap<&'static str, String> {
+    let names = release.switched_off.join(";");
+    let off = (!names.is_empty()).then_some(("optimization.disable_specified_optimizers", names));
+    off.into_iter().collect()
 }
 
 /// Options by provider.

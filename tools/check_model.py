@@ -1,6 +1,6 @@
 """Runs an original training graph and its rewritten form and compares all that a step leaves behind.
 
-Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--json]
+Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--runtime NAME] [--json]
 
 Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
 accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
@@ -12,6 +12,10 @@ in the settings that --settings names:
   (branches that share running statistics update them one after another), its DEFAULT order counts, and
   in PRIORITY_BASED order either will do;
 - at ENABLE_ALL fusions may differ: each tensor must agree to TOLERANCE, relative to its norm.
+
+With --runtime stock both are run by a Python of its own (--python, else .venv-stock of `setup.sh stock`), two steps at a time (the
+memory pattern is that of the first step there, and used from the second one on), without the optimizers that plans want switched off. ORIGINAL is a lowered graph then, and every bit has to
+agree at ENABLE_ALL as well.
 
 Exit status 0 if all agree.
 """
@@ -31,14 +35,17 @@ TOLERANCE = 1e-5
 # digits to agree on: it is compared with this part of the largest gradient's root mean square.
 NOISE = 1e-6
 SEED = 1
+# What a plan for stock wants switched off (its session_config_entries): it moves nodes behind all others.
+DISABLED = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
+STOCK = os.path.join(os.path.dirname(measure.TOOLS), ".venv-stock", "bin", "python")
 
 
 class Runs:
     """One step of a graph in both orders at DISABLE_ALL and at ENABLE_ALL; the tensors of the latter in DEFAULT
     order are kept in `folder`, as long as that exists."""
 
-    def __init__(self, path, dims, folder, enable_all=True, settings="lean", inputs_of=None):
-        common = {"inputs_of": inputs_of, "dims": dims, "seed": SEED, "expose_statistics": True, "settings": settings, "no_arena": True}
+    def __init__(self, path, dims, folder, enable_all=True, settings="lean", inputs_of=None, runner=None):
+        common = {**(runner or {}), "inputs_of": inputs_of, "dims": dims, "seed": SEED, "expose_statistics": True, "settings": settings, "no_arena": True}
         self.default = measure.step(path, order="default", **common)
         self.priority = measure.step(path, order="priority", **common)
         self.enable_all = self.enable_all_priority = self.dump = None
@@ -59,16 +66,21 @@ class Runs:
         return summary
 
 
-def as_it_is(path, dims, settings="lean", inputs_of=None):
+def runner(runtime, python=None):
+    """What measure.step is told of the runtime besides."""
+    return {"python": python or STOCK, "steps": 2, "disabled": DISABLED} if runtime == "stock" else {}
+
+
+def as_it_is(path, dims, settings="lean", inputs_of=None, runner=None):
     """The peaks of a graph whose running statistics are not fed, as those of Runs.summary: each that is fed takes some bytes."""
-    common = {"inputs_of": inputs_of, "dims": dims, "seed": SEED, "settings": settings, "no_arena": True}
+    common = {**(runner or {}), "inputs_of": inputs_of, "dims": dims, "seed": SEED, "settings": settings, "no_arena": True}
     ways = {"default": {}, "priority": {"order": "priority"}, "enable_all": {"level": "enable_all"},
             "enable_all_priority": {"level": "enable_all", "order": "priority"}}
     return {name: measure.step(path, **common, **way)["peak_bytes"] for name, way in ways.items()}
 
 
-def compare(original, rewritten):
-    """How the results of two graphs' Runs differ."""
+def compare(original, rewritten, optimized=False):
+    """How the results of two graphs' Runs differ; with `optimized`, every bit counts at ENABLE_ALL as well."""
     reference, by_priority = original.default["digests"], original.priority["digests"]
     differing = []
     for order, accepted in (("default", [reference]), ("priority", [reference, by_priority])):
@@ -77,6 +89,10 @@ def compare(original, rewritten):
             f"{order}: {name}" for name in sorted(set(reference) | set(digests))
             if digests.get(name) not in [expected.get(name) for expected in accepted]
         ]
+    if optimized and original.enable_all and rewritten.enable_all:
+        for way in ("enable_all", "enable_all_priority"):
+            wanted, found = (getattr(runs, way)["digests"] for runs in (original, rewritten))
+            differing += [f"{way}: {name}" for name in sorted(set(wanted) | set(found)) if found.get(name) != wanted.get(name)]
     result = {
         "original": original.summary(),
         "rewritten": rewritten.summary(),
@@ -144,12 +160,14 @@ def main():
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--settings", choices=["lean", "default"], default="lean")
     parser.add_argument("--no-enable-all", action="store_true", help="leave the comparison at ENABLE_ALL out")
+    parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
+    parser.add_argument("--python", help="which Python runs them, with --runtime stock")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original)
+        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, runner(args.runtime, args.python))
                 for path in (args.original, args.rewritten)]
-        result = compare(*runs)
+        result = compare(*runs, optimized=args.runtime == "stock")
     print(json.dumps(result) if args.json else describe(result))
     return 0 if result["ok"] else 1
 

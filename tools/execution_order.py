@@ -6,7 +6,8 @@ Usage: execution_order.py MODEL [--order default|priority]   prints the simulate
                                                               node's operator and what it writes a line
        execution_order.py --random N [--seed S]               the same on N random graphs
        execution_order.py --random N --write DIR              and writes each graph, I.onnx, and what
-                                                              the runtime ran, I.default and I.priority
+                                                              the runtime ran, I.default and I.priority;
+                                                              with --standard, for builds without training
 
 A node's index is its position in the file. Constant nodes become initializers before anything else
 and take no part. The rules are those of the runtime's GraphViewer:
@@ -14,8 +15,8 @@ and take no part. The rules are those of the runtime's GraphViewer:
 DEFAULT: depth-first from the leaves, backwards. A stack holds all nodes without readers in ascending
 index order; a node taken from it is emitted once everything it reads from was, and those producers
 are pushed in ascending index order, so the last leaf and the producer with the highest index come
-first. Then every Shape and Size (of any domain) whose input is computed moves directly behind its
-producer: see `move_shapes`.
+first. Then, in builds with training alone, every Shape and Size (of any domain) whose input is computed moves directly
+behind its producer: see `move_shapes`.
 
 PRIORITY_BASED: Kahn's algorithm; of the ready nodes, Shape and Size first, then the lowest index.
 
@@ -123,10 +124,10 @@ def priority_order(graph):
 ORDERS = {"default": default_order, "priority": priority_order}
 
 
-def random_graph(seed):
+def random_graph(seed, standard=False):
     """A small valid graph that provokes every rule: Shape and Size in chains and in crowds, several
     leaves, repeated inputs, several outputs, captures, constants, marked nodes. Every float
-    tensor has shape [4]; integers are the shapes ([1]) and sizes ([]) of something."""
+    tensor has shape [4]; integers are the shapes ([1]) and sizes ([]) of something. With `standard`, every operator is one."""
     draw = random.Random(seed)
     helper = onnx.helper
     floats, shapes, sizes, nodes = ["x", "y"], [], [], []
@@ -153,7 +154,8 @@ def random_graph(seed):
             cast = emit("Cast", [recent(shapes + sizes)], to=onnx.TensorProto.FLOAT)
             floats += emit("Sum", [recent(floats)] + cast)
         elif kind < 0.5:
-            floats += emit("PassThrough", [recent(floats), recent(floats)], 2, domain="com.microsoft")
+            read = [recent(floats), recent(floats)]
+            floats += emit("Max", read) if standard else emit("PassThrough", read, 2, domain="com.microsoft")
         elif kind < 0.55:
             value = helper.make_tensor("value", onnx.TensorProto.FLOAT, [4], [1, 2, 3, 4])
             floats += emit("Constant", [], value=value)
@@ -228,10 +230,10 @@ def executed_random(model, order):
     return [name for name in names if name.startswith("n")]
 
 
-def check_random(count, seed, folder=None):
+def check_random(count, seed, folder=None, standard=False):
     differing = 0
     for number in range(seed, seed + count):
-        model = random_graph(number)
+        model = random_graph(number, standard)
         if folder:
             onnx.save(model, os.path.join(folder, f"{number}.onnx"))
         for order, simulate in ORDERS.items():
@@ -270,9 +272,10 @@ def main():
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", metavar="DIR")
+    parser.add_argument("--standard", action="store_true", help="random graphs of standard operators only")
     args = parser.parse_args()
     if args.random is not None:
-        return 0 if check_random(args.random, args.seed, args.write) else 1
+        return 0 if check_random(args.random, args.seed, args.write, args.standard) else 1
     if args.model is None:
         parser.error("name a model or --random N")
     if args.check:

@@ -29,7 +29,7 @@ def malloc_counter():
 
 def step(model, dims=(), order="default", level="disable_all", settings="lean", no_arena=False, threads=1, steps=1,
          seed=None, expose_statistics=False, profile=False, dump=None, inputs_of=None, caller_outputs=None,
-         python=sys.executable, timeout=1800):
+         python=sys.executable, disabled=(), timeout=1800):
     """What `run_step.py` prints, as a dictionary; with `profile` also "executed"."""
     command = [python, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
                "--settings", settings, "--threads", str(threads), "--steps", str(steps)]
@@ -39,6 +39,8 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         command += ["--seed", str(seed)]
     if expose_statistics:
         command.append("--expose-statistics")
+    if disabled:
+        command += ["--disable-optimizers", ";".join(disabled)]
     if inputs_of:
         command += ["--inputs-of", inputs_of]
     if caller_outputs:

@@ -54,6 +54,7 @@ def arguments():
                         "more shapes, from which contents are derived")
     parser.add_argument("--caller-outputs", metavar="SUFFIX", help="outputs whose names end so are the caller's memory, "
                         "made before the step: what is accumulated, where no kernel writes to inputs")
+    parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--seed", type=int, help="give random nodes that have no seed one made from this and their "
@@ -117,6 +118,8 @@ def session_options(args, profile_prefix):
     options.enable_mem_pattern = args.settings in ("pattern", "default")
     if args.settings != "default" or args.no_arena:
         options.enable_cpu_mem_arena = False
+    if args.disable_optimizers:
+        options.add_session_config_entry("optimization.disable_specified_optimizers", args.disable_optimizers)
     if profile_prefix:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix

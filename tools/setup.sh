@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes .venv in the project's folder with the packages of tools/requirements.txt, once: later calls
 # return at once. Several at a time are fine, the first one works and the others wait.
-# With the argument stock the same for .venv-stock, which has a runtime without training.
+# With the argument stock the same for .venv-stock, which has a runtime without training; with stock 1.20.1 for
+# .venv-stock-1.20.1, which has another release of it.
 # Prints the path of the environment's Python.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,6 +11,12 @@ case "${1:-}" in
     stock) venv=$root/.venv-stock wanted=$root/tools/requirements-stock.txt oldest=11 ;;
     *) echo "tools/setup.sh: expected no argument, or stock, found $1" >&2; exit 2 ;;
 esac
+if [ "${1:-}" = stock ] && [ -n "${2:-}" ]; then
+    venv=$venv-$2
+    mkdir -p "$root/target"
+    sed "s/^onnxruntime==.*/onnxruntime==$2/" "$wanted" >"$root/target/requirements-stock-$2.txt"
+    wanted=$root/target/requirements-stock-$2.txt
+fi
 stamp=$venv/requirements.txt
 
 ready() {

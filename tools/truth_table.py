@@ -2,6 +2,7 @@
 
 Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--dim NAME=N ...]
            [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
+           [--runtime stock [--python PYTHON]]
 
 The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
 as well, those of other graphs in --dim. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
@@ -13,6 +14,9 @@ otherwise), and checked in them as check_model.py does. Without --budgets these 
   ENABLE_ALL (for `min`: the predicted smallest peak, as far as predictions hold);
 - all predicted peaks, less what the caller owns, are within 1 % of the measured ones in the default settings and 0.5 % in lean
   ones, and 20 kB.
+
+With --runtime stock each graph is lowered first (`ckpt-opt lower`), planned for builds without training and run by PYTHON
+(.venv-stock of `setup.sh stock` without), two steps at a time, as check_model.py says: every bit has to agree at ENABLE_ALL, too.
 
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
 and rewritten by turns (step_times.py): wants a quiet machine. --json appends row by row, and what FILE has
@@ -90,6 +94,14 @@ def plan(binary, model, output, dims, budget, options=(), settings="lean"):
     return 0, json.loads(done.stdout)
 
 
+def lowered(binary, model, output):
+    """The path of the model in standard operators; raises StepFailed."""
+    done = subprocess.run([binary, "lower", model, output], capture_output=True, text=True, timeout=PLANNING_SECONDS)
+    if done.returncode != 0:
+        raise measure.StepFailed(gist(done.stderr))
+    return output
+
+
 def tool(script, *arguments):
     """What a script of this folder prints; raises StepFailed."""
     command = [sys.executable, os.path.join(measure.TOOLS, script)] + list(arguments)
@@ -99,12 +111,15 @@ def tool(script, *arguments):
     return done.stdout
 
 
-def rows(binary, name, model, entry, settings, groups, times):
+def rows(binary, name, model, entry, settings, groups, times, runner=None):
     """The rows of one model, as dictionaries, one at a time; of each group of budgets the first that is feasible."""
     dims = [f"{key}={value}" for key, value in entry["dims"].items()]
     bound = [part for dim in dims for part in ("--dim", dim)]
     with tempfile.TemporaryDirectory() as folder:
         original, options = None, []
+        if runner:
+            model = lowered(binary, model, os.path.join(folder, "lowered.onnx"))
+            entry = {"dims": entry["dims"]}
         rewritten_file = os.path.join(folder, "rewritten.onnx")
         if times and "static" not in entry:
             profile = os.path.join(folder, "profile.json")
@@ -130,19 +145,20 @@ def rows(binary, name, model, entry, settings, groups, times):
                 continue
             try:
                 if original is None:
-                    original = check_model.Runs(model, dims, folder, settings=settings)
-                rewritten = check_model.Runs(rewritten_file, dims, folder, settings=settings, inputs_of=model)
+                    original = check_model.Runs(model, dims, folder, settings=settings, runner=runner)
+                rewritten = check_model.Runs(rewritten_file, dims, folder, settings=settings, inputs_of=model,
+                                             runner=runner)
             except measure.StepFailed as failure:
                 yield dict(row, ok=False, said=str(failure))
                 continue
-            row["check"] = check_model.compare(original, rewritten)
+            row["check"] = check_model.compare(original, rewritten, optimized=runner is not None)
             if times:
                 row["times"] = json.loads(tool("step_times.py", model, rewritten_file, "--settings", settings, *bound))
             os.remove(rewritten.dump)
             row["faults"] = faults(planned, row["check"], budget, settings)
             if any("over budget" in fault for fault in row["faults"]):
                 # The promise is for the file as it is.
-                as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model)
+                as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model, runner=runner)
                 row["check"]["rewritten"].update(as_it_is)
                 row["faults"] = faults(planned, row["check"], budget, settings)
             yield dict(row, ok=not row["faults"])
@@ -242,11 +258,11 @@ class Missing(dict):
         return "–"
 
 
-def attempt(args, name, model, entry, settings, groups):
+def attempt(args, name, model, entry, settings, groups, runner):
     """The rows of these groups of budgets, up to one in which a tool fails."""
     left = list(groups)
     try:
-        for row in rows(args.binary, name, model, entry, settings, groups, args.times):
+        for row in rows(args.binary, name, model, entry, settings, groups, args.times, runner):
             left.pop(0)
             yield row
     except (measure.StepFailed, subprocess.TimeoutExpired) as failure:
@@ -280,6 +296,8 @@ def main():
     parser.add_argument("--times", action="store_true", help="measure the added time as well")
     parser.add_argument("--json", metavar="FILE", help="append every number, one JSON object a line; skip what is there")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so many")
+    parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
+    parser.add_argument("--python", metavar="PYTHON", help="which Python runs the graphs, with --runtime stock")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw what --json has")
     args = parser.parse_args()
     groups = [[budget] for budget in args.budgets] if args.budgets else [LADDER, ["min"]]
@@ -298,10 +316,11 @@ def main():
     known = recorded(args.json)
     log = open(args.json, "a") if args.json else None
     every, late = [], 0
+    runner = check_model.runner(args.runtime, args.python) or None
     for settings in args.settings:
         for name in chosen:
             missing = [group for group in groups if (name, settings, group[0]) not in known]
-            fresh = attempt(args, name, present[name], entries[name], settings, missing)
+            fresh = attempt(args, name, present[name], entries[name], settings, missing, runner)
             for group in groups:
                 row = known.get((name, settings, group[0]))
                 if row is None:

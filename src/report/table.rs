@@ -89,6 +89,11 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         }
         .to_owned(),
     ));
+    let off = outcome.rewritten.runtime().switched_off;
+    if !off.is_empty() {
+        let off = format!("{} switched off (see --session-options)", off.join(", "));
+        facts.push(("optimizers", off));
+    }
     if let Some(choice) = summary.convolutions {
         let options = choice.provider_options();
         let each = options.map(|(name, value)| format!("{name}={value}"));
