@@ -76,8 +76,16 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     ckpt_opt(["lower", "testdata/models/resnet18.onnx", &lowered]);
     // Order alone does it. A tenth of the barriers would not.
     let output = ckpt_opt([
-        &lowered, &planned, "--dim", DIM, "--budget", "fixed+75%", "--runtime-settings", "lean",
-        "--json", "--quiet",
+        &lowered,
+        &planned,
+        "--dim",
+        DIM,
+        "--budget",
+        "fixed+75%",
+        "--runtime-settings",
+        "lean",
+        "--json",
+        "--quiet",
     ]);
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(result["runtime"], "stock");
@@ -85,15 +93,26 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     let python = python();
     let python = python.to_str().expect("text");
     let checked = run([
-        "tools/check_model.py", &lowered, &planned, "--dim", DIM, "--runtime", "stock", "--python",
-        python, "--json",
+        "tools/check_model.py",
+        &lowered,
+        &planned,
+        "--dim",
+        DIM,
+        "--runtime",
+        "stock",
+        "--python",
+        python,
+        "--json",
     ]);
     assert_success(&checked);
     let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
     assert_eq!(checked["bits_equal"], true, "{checked}");
     let bytes = |value: &Value| value.as_f64().expect("a number");
     let fixed = bytes(&result["fixed_bytes"]);
-    for way in result["peaks_after"].as_array().expect("all ways to run it") {
+    for way in result["peaks_after"]
+        .as_array()
+        .expect("all ways to run it")
+    {
         let name = match (way["order"].as_str(), way["level"].as_str()) {
             (Some("DEFAULT"), Some("ORT_DISABLE_ALL")) => "default",
             (Some("PRIORITY_BASED"), Some("ORT_DISABLE_ALL")) => "priority",
@@ -103,7 +122,10 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
         let measured = bytes(&checked["rewritten"][name]);
         let predicted = bytes(&way["bytes"]) - fixed;
         assert!(fixed + measured <= bytes(&result["budget_bytes"]), "{name}");
-        assert!((predicted / measured - 1.0).abs() < 0.005, "{name}: {predicted}, {measured}");
+        assert!(
+            (predicted / measured - 1.0).abs() < 0.005,
+            "{name}: {predicted}, {measured}"
+        );
     }
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.75 * before);
@@ -116,10 +138,20 @@ fn both_execution_orders_are_simulated_exactly() {
     let path = folder.path().to_str().expect("text");
     let count = GRAPHS.to_string();
     let script = "tools/execution_order.py";
-    assert_success(&run([script, "--random", &count, "--standard", "--write", path]));
+    assert_success(&run([
+        script,
+        "--random",
+        &count,
+        "--standard",
+        "--write",
+        path,
+    ]));
     for number in 0..GRAPHS {
         let file = |ending: &str| folder.path().join(format!("{number}.{ending}"));
-        let graph = Model::open(&file("onnx")).expect("a model").graph().expect("a graph");
+        let graph = Model::open(&file("onnx"))
+            .expect("a model")
+            .graph()
+            .expect("a graph");
         let costs = vec![Cost::default(); graph.node_count()];
         let executions = Executions::of(&graph, &STOCK, Provider::Cpu, &costs);
         let runs = executions.simulate(RuntimeSettings::LEAN);

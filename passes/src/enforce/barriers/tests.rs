@@ -79,6 +79,75 @@ const MIRROR: &str = r#"g (float[25] x, float[25] dy) => (float[25] dx)
    [exp_grad] dx = Mul(db, a2)
 }"#;
 
+/// The same for builds without training, which move no Size: what it reads lives until then.
+#[test]
+fn without_a_pass_through_a_barrier_is_a_reshape_to_the_least_of_sizes() {
+    let text = format!("<ir_version: 8, opset_import: [\"\" : 15]> {MIRROR}");
+    let graph = Graph::parse(&text).unwrap();
+    let runtime = crate::runtime::STOCK.with(crate::runtime::settings::RuntimeSettings::LEAN);
+    let conditions = Conditions {
+        object: Bytes::ZERO,
+        provider: CPU,
+        runtime,
+        sequences: &[],
+        watch: None,
+    };
+    // 8 bytes for the size, and 8 for the shape of one axis, which are there with db, a2's input and x.
+    let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
+    let enforced = enforceable.within(Bytes(520), Thinning::Thorough).unwrap();
+    insta::assert_snapshot!(changes(&graph, &enforced), @r#"
+      db = Mul(dc, b)
+    - a2 = Exp(x)
+    + "ckpt-opt/barrier_0/size_0" = Size(db)
+    + "ckpt-opt/barrier_0/zeros" = Constant()
+    + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
+    + "x/barrier_0" = Reshape(x, "ckpt-opt/barrier_0/shape")
+    + a2 = Exp("x/barrier_0")
+      dx = Mul(db, a2)
+    "#);
+    assert_eq!(runs(&enforced, ExecutionOrder::Default)[0], "exp");
+    verify::equivalence(&graph, &enforced, &Default::default()).unwrap();
+    // Of an older operator set Min takes no integers: there are no barriers.
+    let old = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
+    let enforceable = Enforceable::new(old.clone(), free(&old), conditions);
+    assert!(enforceable.within(Bytes(520), Thinning::Thorough).is_err());
+}
+
+/// The runtime makes one Reshape of two, if nobody else reads what the first writes.
+#[test]
+fn a_barrier_of_what_comes_out_of_a_reshape_reads_its_size_as_well() {
+    let text = MIRROR.replace(
+        "[again] a2 = Exp(x)",
+        "[view] x2 = Flatten(x) [again] a2 = Exp(x2)",
+    );
+    let text = text.replace("Flatten(x)", "Reshape(x, s)").replace(
+        "<float[25] a,",
+        "<int64[1] s = {25}, float[25] x2, float[25] a,",
+    );
+    let graph = Graph::parse(&format!(
+        "<ir_version: 8, opset_import: [\"\" : 15]> {text}"
+    ))
+    .unwrap();
+    let conditions = Conditions {
+        object: Bytes::ZERO,
+        provider: CPU,
+        runtime: crate::runtime::STOCK.with(crate::runtime::settings::RuntimeSettings::LEAN),
+        sequences: &[],
+        watch: None,
+    };
+    let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
+    let enforced = enforceable.within_smallest_peak(Thinning::Quick);
+    let listing = enforced.to_listing();
+    let barriers: Vec<&str> = listing
+        .lines()
+        .filter(|line| line.contains("= Reshape(x2"))
+        .collect();
+    assert_eq!(barriers.len(), 1, "{listing}");
+    assert!(listing.contains("= Size(x2)"), "{listing}");
+    // And none stands before a Reshape.
+    assert!(listing.contains("x2 = Reshape(x, s)"), "{listing}");
+}
+
 #[test]
 fn a_hoisted_mirror_is_held_back_by_one_barrier() {
     let graph = Graph::parse(MIRROR).unwrap();
