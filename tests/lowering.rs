@@ -94,8 +94,7 @@ fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
     }
 }
 
-const MODELS: [(&str, &[&str]); 3] = [
-    ("onnx/conv_bn_relu_train.onnx", &[]),
+const MODELS: [(&str, &[&str]); 2] = [
     ("models/cross_modal.onnx", &["batch=4"]),
     ("models/resnet18.onnx", &["batch=2"]),
 ];
