@@ -32,6 +32,8 @@ pub(super) struct Untried {
 }
 
 /// What an alternative says.
+// There is one for each budget, and it is taken apart at once.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Reply {
     Found(Found, Untried),
     /// It adds no less than what is known, and nothing that it looks at adds less than so many nanoseconds.
