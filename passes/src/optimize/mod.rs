@@ -17,6 +17,7 @@ mod simulation;
 pub(crate) mod tuning;
 mod variant_graph;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::{Level, Reserved};
+use crate::runtime::functions::awaits_types;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::{Release, Runtime, STOCK, TRAINING, is_for_training};
@@ -301,6 +303,17 @@ pub enum OptimizeError {
         /// What was to run it.
         release: &'static Release,
     },
+    /// The runtime has a kernel where the release that trains has none.
+    #[error(
+        "{node} computes in float16, in which {} rounds otherwise on the CPU than is known here: expected it between Cast \
+         nodes to and from float32, or --runtime {}", release.title, TRAINING.name
+    )]
+    HalfKernel {
+        /// The operator and the name of the first such node.
+        node: String,
+        /// What was to run it.
+        release: &'static Release,
+    },
     /// A shape is unknown or contradictory.
     #[error(transparent)]
     Shape(#[from] InferShapesError),
@@ -428,10 +441,20 @@ pub fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShape
     Ok(graph)
 }
 
+/// `graph`, with the types of all tensors where they decide what is taken apart.
+fn with_types<'a>(graph: &'a Graph, options: &Options) -> Result<Cow<'a, Graph>, InferShapesError> {
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    match nodes.any(|node| awaits_types(graph, node, options.device.provider)) {
+        true => with_shapes(graph, options).map(Cow::Owned),
+        false => Ok(Cow::Borrowed(graph)),
+    }
+}
+
 /// The graph as the runtime has it before it runs or optimizes anything, with the shapes of all tensors. The pieces of what it takes
 /// apart come last, whatever reads them.
 fn as_run(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
-    let (mut graph, provider) = (graph.clone(), options.device.provider);
+    let provider = options.device.provider;
+    let mut graph = with_types(graph, options)?.into_owned();
     let pieces = TakeApart { provider }.as_the_runtime_does(&mut graph);
     let mut graph = with_shapes(&graph, options)?;
     if !pieces.is_empty() {
@@ -502,7 +525,11 @@ pub fn optimize_each(
 fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> {
     verify::structure(input).map_err(OptimizeError::Input)?;
     check_runs(input, options.runtime.release)?;
-    let (mut graph, provider) = (input.clone(), options.device.provider);
+    let provider = options.device.provider;
+    let mut graph = with_types(input, options)?.into_owned();
+    if provider == Provider::Cpu {
+        check_half(&graph, options.runtime.release)?;
+    }
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
     verify::declarations(&graph, &permitted(options)).map_err(OptimizeError::Input)?;
@@ -631,6 +658,18 @@ fn check_runs(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
     let mut for_training = graph.order().iter().map(|&id| graph.node(id));
     match for_training.find(|node| is_for_training(node)) {
         Some(node) => Err(OptimizeError::ForTraining {
+            node: format!("{} \"{}\"", node.op_type, node.name),
+            release,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Does `release` round on the CPU as is known here? The types of all tensors must be known.
+fn check_half(graph: &Graph, release: &'static Release) -> Result<(), OptimizeError> {
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    match nodes.find(|node| release.has_other_kernel(graph, node)) {
+        Some(node) => Err(OptimizeError::HalfKernel {
             node: format!("{} \"{}\"", node.op_type, node.name),
             release,
         }),

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::bytes::Bytes;
     use crate::graph::{AttributeValue, Constant};
-    use crate::optimize::{BudgetRequest, measure};
+    use crate::optimize::{BudgetRequest, measure, optimize};
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
@@ -376,6 +376,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn types_that_no_file_declares_decide_as_well() {
+        let graph = Graph::parse(
+            r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+            g (float16[8,8] dy, float16[8,8] x) => (float16[8,8] y, float16[8,8] dx) {
+                a = Neg (x)
+                y = Softmax (a)
+                dx = com.microsoft.ReluGrad (dy, a)
+            }"#,
+        );
+        let options = options(Strategy::Auto, BudgetRequest::Smallest);
+        let after = optimize(&graph.unwrap(), &options).unwrap().graph;
+        insta::assert_snapshot!(operators(&after).join(" "), @"Constant Neg ReluGrad ReduceMax Sub Exp ReduceSum Div");
     }
 
     #[test]

@@ -14,20 +14,32 @@ use crate::operators::{MICROSOFT, Provider};
 /// `testdata/workspaces.json`, and from the indices in profiles): all pieces run, those of an omitted output as well. Of the operators
 /// that have float32 inputs these are all, and Bernoulli, CenterCropPad and NegativeLogLikelihoodLoss, which are left whole, with what
 /// their pieces need as their workspace: the first draws other numbers under another name, the others have no gradients
-/// and hold little. In float16, losses are taken apart, too; they are not here.
+/// and hold little. In float16, losses are taken apart, too; they are not here. Later releases take apart the same, but for
+/// what `Release` has of them.
 pub fn function(graph: &Graph, node: &Node, provider: Provider) -> Option<Graph> {
     if provider != Provider::Cpu {
         return None;
     }
+    let element = |position: usize| graph.tensor(node.input(position)?).element;
     // A number that text does not have, such as no number, stands in no body.
-    Graph::parse(&body(graph, node)?).ok()
+    Graph::parse(&body(graph, node, &element)?).ok()
 }
 
-/// The text of that graph.
-fn body(graph: &Graph, node: &Node) -> Option<String> {
-    let element = |position: usize| graph.tensor(node.input(position)?).element;
+/// Does it depend on types that are not known yet what the runtime makes of `node`?
+pub fn awaits_types(graph: &Graph, node: &Node, provider: Provider) -> bool {
+    let untyped = |read| graph.tensor(read).element.is_none();
+    let in_half = |_| Some(ElementType::Float16);
+    provider == Provider::Cpu && node.reads().any(untyped) && body(graph, node, &in_half).is_some()
+}
+
+/// The text of that graph, with inputs of these types.
+fn body(
+    graph: &Graph,
+    node: &Node,
+    element: &dyn Fn(usize) -> Option<ElementType>,
+) -> Option<String> {
     // Most have one type, which may be known of one input before it is inferred of others, as that of weights is.
-    let any_element = || (0..node.inputs.len()).find_map(element);
+    let any_element = || (0..node.inputs.len()).find_map(&element);
     let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
     let is = |elements: &[ElementType]| any_element().filter(|of| elements.contains(of));
     let half = || is(&[ElementType::Float16]);

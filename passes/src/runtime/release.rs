@@ -3,7 +3,7 @@
 use super::Runtime;
 use super::barrier::BarrierForm;
 use super::settings::RuntimeSettings;
-use crate::graph::{Graph, Node};
+use crate::graph::{ElementType, Graph, Node};
 use crate::operators::MICROSOFT;
 
 /// A release, or several that are alike, and how it differs from the other ones. What else this room knows is true of all.
@@ -24,6 +24,9 @@ pub struct Release {
     pub(crate) pattern: PatternOf,
     /// Optimizers of the runtime that are not simulated, and so have to be switched off.
     pub switched_off: &'static [&'static str],
+    /// What the CPU computes in float16 itself, and not between casts or in pieces, as `half.rs` and `functions.rs` have it of
+    /// the release that trains.
+    half_kernels: &'static [&'static str],
 }
 
 /// How the runtime knows what to lay out in one block.
@@ -45,6 +48,7 @@ pub const TRAINING: Release = Release {
     shapes_follow: true,
     pattern: PatternOf::ShapesFed,
     switched_off: &[],
+    half_kernels: &[],
 };
 
 /// The builds for inference, 1.20.1 to 1.32.0: they are alike in all that is known here (measured with the first, the last,
@@ -61,6 +65,14 @@ pub const STOCK: Release = Release {
     switched_off: &[
         "TransposeOptimizer",
         "TransposeOptimizer_CPUExecutionProvider",
+    ],
+    // Of the cases in testdata/casts.json, what 1.20.1 or 1.32.0 makes something else of (tools/measure_casts.py, run
+    // with each). They take apart the same otherwise, in float32, float16 and float64.
+    half_kernels: &[
+        "LayerNormalization",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
     ],
 };
 
@@ -80,6 +92,15 @@ impl Release {
             release: self,
             settings,
         }
+    }
+
+    /// Does the CPU compute the node in float16, where this room has it between casts or in pieces? What is rounded around it is
+    /// not known then.
+    pub(crate) fn has_other_kernel(&self, graph: &Graph, node: &Node) -> bool {
+        let half = |tensor| graph.tensor(tensor).element == Some(ElementType::Float16);
+        matches!(node.domain.as_str(), "" | MICROSOFT)
+            && self.half_kernels.contains(&node.op_type.as_str())
+            && node.reads().any(half)
     }
 
     /// The one by that name.
@@ -132,4 +153,40 @@ pub fn is_for_training(node: &Node) -> bool {
 fn has_gradients(graph: &Graph) -> bool {
     let mut tensors = graph.tensor_ids().map(|id| graph.tensor(id));
     tensors.any(|tensor| tensor.name.ends_with("_grad") || tensor.name.contains("_grad."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optimize::{BudgetRequest, optimize};
+    use crate::strategy::Strategy;
+    use crate::strategy::tests::options;
+
+    #[test]
+    fn what_rounds_otherwise_than_is_known_is_refused_and_the_rest_planned() {
+        let said = |release: &'static Release, of: &str, operator: &str| {
+            let graph = Graph::parse(&format!(
+                r#"<ir_version: 8, opset_import: ["" : 17]>
+                g (float16[64,64] x, float[64,64] y, float16[64] w, float[64] v) => (float16[64,64] a_grad, float[64,64] b_grad, {of}[64,64] b) {{
+                    a = Neg (x)
+                    [norm] b = {operator}
+                    c = Abs (a)
+                    a_grad = Neg (c)
+                    b_grad = Neg (y)
+                }}"#
+            ));
+            let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+            options.runtime.release = release;
+            optimize(&graph.unwrap(), &options)
+                .map_or_else(|error| error.to_string(), |_| String::new())
+        };
+        // Its type is inferred.
+        insta::assert_snapshot!(said(&STOCK, "float16", "LayerNormalization (a, w)"), @r#"LayerNormalization "norm" computes in float16, in which ONNX Runtime 1.20 to 1.32 rounds otherwise on the CPU than is known here: expected it between Cast nodes to and from float32, or --runtime training-1.19.2"#);
+        assert_eq!(said(&STOCK, "float", "LayerNormalization (y, v)"), "");
+        assert_eq!(said(&STOCK, "float16", "Softmax (a)"), "");
+        assert!(
+            said(&TRAINING, "float16", "LayerNormalization (a, w)")
+                .contains("not a training graph")
+        );
+    }
 }
