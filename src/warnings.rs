@@ -1,9 +1,11 @@
 //! What the user should look at before planning: what in the model, the options and their files does not go together.
 
-use ckpt_passes::graph::Graph;
+use std::collections::HashSet;
+
+use ckpt_passes::graph::{ElementType, Graph, Node, TensorId, TensorKind};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
-use ckpt_passes::optimize::{Options, stale, uncounted};
+use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -111,6 +113,15 @@ pub(crate) fn doubts(
             some_of(&overrunning)
         ));
     }
+    let shaped = with_shapes(graph, options);
+    let laid_out = shaped.as_ref().map_or(Vec::new(), laid_out_anew);
+    if options.device.provider == Provider::Cpu && !laid_out.is_empty() {
+        doubts.push(format!(
+            "at ORT_ENABLE_ALL the runtime fills up the channels of convolutions of which the weights are constants of the file, so that a \
+             step can take more than is said, in either graph; ORT_ENABLE_EXTENDED does not, and --reserve leaves room: {}",
+            some_of(&laid_out)
+        ));
+    }
     let unknown = unknown_nodes(&options.overrides, graph);
     if !unknown.is_empty() {
         doubts.push(format!(
@@ -121,6 +132,35 @@ pub(crate) fn doubts(
         ));
     }
     doubts
+}
+
+/// The names of the nodes that the CPU computes in blocks of channels at ORT_ENABLE_ALL (NCHWc). The shapes of all tensors must
+/// be known.
+///
+/// Runtime fact (1.19.2, from graphs that sessions saved): in float32, over two axes, with one group or one for each channel, where weights
+/// and bias are constants that no caller can replace.
+fn laid_out_anew(graph: &Graph) -> Vec<&str> {
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let is_given = |&id: &TensorId| graph.tensor(id).kind == TensorKind::Initializer;
+    let mut constants: HashSet<TensorId> = graph.tensor_ids().filter(is_given).collect();
+    for input in &graph.inputs {
+        constants.remove(input);
+    }
+    let computed = nodes().filter(|node| node.is("", "Constant"));
+    constants.extend(computed.flat_map(Node::writes));
+    let found = nodes().filter(|node| {
+        let is_laid_out = |weights: TensorId| {
+            let weights = graph.tensor(weights);
+            let dims = weights.shape.as_deref().unwrap_or_default();
+            weights.element == Some(ElementType::Float)
+                && dims.len() == 4
+                && (dims[1] == 1 || node.int("group").unwrap_or(1) == 1)
+        };
+        node.is("", "Conv")
+            && node.input(1).is_some_and(is_laid_out)
+            && node.reads().skip(1).all(|read| constants.contains(&read))
+    });
+    found.map(|node| node.name.as_str()).collect()
 }
 
 /// The names of the nodes whose CPU kernel writes behind dX (`tools/test_variants.py`).
@@ -148,7 +188,39 @@ fn has_yield(graph: &Graph) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ckpt_passes::pass::Pass;
+    use ckpt_passes::rewrite::infer_shapes::InferShapes;
+
     use super::*;
+
+    #[test]
+    fn convolutions_that_the_runtime_computes_in_blocks_are_named() {
+        let found = |weights: &str, listed: &str, nodes: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 15]>
+                g (float[2,4,9,9] x, float[8] c{listed}) => (float[2,8,8,8] y) <{weights} w = {{...}}, float[8] b = {{...}}> {{ {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = Default::default();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            laid_out_anew(&graph).len()
+        };
+        let (weights, node) = ("float[8,4,2,2]", "y = Conv (x, w)");
+        assert_eq!(found(weights, "", node), 1);
+        assert_eq!(found(weights, "", "y = Conv (x, w, b)"), 1);
+        assert_eq!(found(weights, "", "y = Conv (x, w, c)"), 0);
+        assert_eq!(found(weights, ", float[8,4,2,2] w", node), 0);
+        assert_eq!(found(weights, "", "v = Neg (w) y = Conv (x, v)"), 0);
+        let grouped = "y = Conv <group = 2> (x, w)";
+        assert_eq!(found("float[8,2,2,2]", "", grouped), 0);
+        let by_channel = "y = Conv <group = 4> (x, w)";
+        assert_eq!(found("float[8,1,2,2]", "", by_channel), 1);
+        let constant =
+            "v = Constant <value = float[1,4,1,1] {1.0, 2.0, 3.0, 4.0}> () y = Conv (x, v)";
+        assert_eq!(found(weights, "", constant), 1);
+        let half = "h = Cast <to = 10> (x) z = Conv (h, w) y = Cast <to = 1> (z)";
+        assert_eq!(found("float16[8,4,2,2]", "", half), 0);
+    }
 
     #[test]
     fn gradients_that_the_runtime_gets_wrong_are_named() {
