@@ -1,7 +1,6 @@
 //! The model's own functions, in place of the nodes that call them: so the runtime runs them.
 //!
-//! Runtime fact (1.19.2, at every level, seen in the graphs that sessions save and in measured peaks): a node that calls a function of the model
-//! is replaced by the function's nodes before anything else is done to the graph, unless a kernel has its name. They come
+//! Runtime fact (measured peaks and bits, at every level): a node that calls a function of the model is replaced by the function's nodes before anything else is done to the graph, unless a kernel has its name. They come
 //! behind all other nodes, in the sequence of the calls and of the body, and are nodes like others: they run where the
 //! execution order puts them, and may be merged.
 
@@ -13,7 +12,7 @@ use ckpt_passes::graph::{
 use prost::Message as _;
 
 use super::attribute;
-use super::import::constant_output;
+use super::constant::constant_output;
 use super::import_error::{DEEPEST, ImportProblem};
 use super::model::Model;
 use super::node::canonical_domain;

@@ -7,6 +7,7 @@
 
 mod attribute;
 mod compare;
+mod constant;
 mod destination;
 mod export;
 mod export_error;

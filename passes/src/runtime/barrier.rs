@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::barrier_form::{BarrierForm, joins_reshapes};
 use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
@@ -17,52 +18,8 @@ use crate::operators::MICROSOFT;
 /// What barriers are called, with a number behind it.
 const NAME: &str = "ckpt-opt/barrier_";
 
-/// Since then a Min takes integers, and a Constant may have a list of them.
-const OPSET: i64 = 12;
-
 /// What a shape of eight sizes takes: bytes.
 const SHAPE: u64 = 64;
-
-/// How one release hands a tensor on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BarrierForm {
-    /// `PassThrough(x, a, …) -> (x', a', …)`: one node, which only training builds have.
-    PassThrough,
-    /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
-    /// that x has. No number of a tensor is read. Constant folding leaves a Size alone, even of a known shape (measured), but
-    /// a Reshape of what alone reads a Reshape, a Squeeze or an Unsqueeze is made one with it if all sizes are
-    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node.
-    Reshape,
-}
-
-impl BarrierForm {
-    /// Can any graph with these operators have barriers?
-    pub(crate) fn is_possible(self, graph: &Graph) -> bool {
-        match self {
-            BarrierForm::PassThrough => true,
-            BarrierForm::Reshape => graph.opsets.get("") >= Some(&OPSET),
-        }
-    }
-
-    /// Can the node read a tensor from a barrier?
-    pub(crate) fn may_stand_before(self, node: &Node) -> bool {
-        self == BarrierForm::PassThrough || !joins_reshapes(node)
-    }
-
-    /// Can a barrier hand the tensor on?
-    pub(crate) fn may_pass(self, tensor: &Tensor) -> bool {
-        let has_axes = || tensor.shape.as_ref().is_some_and(|shape| !shape.is_empty());
-        self == BarrierForm::PassThrough || has_axes()
-    }
-
-    /// How many tensors that a barrier writes have objects to the end of the step: those that nobody reads, and aliases.
-    pub(crate) fn lasting(self, waits: usize) -> u32 {
-        match self {
-            BarrierForm::PassThrough => 1 + waits as u32,
-            BarrierForm::Reshape => 1,
-        }
-    }
-}
 
 impl Release {
     /// Is it the node that hands on what a barrier stands for?
@@ -92,11 +49,6 @@ impl Release {
 
 fn number(node: &Node) -> Option<u32> {
     node.name.strip_prefix(NAME)?.parse().ok()
-}
-
-/// Is it one of those that the runtime makes one of?
-fn joins_reshapes(node: &Node) -> bool {
-    node.domain.is_empty() && matches!(node.op_type.as_str(), "Reshape" | "Squeeze" | "Unsqueeze")
 }
 
 /// By tensor: does it come out of a node that a Reshape behind it may be made one with?

@@ -4,6 +4,7 @@
 pub(crate) mod allocation;
 pub(crate) mod arena;
 pub(crate) mod barrier;
+mod barrier_form;
 pub(crate) mod bodies;
 pub(crate) mod casting;
 pub(crate) mod casts;

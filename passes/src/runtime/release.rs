@@ -1,7 +1,7 @@
 //! Which ONNX Runtime: what differs between the releases that are known.
 
 use super::Runtime;
-use super::barrier::BarrierForm;
+use super::barrier_form::BarrierForm;
 use super::settings::RuntimeSettings;
 use crate::graph::{ElementType, Graph, Node};
 use crate::operators::MICROSOFT;

@@ -1,0 +1,52 @@
+//! How a release hands a tensor on without a copy, so that who reads it waits.
+
+use crate::graph::{Graph, Node, Tensor};
+
+/// Since then a Min takes integers, and a Constant may have a list of them.
+const OPSET: i64 = 12;
+
+/// How one release hands a tensor on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierForm {
+    /// `PassThrough(x, a, …) -> (x', a', …)`: one node, which only training builds have.
+    PassThrough,
+    /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
+    /// that x has. No number of a tensor is read. Constant folding leaves a Size alone, even of a known shape (measured), but
+    /// a Reshape of what alone reads a Reshape, a Squeeze or an Unsqueeze is made one with it if all sizes are
+    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node.
+    Reshape,
+}
+
+impl BarrierForm {
+    /// Can any graph with these operators have barriers?
+    pub(crate) fn is_possible(self, graph: &Graph) -> bool {
+        match self {
+            BarrierForm::PassThrough => true,
+            BarrierForm::Reshape => graph.opsets.get("") >= Some(&OPSET),
+        }
+    }
+
+    /// Can the node read a tensor from a barrier?
+    pub(crate) fn may_stand_before(self, node: &Node) -> bool {
+        self == BarrierForm::PassThrough || !joins_reshapes(node)
+    }
+
+    /// Can a barrier hand the tensor on?
+    pub(crate) fn may_pass(self, tensor: &Tensor) -> bool {
+        let has_axes = || tensor.shape.as_ref().is_some_and(|shape| !shape.is_empty());
+        self == BarrierForm::PassThrough || has_axes()
+    }
+
+    /// How many tensors that a barrier writes have objects to the end of the step: those that nobody reads, and aliases.
+    pub(crate) fn lasting(self, waits: usize) -> u32 {
+        match self {
+            BarrierForm::PassThrough => 1 + waits as u32,
+            BarrierForm::Reshape => 1,
+        }
+    }
+}
+
+/// Is it one of those that the runtime makes one of?
+pub(super) fn joins_reshapes(node: &Node) -> bool {
+    node.domain.is_empty() && matches!(node.op_type.as_str(), "Reshape" | "Squeeze" | "Unsqueeze")
+}
