@@ -8,6 +8,7 @@ use std::time::Duration;
 use ckpt_opt::inputs::{Optimizer, OptimizerError};
 use ckpt_opt::{Error, Model, Options, inputs};
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
+use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
@@ -64,6 +65,7 @@ pub(crate) struct Settings {
     costs: Option<Source>,
     profile: Option<Source>,
     conv_table: Option<Source>,
+    runtime: Option<String>,
     runtime_settings: String,
     strategy: String,
     variants: Vec<String>,
@@ -89,6 +91,13 @@ impl Settings {
                     "runtime_settings {other:?}: expected default or lean"
                 )));
             }
+        };
+        let runtime = match self.runtime.as_deref() {
+            None => None,
+            Some(name) => Some(Release::named(name).ok_or_else(|| {
+                let known = Release::ALL.map(|release| release.name).join(", ");
+                usage(format!("runtime {name:?}: expected one of {known}"))
+            })?),
         };
         let strategy = self
             .strategy
@@ -173,6 +182,7 @@ impl Settings {
             device,
             costs,
             profile: profile.map(Arc::new),
+            runtime,
             runtime_settings,
             strategy,
             variants: variants.into_iter().collect(),

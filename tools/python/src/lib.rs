@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _ckpt_opt {
+    use std::collections::BTreeMap;
     use std::ffi::OsString;
     use std::path::PathBuf;
     use std::sync::Mutex;
@@ -123,6 +124,18 @@ mod _ckpt_opt {
             ckpt_opt::optimize(&model.open()?, &budget, options)
         })?;
         Ok(Rewritten::new(rewritten))
+    }
+
+    /// Writes the model in standard operators, whole or not at all.
+    #[pyfunction]
+    fn lower(
+        py: Python<'_>,
+        model: Source,
+        output: PathBuf,
+        dims: BTreeMap<String, u64>,
+    ) -> PyResult<()> {
+        let done = py.detach(|| ckpt_opt::lower(&model.open()?, &dims)?.write(&output));
+        done.map_err(failed)
     }
 
     #[pyfunction]

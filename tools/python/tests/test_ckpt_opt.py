@@ -88,6 +88,19 @@ class Package(unittest.TestCase):
         self.assertEqual((options["budget"], options["seed"], options["runtime_settings"]), ("fixed+80%", 3, "lean"))
         self.assertIn("ckpt-opt.version", said)
 
+    def test_a_lowered_model_is_planned_for_builds_without_training(self):
+        lowered = ckpt_opt.lower(MODEL, os.path.join(self.folder, "lowered.onnx"))
+        domains = {node.domain for node in onnx.load(lowered).graph.node}
+        operators = {node.op_type for node in onnx.load(lowered).graph.node}
+        self.assertFalse(any(name.endswith("Grad") for name in operators), (domains, operators))
+        ckpt_opt.optimize(lowered, self.out, budget="fixed+90%", **LEAN)
+        self.assertEqual(ckpt_opt.ort.metadata(self.out)["runtime"], "stock")
+        options = ckpt_opt.ort.session_options(self.out)
+        self.assertIn("TransposeOptimizer", options.get_session_config_entry("optimization.disable_specified_optimizers"))
+        with self.assertRaises(ckpt_opt.CkptOptError) as caught:
+            ckpt_opt.optimize(MODEL, budget="fixed+90%", runtime="stock", **LEAN)
+        self.assertIn("Grad", str(caught.exception))
+
     def test_what_fits_nothing_says_what_would_and_who_holds_it(self):
         with self.assertRaises(ckpt_opt.InfeasibleError) as caught:
             ckpt_opt.optimize(MODEL, self.out, budget=1000, **LEAN)

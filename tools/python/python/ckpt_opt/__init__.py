@@ -24,7 +24,7 @@ from ._ckpt_opt import CkptOptError, UsageError
 
 __all__ = [
     "Attempt", "CkptOptError", "CkptOptWarning", "Holder", "InfeasibleError", "Inspection", "Kept", "Largest", "Layer",
-    "Peak", "Point", "Result", "Sweep", "UsageError", "Verification", "inspect", "largest", "optimize", "sweep", "verify",
+    "Peak", "Point", "Result", "Sweep", "UsageError", "Verification", "inspect", "largest", "lower", "optimize", "sweep", "verify",
 ]
 
 #: A path, the bytes of a file, or an `onnx.ModelProto`.
@@ -266,7 +266,8 @@ def optimize(
     if that is given. `InfeasibleError` says what the smallest peak is, and what holds it.
 
     Options, as those of the command line: reserve="0", optimizer=None ("adamw", "sgd", or the optimizer's model), device="cpu" (a name, a file or a dict), costs, profile,
-    conv_table (files or dicts), runtime_settings="default", strategy="auto", variants="all" (or a list), allow=(),
+    conv_table (files or dicts), runtime=None ("training-1.19.2", "stock", or what the operators ask for),
+    runtime_settings="default", strategy="auto", variants="all" (or a list), allow=(),
     seed=0, time_limit=None (seconds), certify=False; and progress, a function that is called with what is done:
     `progress(event, **facts)`, with "planning", "searching" (several times a second) and "writing". With
     progress=True there is a bar, if tqdm is installed.
@@ -277,6 +278,18 @@ def optimize(
         result = Result(native, None)
         _warn(result.warnings)
     return result if output is None else result.write(output)
+
+
+def lower(
+    model: Model, output: Union[str, "os.PathLike[str]"], dims: Optional[Mapping[str, int]] = None
+) -> str:
+    """Writes the model's training operators in standard ones, so that an ONNX Runtime without training runs it; gives the
+    path. `optimize` plans such a file for these builds. `dims` are needed only where a file says too little of its
+    tensors."""
+    output = os.fspath(output)
+    with _errors():
+        _ckpt_opt.lower(_model(model), output, dict(dims or {}))
+    return output
 
 
 def inspect(model: Model, dims: Optional[Mapping[str, int]] = None, **options: Any) -> Inspection:
@@ -340,7 +353,7 @@ def largest(
 
 
 _DEFAULTS: Dict[str, Any] = {
-    "reserve": "0", "optimizer": None, "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime_settings": "default",
+    "reserve": "0", "optimizer": None, "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime": None, "runtime_settings": "default",
     "strategy": "auto", "variants": "all", "allow": (), "seed": 0, "time_limit": None, "certify": False, "progress": None,
 }
 

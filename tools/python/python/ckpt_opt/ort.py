@@ -35,8 +35,11 @@ def session_options(model: Model, options: Any = None) -> Any:
     import onnxruntime
 
     options = options or onnxruntime.SessionOptions()
-    for name, value in json.loads(metadata(model).get("session_options", "{}")).items():
+    said = metadata(model)
+    for name, value in json.loads(said.get("session_options", "{}")).items():
         setattr(options, name, value)
+    for name, value in json.loads(said.get("session_config_entries", "{}")).items():
+        options.add_session_config_entry(name, value)
     return options
 
 
