@@ -24,6 +24,8 @@ pub enum InferredBy {
     Windowed,
     /// By a rule for first inputs of which all dimensions are numbers.
     AllNumbered,
+    /// Likewise; of other inputs only how many dimensions there are.
+    NumberedOrRank,
     /// By the rule of recurrent layers for training, to which the hidden size is unknown.
     Recurrent,
 }
@@ -90,6 +92,7 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         }
         ("", name) if BROADCAST.contains(&name) => InferredBy::Broadcast,
         ("", "Expand") => InferredBy::Expanded,
+        ("", "GatherElements") => InferredBy::Of(1),
         (MICROSOFT, "PassThrough") => InferredBy::Of(position),
         (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => InferredBy::Of(0),
         // Not that of dY, from which every other gradient has it (measured).
@@ -117,7 +120,8 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         ) => InferredBy::Of(1),
         ("", "Pad" | "Slice" | "Split") => InferredBy::Resized,
         ("", "Resize" | "Tile" | "Upsample") => InferredBy::Numbered,
-        ("", "TopK") | (MICROSOFT, "SplitTraining") => InferredBy::AllNumbered,
+        ("", "TopK") => InferredBy::NumberedOrRank,
+        (MICROSOFT, "SplitTraining") => InferredBy::AllNumbered,
         ("", "Squeeze") if node.ints("axes").is_none() && node.input(1).is_none() => {
             InferredBy::AllNumbered
         }

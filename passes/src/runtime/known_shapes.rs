@@ -258,6 +258,13 @@ impl RuntimeInference {
                 InferredBy::AllNumbered => {
                     by_rule(position).filter(|_| first.is_some_and(|first| all_numbers(first)))
                 }
+                InferredBy::NumberedOrRank => {
+                    let (numbered, whole) = (all_numbers(first?), by_rule(position)?);
+                    Some(match numbered {
+                        true => whole,
+                        false => vec![Dimension::Unknown; whole.len()],
+                    })
+                }
                 InferredBy::Recurrent => recurrent(shapes, node, position),
                 InferredBy::Unknown => None,
             }
@@ -644,6 +651,24 @@ mod tests {
             { y = Expand(x, to) z = Relu(y) }";
         assert_eq!(shape(text, "y"), "4 8");
         assert_eq!(shape(text, "z"), "4 8");
+    }
+
+    #[test]
+    fn what_is_chosen_has_as_many_dimensions_and_what_is_gathered_the_shape_of_the_indices() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[batch,6] x, float[batch,9,4] data) => () <int64[1] k = {6}> {
+                chosen, at = TopK (x, k)
+                last = Constant <value_ints = [2]> ()
+                wide = Unsqueeze (at, last)
+                repeats = Constant <value = int64[3] {1, 1, 4}> ()
+                indices = Tile (wide, repeats)
+                unknown = Einsum <equation = "abc->abc"> (data)
+                y = GatherElements <axis = 1> (unknown, indices)
+            }"#;
+        let bindings = [("batch".to_owned(), 2)].into();
+        assert_eq!(bound(text, "chosen", &bindings), "? ?");
+        assert_eq!(bound(text, "unknown", &bindings), "unknown");
+        assert_eq!(bound(text, "y", &bindings), "? ? 4");
     }
 
     #[test]
