@@ -137,7 +137,7 @@ pub(crate) fn doubts(
 /// The names of the nodes that the CPU computes in blocks of channels at ORT_ENABLE_ALL (NCHWc). The shapes of all tensors must
 /// be known.
 ///
-/// Runtime fact (1.19.2, from graphs that sessions saved): in float32, over two axes, with one group or one for each channel, where weights
+/// Runtime fact (from graphs that sessions saved): in float32, over two axes, with one group or one for each channel, where weights
 /// and bias are constants that no caller can replace.
 fn laid_out_anew(graph: &Graph) -> Vec<&str> {
     let nodes = || graph.order().iter().map(|&id| graph.node(id));
