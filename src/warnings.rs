@@ -6,6 +6,7 @@ use ckpt_passes::graph::{ElementType, Graph, Node, TensorId, TensorKind};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
+use ckpt_passes::runtime::functions::function;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -122,6 +123,15 @@ pub(crate) fn doubts(
             some_of(&laid_out)
         ));
     }
+    let in_pieces = shaped.as_ref().map_or(Vec::new(), in_pieces);
+    if options.device.provider == Provider::Cpu && !in_pieces.is_empty() {
+        doubts.push(format!(
+            "the CPU computes these in pieces in float16, which ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL put together in ways that are \
+             not simulated, so that a step can take more than is said, in either graph; ORT_DISABLE_ALL does not, and --reserve \
+             leaves room: {}",
+            some_of(&in_pieces)
+        ));
+    }
     let unknown = unknown_nodes(&options.overrides, graph);
     if !unknown.is_empty() {
         doubts.push(format!(
@@ -160,6 +170,15 @@ fn laid_out_anew(graph: &Graph) -> Vec<&str> {
             && node.input(1).is_some_and(is_laid_out)
             && node.reads().skip(1).all(|read| constants.contains(&read))
     });
+    found.map(|node| node.name.as_str()).collect()
+}
+
+/// The names of the nodes in float16 that the CPU takes apart, as it has no kernel for them. The types of all tensors must be known.
+fn in_pieces(graph: &Graph) -> Vec<&str> {
+    let is_half = |id: TensorId| graph.tensor(id).element == Some(ElementType::Float16);
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let found = nodes
+        .filter(|node| node.reads().any(is_half) && function(graph, node, Provider::Cpu).is_some());
     found.map(|node| node.name.as_str()).collect()
 }
 
@@ -220,6 +239,25 @@ mod tests {
         assert_eq!(found(weights, "", constant), 1);
         let half = "h = Cast <to = 10> (x) z = Conv (h, w) y = Cast <to = 1> (z)";
         assert_eq!(found("float16[8,4,2,2]", "", half), 0);
+    }
+
+    #[test]
+    fn what_the_cpu_takes_apart_in_float16_is_named() {
+        let found = |element: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 17]> g ({element}[2,4] x) => ({element}[2,4] z) <{element}[2,4] y>
+                {{ [soft] y = Softmax (x) [sum] z = Add (y, y) }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = Default::default();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            in_pieces(&graph)
+                .into_iter()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found("float16"), ["soft"]);
+        assert!(found("float").is_empty());
     }
 
     #[test]

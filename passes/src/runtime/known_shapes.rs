@@ -111,7 +111,7 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
-/// Behind these, one for each of the [`movable_casts`].
+/// Behind these, one for each of the casts that can be moved.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     runtime_shapes_declared(graph, BTreeMap::new())
 }
