@@ -30,6 +30,7 @@ bytes) beyond what the caller owns. Exit status 0 if every row is ok.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -246,7 +247,9 @@ def gist(text):
     """The telling line of what a failed program said, fit for a cell: an error comes first in
     ckpt-opt's messages and last in Python's."""
     lines = text.strip().splitlines() or [""]
-    return next((line for line in lines if line.startswith("error")), lines[-1])[:160].replace("|", "/")
+    told = next((line for line in lines if line.startswith("error")), lines[-1])
+    # Folders are those of the machine, and tell a reader nothing.
+    return re.sub(r"(\S*/)?(\S+\.onnx)", r"\2", told.removeprefix("error: "))[:160].replace("|", "/")
 
 
 def line(texts):
