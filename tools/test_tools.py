@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import check_model
+import check_page
 import measure
 import truth_plot
 import truth_table
@@ -58,6 +59,14 @@ class CheckModel(unittest.TestCase):
         path = os.path.join(self.folder.name, "rewritten.onnx")
         recompute_first_activation(CROSS_MODAL, path, momentum)
         return check_model.compare(self.original, check_model.Runs(path, ["batch=2"], self.folder.name))
+
+    def test_a_page_that_asks_for_something_or_shows_nothing_is_told(self):
+        page = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+        shown = '<line id="cursor" y1="2" x1="3"></line><p>after, step 3 of 9 (Conv): 2 MiB</p>'
+        self.assertEqual(check_page.faults(page, shown, []), [])
+        self.assertEqual(len(check_page.faults(page, "", [])), 2)
+        self.assertEqual(len(check_page.faults(page + '<img src="http://elsewhere/a.png">', shown, [])), 1)
+        self.assertEqual(len(check_page.faults(page, shown, ["CONSOLE: an error"])), 1)
 
     def test_correct_recomputation_passes_and_saves_memory(self):
         result = self.compared(momentum=1.0)
