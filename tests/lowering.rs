@@ -1,41 +1,28 @@
 //! Lowered operators and graphs, in a runtime without training beside the one with it.
 
-use std::path::{Path, PathBuf};
+mod support;
+
 use std::process::{Command, Output};
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use support::{assert_success, malloc_counter, python, root};
 
-/// The Python of an environment that `tools/setup.sh` makes.
-fn python(argument: &[&str]) -> PathBuf {
-    let mut setup = Command::new("sh");
-    let made = setup
-        .arg("tools/setup.sh")
-        .args(argument)
-        .current_dir(root());
-    let made = made.output().expect("sh starts");
-    let errors = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{errors}");
-    let path = String::from_utf8(made.stdout).expect("a path");
-    PathBuf::from(path.trim_end())
-}
-
+/// A script of `tools/`, run by the runtime that trains, with the other one beside it.
 fn script(arguments: &[&str]) -> Output {
     let mut script = Command::new(python(&[]));
     let script = script
         .args(arguments)
         .arg("--stock")
         .arg(python(&["stock"]));
-    script.current_dir(root()).output().expect("Python starts")
+    let script = script
+        .env("MALLOC_COUNTER", malloc_counter())
+        .current_dir(root());
+    script.output().expect("Python starts")
 }
 
 fn succeeds(arguments: &[&str]) -> String {
     let done = script(arguments);
-    let printed = String::from_utf8_lossy(&done.stdout);
-    let errors = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{printed}{errors}");
-    printed.into_owned()
+    assert_success(&done);
+    String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
 /// Each error is at most twice that of the kernel; inputs stay as they are, with one thread and with four.
@@ -81,12 +68,7 @@ fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
         let path = format!("testdata/{model}");
         let mut lower = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
         let lower = lower.arg("lower").arg(&path).arg(&out).current_dir(root());
-        let done = lower.output().expect("it starts");
-        assert!(
-            done.status.success(),
-            "{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
+        assert_success(&lower.output().expect("it starts"));
         let out = out.to_str().expect("a path");
         let mut step = vec!["tools/lowered_model.py", &path, out, "--steps", "1"];
         dims.iter().for_each(|dim| step.extend(["--dim", dim]));

@@ -4,12 +4,14 @@
 //! The runtime comes as a Python package. `tools/setup.sh` installs it into `.venv` once, which needs
 //! the network and Python 3.8 to 3.11.
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ckpt_opt::onnx::Model;
 use ckpt_passes::analysis::cost::Overrides;
@@ -30,6 +32,7 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use serde_json::Value;
+use support::{assert_success, malloc_counter, root};
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
 const ACCURACY: f64 = 0.03;
@@ -1007,75 +1010,20 @@ fn number(object: &Value, key: &str) -> f64 {
 
 /// Runs the Python of the environment with ONNX Runtime, in the project's folder.
 fn python<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
-    let runtime = runtime();
-    Command::new(&runtime.python)
+    Command::new(support::python(&[]))
         .args(arguments)
         .current_dir(root())
-        .env("MALLOC_COUNTER", &runtime.malloc_counter)
+        .env("MALLOC_COUNTER", malloc_counter())
         .output()
         .expect("Python starts")
 }
 
 /// As [`python`], with the malloc counter in the process itself.
 fn preloaded<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
-    let runtime = runtime();
-    Command::new(&runtime.python)
+    Command::new(support::python(&[]))
         .args(arguments)
         .current_dir(root())
-        .env("LD_PRELOAD", &runtime.malloc_counter)
+        .env("LD_PRELOAD", malloc_counter())
         .output()
         .expect("Python starts")
-}
-
-struct Runtime {
-    python: PathBuf,
-    malloc_counter: PathBuf,
-}
-
-/// Made once per process; `tools/setup.sh` and cargo keep several processes apart.
-fn runtime() -> &'static Runtime {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let setup = Command::new("sh")
-            .arg("tools/setup.sh")
-            .current_dir(root())
-            .output()
-            .expect("sh starts");
-        assert_success(&setup);
-        // Beside the tested binary, whatever the target folder and profile of this test run.
-        let binary = Path::new(env!("CARGO_BIN_EXE_ckpt-opt"));
-        let profile = binary.parent().expect("target/PROFILE");
-        let target = profile.parent().expect("target");
-        let build = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "malloc-counter",
-                "--target-dir",
-            ])
-            .arg(target)
-            .current_dir(root())
-            .output()
-            .expect("cargo starts");
-        assert_success(&build);
-        Runtime {
-            python: root().join(".venv/bin/python"),
-            malloc_counter: target.join("debug/libmalloc_counter.so"),
-        }
-    })
-}
-
-fn assert_success(output: &Output) {
-    assert!(
-        output.status.success(),
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }

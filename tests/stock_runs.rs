@@ -3,8 +3,9 @@
 //! The runtime comes as a Python package. `tools/setup.sh stock` installs it into `.venv-stock` once, which needs the
 //! network and Python 3.11.
 
+mod support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ckpt_opt::onnx::Model;
@@ -14,10 +15,7 @@ use ckpt_passes::runtime::STOCK;
 use ckpt_passes::runtime::executions::Executions;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde_json::Value;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use support::{assert_success, malloc_counter, python, root};
 
 fn ckpt_opt<const N: usize>(arguments: [&str; N]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
@@ -26,42 +24,9 @@ fn ckpt_opt<const N: usize>(arguments: [&str; N]) -> Output {
     output
 }
 
-fn assert_success(output: &Output) {
-    assert!(
-        output.status.success(),
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// Makes the environment, unless it is there; its Python.
-fn python() -> PathBuf {
-    let mut setup = Command::new("sh");
-    let setup = setup.args(["tools/setup.sh", "stock"]).current_dir(root());
-    assert_success(&setup.output().expect("sh starts"));
-    root().join(".venv-stock/bin/python")
-}
-
-/// Builds the malloc counter; where it is.
-fn malloc_counter() -> PathBuf {
-    // Beside the tested binary, whatever the target folder and profile of this test run.
-    let binary = Path::new(env!("CARGO_BIN_EXE_ckpt-opt"));
-    let target = binary.ancestors().nth(2).expect("target");
-    let mut build = Command::new(env!("CARGO"));
-    let build = build
-        .args(["build", "--quiet", "--package", "malloc-counter"])
-        .arg("--target-dir")
-        .arg(target)
-        .current_dir(root());
-    assert_success(&build.output().expect("cargo starts"));
-    target.join("debug/libmalloc_counter.so")
-}
-
 /// A script of `tools/`, run by the runtime without training.
 fn run<const N: usize>(arguments: [&str; N]) -> Output {
-    let mut command = Command::new(python());
+    let mut command = Command::new(python(&["stock"]));
     command.args(arguments).current_dir(root());
     command.env("MALLOC_COUNTER", malloc_counter());
     command.output().expect("Python starts")
@@ -90,7 +55,7 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(result["runtime"], "stock");
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
-    let python = python();
+    let python = python(&["stock"]);
     let python = python.to_str().expect("text");
     let checked = run([
         "tools/check_model.py",
