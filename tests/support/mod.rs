@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-pub fn assert_success(output: &Output) {
+pub(crate) fn assert_success(output: &Output) {
     assert!(
         output.status.success(),
         "{}\n{}{}",
@@ -20,7 +20,7 @@ pub fn assert_success(output: &Output) {
 
 /// The Python of an environment, made unless it is there: without an argument that of the runtime that trains, with
 /// `stock` that of one that does not. `tools/setup.sh` keeps several processes apart.
-pub fn python(environment: &[&str]) -> PathBuf {
+pub(crate) fn python(environment: &[&str]) -> PathBuf {
     let mut setup = Command::new("sh");
     let setup = setup.arg("tools/setup.sh").args(environment);
     let made = setup.current_dir(root()).output().expect("sh starts");
@@ -30,7 +30,7 @@ pub fn python(environment: &[&str]) -> PathBuf {
 }
 
 /// Built unless it is there, beside the tested binary, whatever the target folder and profile of this test run.
-pub fn malloc_counter() -> &'static Path {
+pub(crate) fn malloc_counter() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let binary = Path::new(env!("CARGO_BIN_EXE_ckpt-opt"));
