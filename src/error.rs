@@ -59,22 +59,15 @@ pub enum Error {
         #[source]
         error: LowerError,
     },
-    #[error(
-        "the written file is not what was to be written, so it was not kept: {what}. Please report it with the file \
-         that was read"
-    )]
+    #[error("the written file is not what was to be written, so it was not kept: {what}")]
     LoweredDiffers { what: String },
     #[error(transparent)]
     Export(#[from] ExportError),
-    #[error(
-        "the written file cannot be read back, so it was not kept: {0}. Please report it with the file that was read"
-    )]
+    #[error("the written file cannot be read back, so it was not kept: {0}")]
     Unreadable(#[source] ImportError),
-    #[error("the written file failed verification, so it was not kept: {}. Please report it with the file that was read; --variants none or another budget may work", cause(.0))]
+    #[error("the written file failed verification, so it was not kept: {}", cause(.0))]
     Written(#[source] Box<OptimizeError>),
-    #[error(
-        "the written file failed verification, so it was not kept: {0}. Please report it with the file that was read; --variants none or another budget may work"
-    )]
+    #[error("the written file failed verification, so it was not kept: {0}")]
     WrittenDiffers(#[source] Difference),
     #[error("{file}: ONNX Runtime does not load it: {difference}")]
     Unsound {
@@ -119,19 +112,6 @@ impl Error {
             },
             _ => None,
         }
-    }
-
-    /// Is it of the options, whatever the file is?
-    pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Error::Size(_)
-                | Error::Device(DeviceError::Unknown { .. })
-                | Error::Optimizer(OptimizerError::Unknown { .. })
-                | Error::NoCudnn { .. }
-                | Error::NoSolver
-                | Error::RelativeBudget { .. }
-        )
     }
 }
 

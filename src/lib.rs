@@ -38,6 +38,7 @@ mod control;
 pub mod conv_table;
 pub mod cudnn;
 mod error;
+mod error_code;
 pub mod inputs;
 mod inspect;
 mod job;
@@ -63,6 +64,7 @@ pub use ckpt_passes::bytes::Bytes;
 
 pub use control::{Cancel, Control, Event, OnEvent, Warning};
 pub use error::Error;
+pub use error_code::Code;
 pub use inputs::Budget;
 pub use inspect::{Inspection, inspect};
 pub use largest::{Attempt, Largest, largest};

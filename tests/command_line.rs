@@ -331,7 +331,8 @@ fn short_names_pipes_and_a_line_for_make_do_what_the_long_forms_do() {
     assert_snapshot!(shown(&empty), @r"
     exit status 1
     --- errors
-    error: model in memory: expected an ONNX model, but this is an empty file
+    error[not-onnx]: model in memory: expected an ONNX model, but this is an empty file
+    help: export the model or copy the file again
     ");
 }
 
@@ -625,7 +626,7 @@ fn a_budget_that_nothing_fits_is_explained() {
     --- errors
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
-    error: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 159 KiB
+    error[no-plan-fits]: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 159 KiB
     of that, the caller and the runtime itself own 31.0 KiB; the rest is held at step 27 of 35 (node conv1/recompute_1)
             64 B  activations
         32.1 KiB  gradients
@@ -637,6 +638,7 @@ fn a_budget_that_nothing_fits_is_explained() {
         32.0 KiB  relu1_grad (1)
            134 B  5 more
     nothing was written
+    help: raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that fits), or allow variants with --allow
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
     assert_eq!(
@@ -729,7 +731,8 @@ fn certifying_without_a_solver_says_how_to_get_one() {
     exit status 2
     --- errors
     reading in.onnx
-    error: --certify needs a solver, which this build does not have: cargo xtask highs builds it with one
+    error[usage]: --certify needs a solver, which this build does not have: cargo xtask highs builds it with one
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     ");
 }
 
@@ -758,12 +761,14 @@ fn options_that_do_not_exist_are_usage_errors() {
     assert_snapshot!(run(["--device", "abacus"]), @r#"
     exit status 2
     --- errors
-    error: no device is called "abacus", and there is no such file; known are cpu, v100, a100, h100, h200
+    error[usage]: no device is called "abacus", and there is no such file; known are cpu, v100, a100, h100, h200
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     "#);
     assert_snapshot!(run(["--dim", "batch"]), @r"
     exit status 2
     --- errors
-    error: --dim batch: expected NAME=N with a whole number N of at least 1, for example batch=8
+    error[usage]: --dim batch: expected NAME=N with a whole number N of at least 1, for example batch=8
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     ");
 }
 
@@ -776,7 +781,8 @@ fn unbound_dimensions_are_all_listed() {
     --- errors
     reading in.onnx
     planning 304 nodes for a budget of min
-    error: in.onnx: the size of 1 dimension is not given: batch; add --dim batch=N
+    error[unbound-dimension]: in.onnx: the size of 1 dimension is not given: batch
+    help: add --dim batch=N
     ");
     let dims = ["--dim", "batch=2", "--dim", "bach=2"];
     assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
@@ -784,13 +790,15 @@ fn unbound_dimensions_are_all_listed() {
     --- errors
     reading in.onnx
     planning 304 nodes for a budget of fixed+95%
-    error: in.onnx: there is no dimension "bach"; the graph has batch
+    error[dimension]: in.onnx: there is no dimension "bach"; the graph has batch
+    help: ckpt-opt inspect IN lists the dimensions that need a size
     "#);
     let dims = ["--dim", "batch=2", "--dim", "batch=3"];
     assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
     exit status 2
     --- errors
-    error: --dim gives "batch" two values, 2 and 3
+    error[usage]: --dim gives "batch" two values, 2 and 3
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     "#);
 }
 
@@ -803,7 +811,8 @@ fn forward_graphs_are_refused_with_advice() {
     --- errors
     reading in.onnx
     planning 4 nodes for a budget of fixed+95%
-    error: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient. Make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx to ckpt-opt. A step written in standard operators is taken with --runtime stock
+    error[not-training]: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient
+    help: make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx; a step in standard operators is taken with --runtime stock
     ");
 }
 
@@ -814,25 +823,29 @@ fn what_is_no_model_is_named() {
     assert_snapshot!(run("missing.onnx"), @r"
     exit status 1
     --- errors
-    error: missing.onnx: cannot open it: No such file or directory (os error 2)
+    error[unreadable]: missing.onnx: cannot open it: No such file or directory (os error 2)
+    help: check that the path is right and that you may read it
     ");
     assert_snapshot!(run("."), @r"
     exit status 1
     --- errors
-    error: .: expected an ONNX model, but this is a folder
+    error[not-onnx]: .: expected an ONNX model, but this is a folder
+    help: export the model or copy the file again
     ");
     folder.write("notes.onnx", "These are only words.\n");
     assert_snapshot!(run("notes.onnx"), @r"
     exit status 1
     --- errors
-    error: notes.onnx: expected an ONNX model, but this is text
+    error[not-onnx]: notes.onnx: expected an ONNX model, but this is text
+    help: export the model or copy the file again
     ");
     let model = fs::read(folder.path("in.onnx")).unwrap();
     fs::write(folder.path("cut.onnx"), &model[..model.len() / 2]).unwrap();
     assert_snapshot!(run("cut.onnx"), @r"
     exit status 1
     --- errors
-    error: cut.onnx: damaged, or not an ONNX model: field 7 at byte 5 claims 5340 bytes where only 2680 are left: the file is truncated or damaged
+    error[not-onnx]: cut.onnx: damaged, or not an ONNX model: field 7 at byte 5 claims 5340 bytes where only 2680 are left: the file is truncated or damaged
+    help: export the model or copy the file again
     ");
 }
 
@@ -873,20 +886,23 @@ fn places_that_cannot_be_written_to_are_known_before_the_search() {
     exit status 1
     --- errors
     reading in.onnx
-    error: folder: cannot write there: it is a folder
+    error[cannot-write]: folder: cannot write there: it is a folder
+    help: give it a place that exists and that you may write to
     ");
     assert_snapshot!(run("nowhere/out.onnx"), @r"
     exit status 1
     --- errors
     reading in.onnx
-    error: nowhere/out.onnx: cannot write there: the folder nowhere does not exist
+    error[cannot-write]: nowhere/out.onnx: cannot write there: the folder nowhere does not exist
+    help: give it a place that exists and that you may write to
     ");
     let report = ["--report", "nowhere/report.json"];
     assert_snapshot!(folder.run(SMALL.into_iter().chain(report)), @r"
     exit status 1
     --- errors
     reading in.onnx
-    error: nowhere/report.json: cannot write there: the folder nowhere does not exist
+    error[cannot-write]: nowhere/report.json: cannot write there: the folder nowhere does not exist
+    help: give it a place that exists and that you may write to
     ");
 }
 
@@ -922,7 +938,8 @@ fn cost_tables_that_do_not_fit_are_noticed() {
     assert_snapshot!(run("{\"nodes\": {\n\"conv1\": 5}}"), @r#"
     exit status 1
     --- errors
-    error: costs.json: not a cost table: invalid type: integer `5`, expected an object for a node at line 2 column 10; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}
+    error[option-file]: costs.json: not a cost table: invalid type: integer `5`, expected an object for a node at line 2 column 10; expected {"nodes": {"NAME": {"time_us": 12.5, "workspace_bytes": 0, "recomputable": true, "mirrors": 1}}}
+    help: docs/reference.md says what the file of each option holds
     "#);
     let warned = run(r#"{"nodes": {"a": {}, "b": {}, "c": {}, "d": {}, "conv1": {}}}"#);
     let warning = warned.lines().find(|line| line.starts_with("warning"));
@@ -930,7 +947,8 @@ fn cost_tables_that_do_not_fit_are_noticed() {
     assert_snapshot!(folder.run(SMALL.into_iter().chain(["--costs", "missing.json"])), @r"
     exit status 1
     --- errors
-    error: missing.json: cannot read the cost table: No such file or directory (os error 2)
+    error[option-file]: missing.json: cannot read the cost table: No such file or directory (os error 2)
+    help: docs/reference.md says what the file of each option holds
     ");
 }
 
@@ -1057,12 +1075,14 @@ fn what_an_optimizer_holds_counts_as_the_callers() {
     assert_snapshot!(folder.run(["inspect", "in.onnx", "--optimizer", "in.onnx"]), @r"
     exit status 1
     --- errors
-    error: in.onnx: not an optimizer's model: none of its nodes is AdamWOptimizer or SGDOptimizerV2; expected the optimizer_model.onnx that onnxruntime.training.artifacts.generate_artifacts writes
+    error[option-file]: in.onnx: not an optimizer's model: none of its nodes is AdamWOptimizer or SGDOptimizerV2; expected the optimizer_model.onnx that onnxruntime.training.artifacts.generate_artifacts writes
+    help: docs/reference.md says what the file of each option holds
     ");
     assert_snapshot!(folder.run(["inspect", "in.onnx", "--optimizer", "adagrad"]), @r#"
     exit status 2
     --- errors
-    error: no optimizer is called "adagrad", and there is no such file; known are adamw, sgd
+    error[usage]: no optimizer is called "adagrad", and there is no such file; known are adamw, sgd
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     "#);
 }
 
@@ -1115,7 +1135,8 @@ fn a_result_that_cannot_be_printed_is_an_error() {
     assert_snapshot!(shown(&output), @r"
     exit status 1
     --- errors
-    error: cannot print the result: No space left on device (os error 28)
+    error[cannot-write]: cannot print the result: No space left on device (os error 28)
+    help: give it a place that exists and that you may write to
     ");
 }
 
@@ -1335,13 +1356,15 @@ fn convolution_tables_are_for_gpus_and_checked() {
     assert_snapshot!(folder.run(with_table.clone()), @r"
     exit status 2
     --- errors
-    error: --device cpu has no cuDNN; --conv-table is for v100, a100, h100, h200 or a file with the provider cuda
+    error[usage]: --device cpu has no cuDNN; --conv-table is for v100, a100, h100, h200 or a file with the provider cuda
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     ");
     let on_gpu = [&with_table[..], &["--device", "v100"]].concat();
     assert_snapshot!(folder.run(on_gpu.clone()), @r"
     exit status 1
     --- errors
-    error: table.json: not a convolution table: convolutions[1].element_type: invalid type: integer `7`, expected a string
+    error[option-file]: table.json: not a convolution table: convolutions[1].element_type: invalid type: integer `7`, expected a string
+    help: docs/reference.md says what the file of each option holds
     ");
     written_table(&folder, |table| {
         let all = table["convolutions"].as_array_mut().unwrap();

@@ -2,11 +2,13 @@
 //! quoted, and the reference has every option and every key.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use ckpt_opt::Code;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -519,5 +521,32 @@ fn the_reference_has_every_key() {
     for key in metadata.into_keys() {
         let is_there = model.windows(key.len()).any(|at| at == key.as_bytes());
         assert!(is_there, "{key}");
+    }
+}
+
+/// The table below the heading, written anew where [`UPDATE`] says so.
+#[test]
+fn the_reference_has_every_code_of_an_error() {
+    let path = root().join("docs/reference.md");
+    let reference = read(&path);
+    let head = "| code | exits with | means | what to do |\n|---|---|---|---|\n";
+    let (before, rest) = reference.split_once(head).expect("the table of codes");
+    let (said, after) = rest.split_once("\n\n").unwrap_or(("", rest));
+    let row = |code: &Code| {
+        let Code {
+            name,
+            meaning,
+            remedy,
+            exit_status,
+        } = code;
+        format!("| `{name}` | {exit_status} | {meaning} | {remedy} |")
+    };
+    let rows: Vec<String> = Code::ALL.iter().map(row).collect();
+    let rows = rows.join("\n");
+    if env::var_os(UPDATE).is_some() {
+        let written = format!("{before}{head}{rows}\n\n{}", after.trim_start());
+        fs::write(&path, written).expect("a file");
+    } else {
+        assert_eq!(said, rows, "{UPDATE}=1 writes the table anew");
     }
 }

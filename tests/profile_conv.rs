@@ -139,11 +139,14 @@ fn a_table_is_filled_with_what_cudnn_takes() {
 fn without_a_gpu_it_says_so() {
     let output = profile_conv(&["--device", "v100"], fake(), true);
     assert_eq!(output.status.code(), Some(1));
-    insta::assert_snapshot!(text(&output.stderr), @"error: there is no GPU: cudaGetDeviceCount says 100, and 0 devices");
+    insta::assert_snapshot!(text(&output.stderr), @r"
+    error[gpu]: there is no GPU: cudaGetDeviceCount says 100, and 0 devices
+    help: run ckpt-opt profile-conv where ONNX Runtime trains on the GPU, and give its table with --conv-table
+    ");
     let output = profile_conv(&["--device", "v100"], Path::new("/nowhere/lib.so"), false);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.starts_with("error: no CUDA runtime (libcudart) can be loaded; it is needed, and a GPU (/nowhere/lib.so: "), "{said}");
+    assert!(said.starts_with("error[gpu]: no CUDA runtime (libcudart) can be loaded; it is needed, and a GPU (/nowhere/lib.so: "), "{said}");
     assert!(output.stdout.is_empty());
 }
 

@@ -1,39 +1,25 @@
 //! The Python package, built and tried in the environment of `tools/setup.sh`.
 
+mod support;
+
+use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use serde_json::Value;
 
-/// The folder of this profile's programs.
-fn profile() -> &'static Path {
+use support::{assert_success, malloc_counter, python, root};
+
+/// The folder that cargo builds into.
+fn target() -> &'static Path {
     let program = Path::new(env!("CARGO_BIN_EXE_ckpt-opt"));
-    program.parent().expect("target/PROFILE")
-}
-
-#[track_caller]
-fn success(output: &Output) {
-    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(output.status.success(), "{}\n{}", texts[0], texts[1]);
-}
-
-/// The Python that runs training graphs.
-fn python() -> PathBuf {
-    let setup = Command::new("sh")
-        .arg("tools/setup.sh")
-        .current_dir(root())
-        .output()
-        .expect("sh starts");
-    success(&setup);
-    PathBuf::from(String::from_utf8_lossy(&setup.stdout).trim())
+    program.ancestors().nth(2).expect("target")
 }
 
 /// A folder with the package in it, as a wheel would install it.
 fn package() -> tempfile::TempDir {
-    let target = profile().parent().expect("target");
+    let target = target();
     let build = Command::new(env!("CARGO"))
         .args([
             "build",
@@ -46,7 +32,7 @@ fn package() -> tempfile::TempDir {
         .current_dir(root())
         .output()
         .expect("cargo starts");
-    success(&build);
+    assert_success(&build);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let package = folder.path().join("ckpt_opt");
     fs::create_dir(&package).expect("a folder");
@@ -67,16 +53,50 @@ fn package() -> tempfile::TempDir {
 
 #[test]
 fn the_package_does_what_it_promises() {
-    let (python, package) = (python(), package());
-    let path = std::env::join_paths([package.path(), &root().join("tools")]).expect("a path");
-    let tests = Command::new(python)
+    let package = package();
+    let path = env::join_paths([package.path(), &root().join("tools")]).expect("a path");
+    let tests = Command::new(python(&[]))
         .args(["-m", "unittest", "discover", "-s", "tools/python/tests"])
         .env("PYTHONPATH", path)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root())
         .output()
         .expect("Python starts");
-    success(&tests);
+    assert_success(&tests);
     let text = String::from_utf8_lossy(&tests.stderr);
     assert!(text.contains("\nOK") && !text.contains("skipped"), "{text}");
+}
+
+/// From nothing to a step that takes less.
+#[test]
+fn a_stranger_comes_from_an_empty_folder_to_a_trained_step() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut script = Command::new("sh");
+    let script = script
+        .arg("tools/stranger.sh")
+        .arg(folder.path().join("stranger"))
+        // What a user builds is optimized, which takes minutes more.
+        .env("MATURIN_PEP517_ARGS", "--profile dev")
+        .env("CARGO_TARGET_DIR", target())
+        .env("MALLOC_COUNTER", malloc_counter());
+    let done = script.current_dir(root()).output().expect("sh starts");
+    assert_success(&done);
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let last = printed.lines().last().expect("a line");
+    let checked: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(checked["bits_equal"], true, "{printed}");
+    let peak = |graph: &str| checked[graph]["default"].as_f64().expect("bytes");
+    assert!(peak("rewritten") < 0.75 * peak("original"), "{printed}");
+}
+
+/// What a cluster plans is what one machine plans.
+#[test]
+fn the_example_for_ray_plans_on_all_machines_of_a_cluster() {
+    let package = package();
+    let mut cluster = Command::new(python(&["ray"]));
+    let cluster = cluster
+        .arg("tools/python/tests/ray_cluster.py")
+        .env("PYTHONPATH", package.path())
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    assert_success(&cluster.current_dir(root()).output().expect("Python starts"));
 }

@@ -108,6 +108,43 @@ fn rewrite_file(
     [original, rewritten]
 }
 
+/// Devices take models in the format of the runtime's own, which is made once for all.
+#[test]
+fn a_written_file_in_the_ort_format_takes_and_computes_the_same() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundled = ("triplet", "batch=64", "fixed+60%");
+    let [_, rewritten] = rewrite(folder.path(), bundled, "lean");
+    let converter = "onnxruntime.tools.convert_onnx_models_to_ort";
+    let models = folder.path().to_str().expect("a text");
+    assert_success(&python([
+        "-m",
+        converter,
+        models,
+        "--optimization_style",
+        "Fixed",
+    ]));
+    let step = |path: &Path| -> Value {
+        let path = path.to_str().expect("a text");
+        let onnx = rewritten.to_str().expect("a text");
+        let done = preloaded([
+            "tools/run_step.py",
+            path,
+            "--inputs-of",
+            onnx,
+            "--dim",
+            "batch=64",
+            "--level",
+            "enable_all",
+        ]);
+        assert_success(&done);
+        serde_json::from_slice(&done.stdout).expect("JSON")
+    };
+    let (converted, written) = (step(&rewritten.with_extension("ort")), step(&rewritten));
+    assert_eq!(converted["digests"], written["digests"]);
+    let [converted, written] = [converted, written].map(|step| number(&step, "peak_bytes"));
+    assert!(converted == written, "{converted} {written}");
+}
+
 #[test]
 fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
     for bundled in BUNDLED {

@@ -43,7 +43,7 @@ def main():
     parser.add_argument("--screenshot")
     arguments = parser.parse_args()
     if arguments.browser is None:
-        sys.exit(f"expected a browser, one of {', '.join(BROWSERS)}: apt-get install chromium")
+        sys.exit(f"expected a browser, one of {', '.join(BROWSERS)}: sh tools/setup.sh browser")
     with open(arguments.page, encoding="utf-8") as file:
         page = file.read()
     dom, console = run(arguments.browser, arguments.page, "--dump-dom")

@@ -160,7 +160,10 @@ class MallocCounter:
 
 def load_model(path, args):
     """The session's model (bytes, or the path where it has data in other files) and its inputs."""
-    model = onnx.load(path, load_external_data=False)
+    converted = path.endswith(".ort")
+    if converted and not args.inputs_of:
+        sys.exit("a model in the ORT format needs --inputs-of: the file that it was made of")
+    model = onnx.load(args.inputs_of if converted else path, load_external_data=False)
     dims = dict(binding(text) for text in args.dim)
     if args.seed is not None:
         seed_random_nodes(model, args.seed)
@@ -173,6 +176,8 @@ def load_model(path, args):
     changed = args.seed is not None or statistics
     outputs = [info.name for info in model.graph.output]
     nodes = [node.name or f"{node.op_type}#{index}" for index, node in enumerate(model.graph.node)]
+    if changed and converted:
+        sys.exit("a model in the ORT format runs as it is: without --seed and --expose-statistics")
     return (model.SerializeToString() if changed else path), arrays, outputs, nodes
 
 

@@ -3,13 +3,37 @@
 # return at once. Several at a time are fine, the first one works and the others wait.
 # With the argument stock the same for .venv-stock, which has a runtime without training; with stock 1.20.1 for
 # .venv-stock-1.20.1, which has another release of it.
+# With the argument ray for .venv-ray, which has Ray.
 # Prints the path of the environment's Python.
+# With the argument browser or cmake it finds such a program, installed by apt-get unless there is one, and prints its path.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
+
+# The first of the programs that there is; otherwise the one of Debian's package.
+program() {
+    package=$1
+    for candidate in "$@" ""; do
+        if [ -z "$candidate" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"; } >&2
+            candidate=$package
+        fi
+        if [ -n "$candidate" ] && command -v "$candidate"; then
+            exit 0
+        fi
+    done
+    echo "tools/setup.sh: needs $package, on the PATH (Debian: apt-get install $package)" >&2
+    exit 1
+}
+
+case "${1:-}" in
+    browser) program chromium chromium-browser google-chrome chrome ;;
+    cmake) program cmake ;;
+esac
 case "${1:-}" in
     "") venv=$root/.venv wanted=$root/tools/requirements.txt oldest=8 ;;
     stock) venv=$root/.venv-stock wanted=$root/tools/requirements-stock.txt oldest=11 ;;
-    *) echo "tools/setup.sh: expected no argument, or stock, found $1" >&2; exit 2 ;;
+    ray) venv=$root/.venv-ray wanted=$root/tools/requirements-ray.txt oldest=9 ;;
+    *) echo "tools/setup.sh: expected no argument, stock, ray, browser or cmake, found $1" >&2; exit 2 ;;
 esac
 if [ "${1:-}" = stock ] && [ -n "${2:-}" ]; then
     venv=$venv-$2

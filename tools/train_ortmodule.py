@@ -1,15 +1,15 @@
-"""Trains with PyTorch's ORTModule, once with the training graph that it makes and once with that graph rewritten.
+"""Trains with PyTorch's ORTModule, once with the training graph that it makes and once with that graph rewritten by the
+package's hook for it.
 
-Usage: train_ortmodule.py --binary ckpt-opt [--network transformer|convolutions] [--budget SIZE] [--steps N]
+Usage: train_ortmodule.py [--network transformer|convolutions] [--budget SIZE] [--steps N]
 
-Needs what tools/requirements.txt does not install: torch (2.2.2 was used; "numpy<2"), and ORTModule's extension, by
-`python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install` (a C++ compiler; four minutes).
+Needs the package (`pip install .`) and what tools/requirements.txt does not install: torch (2.2.2 was used; "numpy<2"),
+and ORTModule's extension, by `python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install` (a C++ compiler;
+four minutes).
 
-A first run saves the graph, ckpt-opt rewrites it (`--runtime-settings lean`: ORTModule plans no memory), and a second run
-hands the rewritten bytes to the TrainingAgent that executes both halves; nothing else changes. Both have the same
-parameters and batches, one thread, and plain gradient descent. Prints JSON: the losses, whether losses and trained
-parameters and statistics are equal to the bit, and, with the malloc counter preloaded, the peak of the last step, PyTorch's tensors
-included. Exit status 1 if they are not equal.
+Both runs have the same parameters and batches, one thread, and plain gradient descent. Prints JSON: the losses, whether
+losses and trained parameters and statistics are equal to the bit, and, with the malloc counter preloaded, the peak of the
+last step, PyTorch's tensors included. Exit status 1 if they are not equal.
 """
 
 import argparse
@@ -84,16 +84,13 @@ def convolutions(torch):
     return Network(), lambda: torch.randn(BATCH["convolutions"])
 
 
-def replace_graph(manager, path):
-    """Has every TrainingAgent made execute the graph at `path`, if there is one, by one thread and without the arena,
-    which would hide what a step takes. Returns the set of graphs that they were made for."""
+def watch_sessions(manager):
+    """Has every TrainingAgent made use one thread and no arena, which would hide what a step takes. Returns the set of
+    graphs that they were made for."""
     make, asked = manager.TrainingAgent, set()
 
     def agent(graph, names, devices, results, returned, options, *others):
         asked.add(graph)
-        if path is not None:
-            with open(path, "rb") as file:
-                graph = file.read()
         options.intra_op_num_threads = 1
         options.enable_cpu_mem_arena = False
         return make(graph, names, devices, results, returned, options, *others)
@@ -109,12 +106,16 @@ def train(args):
     from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _training_manager
     from run_step import MallocCounter
 
-    asked = replace_graph(_training_manager, args.rewritten)
+    asked = watch_sessions(_training_manager)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     onnxruntime.set_seed(0)
     network, batch = {"transformer": transformer, "convolutions": convolutions}[args.network](torch)
-    module = ORTModule(network, DebugOptions(log_level=LogLevel.ERROR, save_onnx=True, onnx_prefix="step"))
+    module = ORTModule(network, DebugOptions(log_level=LogLevel.ERROR))
+    if args.rewrite:
+        import ckpt_opt.ortmodule
+
+        rewriting = ckpt_opt.ortmodule.rewrite(module, args.budget, **json.loads(os.environ.get("OTM_OPTIONS", "{}")))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     counter, losses = MallocCounter(), []
 
@@ -131,58 +132,44 @@ def train(args):
     # The one that was rewritten, and not PyTorch alone.
     if len(asked) != 1:
         sys.exit(f"ORTModule was to execute one graph, and executed {len(asked)}")
+    said = rewriting.result.figures if args.rewrite else {}
     trained = {name: value.numpy() for name, value in network.state_dict().items()}
-    np.savez(args.result, losses=np.array(losses), peak=np.array(-1 if peak is None else peak), **trained)
+    np.savez(args.result, losses=np.array(losses), peak=np.array(-1 if peak is None else peak),
+             said=np.array(json.dumps(said)), **trained)
 
 
-def run(args, folder, result, rewritten=None):
+def run(args, folder, name, *options):
+    result = os.path.join(folder, name + ".npz")
     command = [sys.executable, os.path.abspath(__file__), "--network", args.network, "--steps", str(args.steps),
-               "--result", result] + (["--rewritten", rewritten] if rewritten else [])
+               "--budget", args.budget, "--result", result, *options]
     # Where something fails ORTModule would go on with PyTorch alone.
-    environment = dict(os.environ, ORTMODULE_SAVE_ONNX_PATH=folder, ORTMODULE_FALLBACK_POLICY="FALLBACK_DISABLE")
+    environment = dict(os.environ, ORTMODULE_FALLBACK_POLICY="FALLBACK_DISABLE")
     if args.malloc_counter:
         environment["LD_PRELOAD"] = args.malloc_counter
     subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
     return np.load(result)
 
 
-def rewrite(args, graph, rewritten):
-    """Rewrites the graph for the batch; returns what ckpt-opt says."""
-    import onnx
-
-    shape = onnx.load(graph).graph.input[0].type.tensor_type.shape.dim
-    dims = [f"{dim.dim_param}={size}" for dim, size in zip(shape, BATCH[args.network]) if dim.dim_param]
-    command = [args.binary, graph, rewritten, "--budget", args.budget, "--runtime-settings", "lean", "--json", "--quiet"]
-    for dim in dims:
-        command += ["--dim", dim]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary")
     parser.add_argument("--network", choices=list(BATCH), default="transformer")
     parser.add_argument("--budget", default="fixed+50%")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--malloc-counter", metavar="LIBRARY", default=os.environ.get("MALLOC_COUNTER"))
-    parser.add_argument("--rewritten", help=argparse.SUPPRESS)
+    parser.add_argument("--rewrite", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--result", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.result:
         train(args)
         return 0
-    if not args.binary:
-        parser.error("--binary is missing")
     with tempfile.TemporaryDirectory() as folder:
-        before = run(args, folder, os.path.join(folder, "before.npz"))
-        graph = next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith("optimized_training.onnx"))
-        rewritten = os.path.join(folder, "rewritten.onnx")
-        said = rewrite(args, graph, rewritten)
-        after = run(args, folder, os.path.join(folder, "after.npz"), rewritten)
-        different = [name for name in before.files if name != "peak" and before[name].tobytes() != after[name].tobytes()]
+        before, after = run(args, folder, "before"), run(args, folder, "after", "--rewrite")
+        said = json.loads(str(after["said"]))
+        arrays = [name for name in before.files if name not in ("peak", "said")]
+        different = [name for name in arrays if before[name].tobytes() != after[name].tobytes()]
         print(json.dumps({
             "losses": before["losses"].tolist(),
-            "arrays": len(before.files) - 1,
+            "arrays": len(arrays),
             "different": different,
             "peak_before": int(before["peak"]),
             "peak_after": int(after["peak"]),

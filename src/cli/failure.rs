@@ -1,12 +1,12 @@
-//! Why a command did not do what it was asked to do, and the exit status that says so.
+//! Why a command did not do what it was asked to do.
 
 use std::io;
 use std::path::PathBuf;
 
-use ckpt_passes::optimize::OptimizeError;
 use thiserror::Error;
 
 use crate::error::Error;
+use crate::error_code::{self, Code};
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]
@@ -35,17 +35,24 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The exit status that tells a script what went wrong: 1 error, 2 usage, 3 no plan fits.
-    pub(crate) fn exit_status(&self) -> u8 {
+    /// What kind of trouble it is.
+    pub(crate) fn code(&self) -> Code {
         match self {
-            Failure::Usage(_) => 2,
-            Failure::Library(error) if error.is_usage() => 2,
-            Failure::Library(Error::Optimize { error, .. })
-                if matches!(**error, OptimizeError::Infeasible { .. }) =>
-            {
-                3
+            Failure::Usage(_) => error_code::USAGE,
+            Failure::Library(error) => error.code(),
+            Failure::Report { .. } | Failure::Print(_) | Failure::Terminal => {
+                error_code::CANNOT_WRITE
             }
-            _ => 1,
+            Failure::SameFile { .. } => error_code::REPLACES,
+            Failure::Input(_) => error_code::UNREADABLE,
+        }
+    }
+
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> String {
+        match self {
+            Failure::Library(error) => error.remedy(),
+            other => other.code().remedy.to_owned(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ckpt_passes::watch::Best;
 use indicatif::ProgressBar;
 
+use super::failure::Failure;
 use super::fault;
 use crate::control::{Control, Event, Warning};
 use crate::text;
@@ -101,9 +102,11 @@ impl Messages {
     }
 
     /// Why nothing came of it.
-    pub(super) fn error(&self, text: impl Display) {
+    pub(super) fn error(&self, failure: &Failure) {
         self.end_bar();
-        let _ = writeln!(io::stderr(), "error: {}", message(text));
+        let (name, remedy) = (failure.code().name, message(failure.remedy()));
+        let text = message(failure);
+        let _ = writeln!(io::stderr(), "error[{name}]: {text}\nhelp: {remedy}");
     }
 }
 

@@ -61,7 +61,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(failure) => {
             messages.error(&failure);
-            failure.exit_status()
+            failure.code().exit_status
         }
     }
 }

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason};
-use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
 use self::rows::Comparison;
 use crate::error::Error;
@@ -176,11 +175,6 @@ impl Error {
                     smallest.nodes.len(),
                     Name(&smallest.node),
                 );
-            }
-            OptimizeError::Shape(InferShapesError::Unbound { names }) => {
-                let dims: Vec<String> =
-                    names.iter().map(|name| format!("--dim {name}=N")).collect();
-                let _ = write!(text, "; add {}", dims.join(" "));
             }
             _ => {}
         }

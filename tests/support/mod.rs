@@ -1,4 +1,7 @@
-//! What the tests that run a graph share: the Python environments with a runtime, and the malloc counter.
+//! What tests share: the Python environments with a runtime, and the malloc counter.
+
+// Not every test that has this module needs all of it.
+#![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -11,13 +11,13 @@ use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::{
-    becomes_a_gemm, is_moved_behind, is_piece_of_an_activation, loses_statistics,
+    becomes_a_gemm, is_moved_behind, is_newly_added, is_piece_of_an_activation, loses_statistics,
 };
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
 /// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: neither is
-/// simulated.
+/// simulated. And each convolution that the runtime would fuse with a sum, and did not before: the fused node rounds otherwise.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;
@@ -45,6 +45,7 @@ fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
             || loses_statistics(graph, uses, id)
             || is_piece_of_an_activation(graph, uses, id)
             || is_moved_behind(graph, uses, id)
+            || is_newly_added(graph, uses, id)
     })
 }
 
@@ -100,6 +101,32 @@ mod tests {
         assert!(!read("s = Tanh(x) y = Add(x, s)"));
         assert!(!read(
             "s = Sigmoid(x) t = Exp(s) m = Mul(x, s) y = Add(t, m)"
+        ));
+    }
+
+    #[test]
+    fn a_convolution_that_only_a_sum_still_reads_has_a_second_reader() {
+        let read = |nodes: &str| {
+            let text = format!(
+                "g (float[1,2,4,4] x, float[2,2,1,1] w, float[2] v) => (float[1,2,4,4] y, float[1,2,4,4] z)
+                 <float[1,2,4,4] a, float[1,2,4,4] b> {{ {nodes} }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+        };
+        // What reads the copy, and what reads the first instance, read one tensor once.
+        assert!(read(
+            "a = Conv(x, w, v) z = Exp(a) b = Conv<__recompute = 1>(x, w, v) y = Add(b, x)"
+        ));
+        assert!(read(
+            "a = Conv(x, w, v) y = Add(a, x) b = Conv<__recompute = 1>(x, w, v) z = Exp(b)"
+        ));
+        // The runtime fused it before as well; there is no bias, of which the fused node needs one.
+        assert!(!read(
+            "a = Conv(x, w, v) y = Add(a, x) b = Conv<__recompute = 1>(x, w, v) z = Add(x, b)"
+        ));
+        assert!(!read(
+            "a = Conv(x, w) z = Exp(a) b = Conv<__recompute = 1>(x, w) y = Add(b, x)"
         ));
     }
 

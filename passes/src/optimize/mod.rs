@@ -44,7 +44,7 @@ use crate::runtime::executions::{Level, Reserved};
 use crate::runtime::functions::awaits_types;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::{Release, Runtime, STOCK, TRAINING, is_for_training};
+use crate::runtime::{Release, Runtime, TRAINING, is_for_training};
 use crate::search::Effort;
 use crate::strategy::Strategy;
 use crate::verify::{self, Correspondence, Violation};
@@ -282,12 +282,7 @@ pub struct Optimized {
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizeError {
     /// The graph has no backward part.
-    #[error(
-        "this is not a training graph: none of its {nodes} nodes computes a gradient. Make one \
-         with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., \
-         loss=...), and give its training_model.onnx to ckpt-opt. A step written in standard operators is taken \
-         with --runtime {}", STOCK.name
-    )]
+    #[error("this is not a training graph: none of its {nodes} nodes computes a gradient")]
     NotTraining {
         /// How many nodes it has.
         nodes: usize,
@@ -352,8 +347,7 @@ pub enum OptimizeError {
     Verification(#[source] Violation),
     /// There were plans, but what was made of them failed verification, all of it.
     #[error(
-        "no rewriting of this graph could be proved to be right: {}; nothing was written. Please report it with \
-         the file; --variants none or another budget may work",
+        "no rewriting of this graph could be proved to be right: {}; nothing was written",
         faults::first(faults)
     )]
     Unproved {

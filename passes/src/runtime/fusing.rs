@@ -3,7 +3,7 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{MICROSOFT, Provider};
@@ -238,12 +238,7 @@ pub fn is_activation_of_gemm(node: &Node) -> bool {
 /// with what it reads. Measured for MatMul and Add; for Gemm and Sum, and Gemm and Transpose, from the source.
 pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     let node = graph.node(id);
-    let alone = node.output(0).and_then(|written| {
-        let readers = uses.readers(written).iter().map(|&id| graph.node(id));
-        let mut lasting = readers.filter(|reader| !is_folded(reader));
-        lasting.next().filter(|_| lasting.next().is_none())
-    });
-    let Some(alone) = alone else {
+    let Some(alone) = lone_reader(graph, uses, id) else {
         return false;
     };
     match (node.domain.as_str(), node.op_type.as_str()) {
@@ -256,18 +251,13 @@ pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
 /// Does the runtime make one node of this sum and the layer normalization that alone reads it, though somebody reads mean and
 /// deviation? That node gives none (SkipLayerNormalization; measured: the step fails).
 pub(crate) fn loses_statistics(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
-    let Some(sum) = graph.node(id).output(0) else {
-        return false;
-    };
-    let readers = uses.readers(sum).iter().map(|&id| graph.node(id));
-    let mut lasting = readers.filter(|reader| !is_folded(reader));
-    let (Some(reader), None) = (lasting.next(), lasting.next()) else {
+    let Some(reader) = lone_reader(graph, uses, id) else {
         return false;
     };
     let is_read = |tensor| !uses.readers(tensor).is_empty() || graph.outputs.contains(&tensor);
     graph.node(id).is("", "Add")
         && reader.is("", "LayerNormalization")
-        && reader.input(0) == Some(sum)
+        && reader.input(0) == graph.node(id).output(0)
         && (1..3).any(|statistic| reader.output(statistic).is_some_and(is_read))
 }
 
@@ -279,9 +269,7 @@ pub(crate) fn is_piece_of_an_activation(graph: &Graph, uses: &Uses, id: NodeId) 
     let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
         return false;
     };
-    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
-    let mut lasting = readers.filter(|reader| !is_folded(reader));
-    let (Some(reader), None) = (lasting.next(), lasting.next()) else {
+    let Some(reader) = lone_reader(graph, uses, id) else {
         return false;
     };
     // What is multiplied by its own sigmoid, which may be one of a multiple.
@@ -299,6 +287,45 @@ pub(crate) fn is_piece_of_an_activation(graph: &Graph, uses: &Uses, id: NodeId) 
                 .any(|of| graph.tensor(of).element_count() == Some(1)),
             _ => false,
         }
+}
+
+/// Does the runtime make one node of this convolution and of the sum that alone reads its result, though it did not before
+/// there were copies, when somebody else read that too? The node rounds otherwise. Source: `ConvAddActivationFusion`;
+/// measured (a residual network in ORTModule).
+pub(crate) fn is_newly_added(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let (Some(sum), Some(written)) = (lone_reader(graph, uses, id), node.output(0)) else {
+        return false;
+    };
+    let Some(weights) = node.input(1).filter(|_| node.is("", "Conv")) else {
+        return false;
+    };
+    let of = graph.tensor(written);
+    let is_alike = |read| graph.tensor(read).shape == of.shape;
+    let is_image = of.shape.as_ref().is_some_and(|shape| shape.len() == 4);
+    let fuses = sum.is("", "Add") && is_image && sum.reads().all(is_alike);
+    if !fuses || of.element != Some(ElementType::Float) || node.reads().count() != 3 {
+        return false;
+    }
+    // Who reads what this node, and what its copies write: all of them were readers of one tensor.
+    let siblings = uses.readers(weights).iter().map(|&id| graph.node(id));
+    let siblings = siblings.filter(|other| other.is("", "Conv") && other.template == node.template);
+    let readers = siblings.filter_map(|node| node.output(0));
+    let readers = readers.flat_map(|written| uses.readers(written));
+    let readers: BTreeSet<(Option<u32>, &str)> = readers
+        .map(|&id| graph.node(id))
+        .map(|reader| (reader.template, reader.op_type.as_str()))
+        .collect();
+    readers.len() > 1
+}
+
+/// The one node that reads the first result of a node, once shapes are folded.
+fn lone_reader<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node> {
+    let written = graph.node(id).output(0)?;
+    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
+    let mut lasting = readers.filter(|reader| !is_folded(reader));
+    let reader = lasting.next()?;
+    lasting.next().is_none().then_some(reader)
 }
 
 /// Does the runtime move this Transpose behind its readers, since another Transpose comes after them? From ORT_ENABLE_BASIC on it

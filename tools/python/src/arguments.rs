@@ -200,8 +200,8 @@ pub(crate) fn failed(error: Error) -> PyErr {
     if let Error::Cancelled = error {
         return PyKeyboardInterrupt::new_err(error.to_string());
     }
-    let text = error.explained();
-    match error.infeasible() {
+    let (text, code) = (error.explained(), error.code());
+    let exception = match error.infeasible() {
         Some((budget, smallest)) => {
             let holders: Vec<(String, u64)> = smallest
                 .holders
@@ -210,7 +210,13 @@ pub(crate) fn failed(error: Error) -> PyErr {
                 .collect();
             InfeasibleError::new_err((text, budget.0, smallest.bytes.0, holders))
         }
-        None if error.is_usage() => UsageError::new_err(text),
+        None if code.is_usage() => UsageError::new_err(text),
         None => CkptOptError::new_err(text),
-    }
+    };
+    Python::attach(|py| {
+        let value = exception.value(py);
+        let named = value.setattr("code", code.name);
+        named.and_then(|()| value.setattr("help", error.remedy()))
+    })
+    .map_or_else(|problem| problem, |()| exception)
 }

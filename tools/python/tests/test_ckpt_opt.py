@@ -110,6 +110,8 @@ class Package(unittest.TestCase):
         self.assertGreater(error.smallest_peak_bytes, 1000)
         self.assertIsInstance(error.holders[0], ckpt_opt.Holder)
         self.assertIn("no plan fits the budget", str(error))
+        self.assertEqual(error.code, "no-plan-fits")
+        self.assertIn("ckpt-opt largest", error.help)
         self.assertFalse(os.path.exists(self.out))
 
     def test_wrong_arguments_are_named(self):
@@ -130,6 +132,7 @@ class Package(unittest.TestCase):
         with self.assertRaises(ckpt_opt.CkptOptError) as caught:
             ckpt_opt.inspect(MODEL)
         self.assertIn("batch", str(caught.exception))
+        self.assertEqual((caught.exception.code, caught.exception.help), ("unbound-dimension", "add --dim batch=N"))
 
     def test_progress_is_told_and_may_end_the_work(self):
         events = []

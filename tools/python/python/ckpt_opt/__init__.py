@@ -419,7 +419,9 @@ class _errors(_Nothing):
     def __exit__(self, kind: Any, raised: Any, _: Any) -> None:
         if isinstance(raised, _ckpt_opt.InfeasibleError):
             text, budget, smallest, holders = raised.args
-            raise InfeasibleError(text, budget, smallest, [Holder(*holder) for holder in holders]) from None
+            infeasible = InfeasibleError(text, budget, smallest, [Holder(*holder) for holder in holders])
+            infeasible.code, infeasible.help = raised.code, raised.help
+            raise infeasible from None
 
 
 def _model(model: Model) -> Union[str, bytes]:

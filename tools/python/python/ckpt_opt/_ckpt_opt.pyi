@@ -6,7 +6,11 @@ _Source = Union[str, bytes]
 _Settings = Mapping[str, Any]
 _Progress = Optional[Callable[..., Any]]
 
-class CkptOptError(Exception): ...
+class CkptOptError(Exception):
+    #: What kind of trouble it is, and what to do about it; where the program itself found it.
+    code: str
+    help: str
+
 class UsageError(CkptOptError): ...
 class InfeasibleError(CkptOptError): ...
 

@@ -1,0 +1,206 @@
+//! What kind of trouble an error is, under a name that scripts can rely on, and what to do about it.
+
+use ckpt_passes::optimize::OptimizeError;
+use ckpt_passes::rewrite::infer_shapes::InferShapesError;
+
+use crate::error::Error;
+use crate::inputs::{DeviceError, OptimizerError};
+use crate::onnx::{ExportError, ImportError, ImportProblem};
+
+/// A kind of trouble. Its name does not change from release to release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// `no-plan-fits`.
+    pub name: &'static str,
+    /// What has happened, in general.
+    pub meaning: &'static str,
+    /// What to do about it, in general.
+    pub remedy: &'static str,
+    /// What the program exits with.
+    pub exit_status: u8,
+}
+
+/// Declares the codes, and the list of all of them.
+macro_rules! codes {
+    ($($code:ident $name:literal $exit_status:literal $meaning:literal, $remedy:literal;)*) => {
+        $(pub(crate) const $code: Code = Code {
+            name: $name,
+            meaning: $meaning,
+            remedy: $remedy,
+            exit_status: $exit_status,
+        };)*
+
+        impl Code {
+            /// All there are.
+            pub const ALL: &[Code] = &[$($code),*];
+        }
+    };
+}
+
+codes! {
+    NO_PLAN_FITS "no-plan-fits" 3
+        "No plan fits the budget. The message says the smallest peak that was found and what holds it",
+        "raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that \
+         fits), or allow variants with --allow";
+    USAGE "usage" 2
+        "An option or argument is not what was expected",
+        "ckpt-opt --help and ckpt-opt COMMAND --help list what there is";
+    UNBOUND_DIMENSION "unbound-dimension" 1
+        "A dimension has a name and no size, so that nobody can say how much memory a tensor takes",
+        "give each a size with --dim NAME=N";
+    DIMENSION "dimension" 1
+        "A size that was given is out of range, or is of a dimension that the graph does not have",
+        "ckpt-opt inspect IN lists the dimensions that need a size";
+    NOT_TRAINING "not-training" 1
+        "The graph is no training graph",
+        "make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and \
+         give its training_model.onnx; a step in standard operators is taken with --runtime stock";
+    RUNTIME "runtime" 1
+        "The runtime that was named has no kernel for a node, or one whose results are not known",
+        "name the other runtime with --runtime, or write the graph in standard operators with ckpt-opt lower";
+    UNREADABLE "unreadable" 1
+        "A file cannot be opened or read",
+        "check that the path is right and that you may read it";
+    NOT_ONNX "not-onnx" 1
+        "The file is no ONNX model, or it is damaged",
+        "export the model or copy the file again";
+    TOO_LARGE "too-large" 1
+        "The model is larger than an ONNX file can be, 2 GiB",
+        "keep its weights in external data: onnx.save_model(model, path, save_as_external_data=True)";
+    INVALID_GRAPH "invalid-graph" 1
+        "The graph breaks a rule of ONNX, so that ONNX Runtime does not load it either",
+        "correct what the message names; onnx.checker.check_model(path, full_check=True) may tell more";
+    CONTRADICTION "contradiction" 1
+        "The file declares a tensor otherwise than the inputs of its node make it",
+        "correct the declaration, or take it out: what the inputs tell need not be declared";
+    UNKNOWN_SHAPE "unknown-shape" 1
+        "Nothing says how large a tensor is",
+        "declare it (onnx.shape_inference.infer_shapes adds what standard operators tell), or bound a size that depends \
+         on data with --dim 'PATTERN=N'";
+    STRATEGY "strategy" 1
+        "The strategy that was named cannot plan such a graph",
+        "leave out --strategy: auto plans every graph";
+    LOWERING "lowering" 1
+        "A training operator has no form in standard operators that computes the same",
+        "run the graph in the runtime that trains, or replace the operator before the training graph is made";
+    OPTION_FILE "option-file" 1
+        "A file that an option names (costs, profile, device, convolution table, optimizer) is not what it reads",
+        "docs/reference.md says what the file of each option holds";
+    GPU "gpu" 1
+        "Convolutions cannot be measured: there is no GPU, CUDA or cuDNN, or it failed",
+        "run ckpt-opt profile-conv where ONNX Runtime trains on the GPU, and give its table with --conv-table";
+    REPLACES "replaces" 1
+        "An output would replace a file that is read, or another output",
+        "give the output another name";
+    CANNOT_WRITE "cannot-write" 1
+        "An output cannot be written where it was asked for",
+        "give it a place that exists and that you may write to";
+    CHANGED "changed" 1
+        "A file was changed while it was worked on",
+        "run the command again when nothing else writes to the file";
+    DIFFERENT "different" 1
+        "verify: the second graph does not stand for the first, or ONNX Runtime does not load it",
+        "do not train with it; rewrite the first graph again";
+    UNPROVED "unproved" 1
+        "What was made could not be proved to be right, so it was not kept. It is a fault of this program",
+        "report it with the file that was read; --variants none or another budget may work";
+    CANCELLED "cancelled" 1
+        "The caller ended the work",
+        "nothing was written; call again";
+}
+
+impl Code {
+    /// Is it of the options, whatever the file is?
+    pub fn is_usage(self) -> bool {
+        self == USAGE
+    }
+}
+
+impl Error {
+    /// What kind of trouble it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Size(_) | Error::NoCudnn { .. } | Error::NoSolver => USAGE,
+            Error::RelativeBudget { .. } | Error::Device(DeviceError::Unknown { .. }) => USAGE,
+            Error::Optimizer(OptimizerError::Unknown { .. }) => USAGE,
+            Error::Optimizer(OptimizerError::Read(error)) | Error::Import(error) => imported(error),
+            Error::Device(_) | Error::Optimizer(_) | Error::Costs(_) => OPTION_FILE,
+            Error::ConvTable(_) | Error::Profile(_) => OPTION_FILE,
+            Error::Gpu(_) => GPU,
+            Error::Optimize { error, .. } => optimized(error),
+            Error::Lower { .. } => LOWERING,
+            Error::Export(error) => exported(error),
+            Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,
+            Error::Written(_) | Error::WrittenDiffers(_) => UNPROVED,
+            Error::Unsound { .. } | Error::DifferentFile { .. } | Error::Different { .. } => {
+                DIFFERENT
+            }
+            Error::Changed { .. } => CHANGED,
+            Error::Temporary(_) => CANNOT_WRITE,
+            Error::Cancelled => CANCELLED,
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        if let Error::Optimize { error, .. } = self
+            && let OptimizeError::Shape(InferShapesError::Unbound { names }) = &**error
+        {
+            let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
+            return format!("add {}", dims.join(" "));
+        }
+        self.code().remedy.to_owned()
+    }
+}
+
+fn imported(error: &ImportError) -> Code {
+    use ImportProblem as Problem;
+    match &error.problem {
+        Problem::Open { .. } => UNREADABLE,
+        Problem::NotAFile { .. } | Problem::NotOnnx { .. } | Problem::NoGraph => NOT_ONNX,
+        Problem::Malformed { .. } | Problem::Undecodable { .. } => NOT_ONNX,
+        Problem::TooLarge { .. } => TOO_LARGE,
+        _ => INVALID_GRAPH,
+    }
+}
+
+fn optimized(error: &OptimizeError) -> Code {
+    match error {
+        OptimizeError::NotTraining { .. } => NOT_TRAINING,
+        OptimizeError::ForTraining { .. } | OptimizeError::HalfKernel { .. } => RUNTIME,
+        OptimizeError::Shape(error) => shaped(error),
+        OptimizeError::Input(_) => INVALID_GRAPH,
+        OptimizeError::Refused { .. } => STRATEGY,
+        OptimizeError::Reserve { .. } => DIMENSION,
+        OptimizeError::Infeasible { .. } => NO_PLAN_FITS,
+        OptimizeError::Verification(_) | OptimizeError::Unproved { .. } => UNPROVED,
+    }
+}
+
+fn shaped(error: &InferShapesError) -> Code {
+    match error {
+        InferShapesError::Zero { .. } | InferShapesError::NoSuchDimension { .. } => DIMENSION,
+        InferShapesError::TooLarge { .. } => DIMENSION,
+        InferShapesError::Unbound { .. } => UNBOUND_DIMENSION,
+        InferShapesError::Undeclared { .. } | InferShapesError::Unknown { .. } => UNKNOWN_SHAPE,
+        InferShapesError::Cycle { .. } | InferShapesError::Node { .. } => INVALID_GRAPH,
+        InferShapesError::Inside { error, .. } => shaped(error),
+        InferShapesError::Contradiction { .. } => CONTRADICTION,
+    }
+}
+
+fn exported(error: &ExportError) -> Code {
+    match error {
+        ExportError::OntoInput { .. } | ExportError::OntoExternalData { .. } => REPLACES,
+        ExportError::NotAFile { .. } | ExportError::NoFolder { .. } => CANNOT_WRITE,
+        ExportError::DanglingLink { .. } | ExportError::OpenFile { .. } => CANNOT_WRITE,
+        ExportError::DataBesideOutput { .. } | ExportError::Folder { .. } => CANNOT_WRITE,
+        ExportError::Write { .. } => CANNOT_WRITE,
+        ExportError::ExternalData { .. } => UNREADABLE,
+        ExportError::TooLarge { .. } => TOO_LARGE,
+        ExportError::Source(error) => imported(error),
+        ExportError::Damaged(_) | ExportError::Undecodable(_) => NOT_ONNX,
+        ExportError::Node { .. } | ExportError::Interface { .. } => UNPROVED,
+        ExportError::NewInitializer { .. } | ExportError::Declaration { .. } => UNPROVED,
+    }
+}
