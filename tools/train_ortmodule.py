@@ -115,7 +115,7 @@ def train(args):
     if args.rewrite:
         import ckpt_opt.ortmodule
 
-        rewriting = ckpt_opt.ortmodule.rewrite(module, args.budget, **json.loads(os.environ.get("OTM_OPTIONS", "{}")))
+        rewriting = ckpt_opt.ortmodule.rewrite(module, args.budget)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     counter, losses = MallocCounter(), []
 
