@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{Measured, OptimizeError, Peak, StopReason};
+use ckpt_passes::optimize::{Measured, Peak, StopReason};
 
 use self::rows::Comparison;
 use crate::error::Error;
@@ -157,26 +157,20 @@ fn peaks(measured: &Measured) -> impl Iterator<Item = (&'static str, &Peak)> {
 }
 
 impl Error {
-    /// What happened, and what to do about it, for people.
+    /// What happened, for people; where nothing fits, with what holds the smallest peak.
     pub fn explained(&self) -> String {
         let mut text = self.to_string();
-        let Error::Optimize { error, .. } = self else {
-            return text;
-        };
-        match &**error {
-            OptimizeError::Infeasible { smallest, .. } => {
-                let (held, layers) = (inspection::held(smallest), inspection::by_layer(smallest));
-                let _ = write!(
-                    text,
-                    "\nof that, the caller and the runtime itself own {}; the rest is held at step {} of {} (node {})\n\
-                     {held}{layers}nothing was written",
-                    smallest.bytes - smallest.at(smallest.step).total(),
-                    smallest.step,
-                    smallest.nodes.len(),
-                    Name(&smallest.node),
-                );
-            }
-            _ => {}
+        if let Some((_, smallest)) = self.infeasible() {
+            let (held, layers) = (inspection::held(smallest), inspection::by_layer(smallest));
+            let _ = write!(
+                text,
+                "\nof that, the caller and the runtime itself own {}; the rest is held at step {} of {} (node {})\n\
+                 {held}{layers}nothing was written",
+                smallest.bytes - smallest.at(smallest.step).total(),
+                smallest.step,
+                smallest.nodes.len(),
+                Name(&smallest.node),
+            );
         }
         text
     }

@@ -246,3 +246,23 @@ const BEYOND_THE_STANDARD: &[&str] = &[
     "WhisperBeamSearch",
     "WordConvEmbedding",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::is_for_training;
+
+    /// What a runtime without training refuses is what is lowered, or cannot be.
+    #[test]
+    fn the_runtime_s_list_of_training_operators_and_this_one_agree() {
+        let of = |domain: &str, name: &str| Node::new("n", domain, name, Vec::new(), Vec::new());
+        for name in BEYOND_THE_STANDARD {
+            assert!(!is_for_training(&of(CONTRIB, name)), "{name}");
+        }
+        for entry in TABLE.iter().filter(|entry| entry.domain == CONTRIB) {
+            let stays = BEYOND_THE_STANDARD.contains(&entry.name);
+            let node = of(entry.domain, entry.name);
+            assert_eq!(is_for_training(&node), !stays, "{}", entry.name);
+        }
+    }
+}

@@ -123,21 +123,33 @@ impl Release {
 
 /// Is it an operator that builds without training lack?
 ///
-/// Runtime fact: those of the operators of real training graphs and of the registered gradients that 1.32.0 refuses.
+/// Runtime fact: those of the operators of real training graphs and of the registered gradients that 1.32.0 refuses, and
+/// what else only the sources of training define.
 pub fn is_for_training(node: &Node) -> bool {
-    const OTHERS: [&str; 12] = [
+    const OTHERS: [&str; 23] = [
         "BatchNormInternal",
+        "BatchScale",
         "ConcatTraining",
+        "FakeQuant",
+        "FlattenAndUnpad",
         "Group",
         "InPlaceAccumulator",
         "InPlaceAccumulatorV2",
+        "IsAllFinite",
+        "IsFinite",
+        "MixedPrecisionScale",
+        "PadAndUnflatten",
         "PassThrough",
         "PythonOp",
+        "ReduceAllL2",
         "Scale",
+        "ScaledSum",
+        "ShrunkenGather",
+        "SoftmaxCrossEntropy",
         "SoftmaxCrossEntropyLossInternal",
+        "SparseSoftmaxCrossEntropy",
         "SplitTraining",
         "YieldOp",
-        "ZeroGradient",
     ];
     let name = node.op_type.as_str();
     let is_gradient = name.contains("Grad") || name.ends_with("Optimizer");
