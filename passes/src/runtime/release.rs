@@ -126,7 +126,7 @@ impl Release {
 /// Runtime fact: those of the operators of real training graphs and of the registered gradients that 1.32.0 refuses, and
 /// what else only the sources of training define.
 pub fn is_for_training(node: &Node) -> bool {
-    const OTHERS: [&str; 23] = [
+    const OTHERS: [&str; 22] = [
         "BatchNormInternal",
         "BatchScale",
         "ConcatTraining",
@@ -135,7 +135,6 @@ pub fn is_for_training(node: &Node) -> bool {
         "Group",
         "InPlaceAccumulator",
         "InPlaceAccumulatorV2",
-        "IsAllFinite",
         "IsFinite",
         "MixedPrecisionScale",
         "PadAndUnflatten",
