@@ -169,6 +169,32 @@ fn json_has_the_promised_keys() {
       "fixed_bytes": 19369,
       "peak_before_bytes": 193026,
       "peak_after_bytes": 164890,
+      "peaks_before": [
+        {
+          "order": "DEFAULT",
+          "level": "ORT_DISABLE_ALL",
+          "bytes": 193026,
+          "within_budget": false
+        },
+        {
+          "order": "DEFAULT",
+          "level": "ORT_ENABLE_ALL",
+          "bytes": 193026,
+          "within_budget": false
+        },
+        {
+          "order": "PRIORITY_BASED",
+          "level": "ORT_DISABLE_ALL",
+          "bytes": 193026,
+          "within_budget": false
+        },
+        {
+          "order": "PRIORITY_BASED",
+          "level": "ORT_ENABLE_ALL",
+          "bytes": 193026,
+          "within_budget": false
+        }
+      ],
       "peaks_after": [
         {
           "order": "DEFAULT",

@@ -22,6 +22,8 @@ struct Figures<'a> {
     fixed_bytes: u64,
     peak_before_bytes: u64,
     peak_after_bytes: u64,
+    /// What the unmodified graph needs in each order and at each level.
+    peaks_before: Vec<ExecutionReport>,
     /// What the rewritten graph needs in each order and at each level.
     peaks_after: Vec<ExecutionReport>,
     smallest_peak_bytes: u64,
@@ -178,11 +180,8 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         fixed_bytes: summary.fixed.0,
         peak_before_bytes: summary.before.bytes.0,
         peak_after_bytes: summary.after.bytes.0,
-        peaks_after: summary
-            .executions
-            .iter()
-            .map(|one| execution(one, summary.budget))
-            .collect(),
+        peaks_before: executions(&summary.executions_before, summary.budget),
+        peaks_after: executions(&summary.executions, summary.budget),
         smallest_peak_bytes: summary.smallest_peak.0,
         reordered_peak_bytes: summary.reordered_peak.0,
         reserved_before_bytes: summary.reserved_before.powers_of_two.0,
@@ -209,13 +208,14 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
     }
 }
 
-fn execution(execution: &Execution, budget: Bytes) -> ExecutionReport {
-    ExecutionReport {
+fn executions(all: &[Execution], budget: Bytes) -> Vec<ExecutionReport> {
+    let each = all.iter().map(|execution| ExecutionReport {
         order: execution.order.name(),
         level: execution.level.name(),
         bytes: execution.bytes.0,
         within_budget: execution.bytes <= budget,
-    }
+    });
+    each.collect()
 }
 
 /// What one training step takes, order by order.

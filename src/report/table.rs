@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Approximation;
-use ckpt_passes::optimize::Summary;
+use ckpt_passes::optimize::{Execution, Summary};
 use ckpt_passes::runtime::executions::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::settings::RuntimeSettings;
@@ -60,6 +60,9 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         ),
         ("smallest peak found", summary.smallest_peak.to_string()),
     ];
+    if let Some(usual) = usual_before(summary) {
+        facts.push(("before, by default", usual));
+    }
     if let Some(over) = over_budget(summary) {
         facts.push((
             "over the budget",
@@ -114,6 +117,17 @@ fn way_of_peak(summary: &Summary) -> String {
         // At a level between the two that the result tells of.
         None => "the most of all orders and levels".to_owned(),
     }
+}
+
+/// What the unmodified graph takes in a session of which nobody has changed order or level, where that is not what stands in
+/// the table.
+fn usual_before(summary: &Summary) -> Option<String> {
+    let is_usual =
+        |way: &&Execution| way.order == ExecutionOrder::Default && way.level == Level::EnableAll;
+    let usual = summary.executions_before.iter().find(is_usual)?;
+    let text = usual.bytes.to_string();
+    (text != summary.before.bytes.to_string())
+        .then(|| format!("{text} (DEFAULT, {})", usual.level.name()))
 }
 
 /// What a graph takes that stays as it is, where that is over its budget.

@@ -9,7 +9,7 @@ use super::convolutions::name_algorithms;
 use super::faults::{self, Found, is_unproved};
 use super::original::Original;
 use super::published::MOST_NODES;
-use super::simulation::{describe, reserved_in_default_order, simulated};
+use super::simulation::{describe, simulated, unmodified};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
@@ -281,7 +281,8 @@ impl<'g> Session<'g> {
         if let Some((_, run)) = simulated(self.graph, &costs, &reference.options).first() {
             summary.before = describe(self.graph, &costs, run, reference.options.reserve);
         }
-        summary.reserved_before = reserved_in_default_order(self.graph, &costs, &reference.options);
+        (summary.executions_before, summary.reserved_before) =
+            unmodified(self.graph, &costs, &reference.options);
         found
     }
 }

@@ -170,7 +170,9 @@ pub struct Summary {
     pub before: Peak,
     /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.
     pub after: Peak,
-    /// What it needs in each order and at each level. It fits in all of them, but for a graph that stays as it is because
+    /// What the unmodified graph needs in each order and at each level.
+    pub executions_before: Vec<Execution>,
+    /// What the rewritten graph needs in each order and at each level. It fits in all of them, but for a graph that stays as it is because
     /// the budget is enough in DEFAULT order, unoptimized, and nothing was found that fits in all.
     pub executions: Vec<Execution>,
     /// The smallest peak that the search can reach.

@@ -88,13 +88,7 @@ impl Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let executions = executions_of(listed.unwrap_or(&graph), &costs, options);
         let all = executions.simulate(options.runtime.settings);
-        let by_level = executions.by_level().into_iter();
-        let by_level = by_level.map(|(order, level, way)| Execution {
-            order,
-            level,
-            bytes: need(&graph, &all[way].1),
-        });
-        let by_level = by_level.collect();
+        let by_level = by_level(&graph, &executions, &all, Bytes::ZERO);
         // The first of equals, so that the plain DEFAULT order is described where it can be.
         let all = all.into_iter().map(|(_, liveness)| liveness).rev();
         let worst = all
@@ -162,15 +156,37 @@ pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options)
         .unwrap_or_else(|| Liveness::in_file_order(graph, provider, costs))
 }
 
-/// What the arena reserves for `graph` in DEFAULT order, unoptimized.
-pub(super) fn reserved_in_default_order(
+/// What `graph` needs as it is in each order and at each level, and what the arena reserves for it in DEFAULT order,
+/// unoptimized.
+pub(super) fn unmodified(
     graph: &Graph,
     costs: &[Cost],
     options: &Options,
-) -> Reserved {
-    let executions = executions_of(graph, costs, options);
-    let all = executions.reserved(options.runtime.settings);
-    all.first().copied().unwrap_or_default()
+) -> (Vec<Execution>, Reserved) {
+    let (executions, settings) = (
+        executions_of(graph, costs, options),
+        options.runtime.settings,
+    );
+    let all = executions.simulate(settings);
+    let reserved = executions.reserved(settings).first().copied();
+    let needs = by_level(graph, &executions, &all, options.reserve);
+    (needs, reserved.unwrap_or_default())
+}
+
+/// Of what was simulated, what is needed in each order and at each level.
+fn by_level(
+    graph: &Graph,
+    executions: &Executions<'_>,
+    simulated: &[(ExecutionOrder, Liveness)],
+    reserve: Bytes,
+) -> Vec<Execution> {
+    let ways = executions.by_level().into_iter();
+    let ways = ways.map(|(order, level, way)| Execution {
+        order,
+        level,
+        bytes: need(graph, &simulated[way].1) + reserve,
+    });
+    ways.collect()
 }
 
 /// The need of one order in detail; `costs` by node id.

@@ -1,7 +1,7 @@
 //! What was done, in figures.
 
 use super::super::original::Original;
-use super::super::simulation::{Candidate, frame, need, reserved_in_default_order};
+use super::super::simulation::{Candidate, frame, need, unmodified};
 use super::super::variant_graph::{Choices, Form};
 use super::super::{StopReason, Summary};
 use super::Pipeline;
@@ -47,11 +47,14 @@ impl Pipeline<'_> {
         let reordered = (!late).then(|| task.search(&order).without_copies());
         let reordered = reordered.map(|plan| plan.predicted_peak + frame(&form.graph));
         let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
+        let (executions_before, reserved_before) =
+            unmodified(original.graph, &original.costs, self.options);
         Summary {
             budget: budget + reserve,
             fixed: self.original.liveness.fixed + reserve,
             before: original.peak(reserve),
             after: candidate.peak(reserve),
+            executions_before,
             executions: candidate.executions(reserve),
             smallest_peak: smallest.min(candidate.need()) + reserve,
             time_before,
@@ -65,11 +68,7 @@ impl Pipeline<'_> {
                 true => 0,
                 false => self.lower_bound(&task.relaxed_search(&order), room, time_added, longer),
             },
-            reserved_before: reserved_in_default_order(
-                original.graph,
-                &original.costs,
-                self.options,
-            ),
+            reserved_before,
             reserved_after: candidate.reserved(self.options),
             recomputed_nodes: new().filter(is_mirror).count(),
             barriers: new().filter(is_barrier).count(),
