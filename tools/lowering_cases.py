@@ -621,11 +621,12 @@ def others(rng):
         names = iter("abcdefghijklmn")
         symbolic.symbols = {k: [next(names) for _ in v.shape] for k, v in inputs.items()}
         yield symbolic
-    for overwrite in (True, False):
-        buffer = normal(rng, 5, 4)
-        buffer[0, 0] = np.nan if overwrite else 1
-        inputs = {"buffer": buffer, "value": normal(rng, 5, 4), "overwrite": np.array([overwrite])}
-        yield Case(f"InPlaceAccumulatorV2{overwrite}", [op("InPlaceAccumulatorV2", ["buffer", "value", "overwrite"], ["done"])], inputs,
+    for overwrite, shape in itertools.product((True, False), [(5, 4), (70, 64), (4100,), (64, 16, 2, 3)]):
+        buffer = normal(rng, *shape)
+        # What is overwritten may be anything.
+        buffer.flat[[0, -1]] = np.nan if overwrite else 1
+        inputs = {"buffer": buffer, "value": normal(rng, *shape), "overwrite": np.array([overwrite])}
+        yield Case(f"InPlaceAccumulatorV2{overwrite}{shape}", [op("InPlaceAccumulatorV2", ["buffer", "value", "overwrite"], ["done"])], inputs,
                    lambda i, o=overwrite: {"done": i["value"] if o else i["buffer"] + i["value"]}, kernel=False)
     inputs = {"old": normal(rng, 5, 4), "value": normal(rng, 5, 4)}
     yield Case("InPlaceAccumulator", [op("InPlaceAccumulator", ["old", "value"], ["sum"])], inputs,

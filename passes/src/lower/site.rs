@@ -56,8 +56,8 @@ pub(super) struct Shared {
     names: HashSet<String>,
     /// Output and buffer.
     pub(super) accumulated: Vec<(String, String)>,
-    /// How many rows of a buffer are kept, and which, by what says whether it is overwritten and the number of rows.
-    rows: BTreeMap<(TensorId, i64), (TensorId, TensorId)>,
+    /// What several lowerings read, by what it is for and what it is made of.
+    parts: BTreeMap<(&'static str, TensorId), TensorId>,
     /// Raising the operator set changes nothing of the graph's own nodes.
     can_rise: bool,
 }
@@ -72,7 +72,7 @@ impl Shared {
             listed: Vec::new(),
             names: nodes().map(|node| node.name.clone()).collect(),
             accumulated: Vec::new(),
-            rows: BTreeMap::new(),
+            parts: BTreeMap::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
                 let changes =
@@ -468,29 +468,13 @@ impl<'a> LoweringSite<'a> {
         self.add(cast(product, element))
     }
 
-    /// Says the type and sizes of a new tensor, where they do not follow from its node.
-    pub(super) fn declare(&mut self, id: TensorId, element: ElementType, sizes: Vec<Dimension>) {
-        let tensor = self.graph.tensor_mut(id);
-        tensor.element = Some(element);
-        tensor.declared = Some(sizes);
+    /// What [`LoweringSite::share`] was told: nodes before this one compute it.
+    pub(super) fn shared_by(&self, what: &'static str, of: TensorId) -> Option<TensorId> {
+        self.shared.parts.get(&(what, of)).copied()
     }
 
-    /// The same as another tensor but for the first size.
-    pub(super) fn declare_like(&mut self, id: TensorId, like: TensorId, first: Dimension) {
-        if let (Some(numbers), Some(element)) = (self.numbers(like), self.facts.element(like)) {
-            let rest = numbers.iter().skip(1);
-            let rest = rest.map(|&size| Dimension::Known(size.unsigned_abs()));
-            self.declare(id, element, std::iter::once(first).chain(rest).collect());
-        }
-    }
-
-    /// What [`LoweringSite::keep_rows`] was told: nodes before this one compute it.
-    pub(super) fn kept_rows(&self, overwrite: TensorId, rows: i64) -> Option<(TensorId, TensorId)> {
-        self.shared.rows.get(&(overwrite, rows)).copied()
-    }
-
-    pub(super) fn keep_rows(&mut self, overwrite: TensorId, rows: i64, kept: (TensorId, TensorId)) {
-        self.shared.rows.insert((overwrite, rows), kept);
+    pub(super) fn share(&mut self, what: &'static str, of: TensorId, made: TensorId) {
+        self.shared.parts.insert((what, of), made);
     }
 
     /// Says that an output has the new value of a buffer.

@@ -89,6 +89,35 @@ fn an_accumulated_value_comes_out_in_place_of_the_flag() {
 }
 
 #[test]
+fn what_is_kept_of_a_large_buffer_has_one_size_and_waits_for_the_value() {
+    let interface = "(float[64,8,3,3] b, float[64,8,3,3] g, float[64,64] c, float[64,64] h, bool[1] o) => (bool[1] done, bool[1] ready)";
+    let nodes = "[a] done = com.microsoft.InPlaceAccumulatorV2 (b, g, o)
+        [d] ready = com.microsoft.InPlaceAccumulatorV2 (c, h, o)";
+    assert_snapshot!(lowered(14, interface, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_1" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/lower/constant_3" = Constant()
+    "ckpt-opt/lower/constant_4" = Constant()
+    "a/Not:0" = Not(o)
+    "a/Reshape:0" = Reshape("a/Not:0", "ckpt-opt/lower/constant_0")
+    "a/Cast:0" = Cast("a/Reshape:0")
+    "a/Mul:0" = Mul("a/Cast:0", "ckpt-opt/lower/constant_1")
+    "a/Add:0" = Add("a/Mul:0", "ckpt-opt/lower/constant_2")
+    "a/Size:0" = Size(g)
+    "a/Min:0" = Min("a/Add:0", "a/Size:0")
+    "a/Reshape:0_1" = Reshape(b, "ckpt-opt/lower/constant_3")
+    "a/Trilu:0" = Trilu("a/Reshape:0_1", "a/Min:0")
+    "a/Reshape:0_2" = Reshape("a/Trilu:0", "ckpt-opt/lower/constant_4")
+    done = Add(g, "a/Reshape:0_2")
+    "d/Size:0" = Size(h)
+    "d/Min:0" = Min("a/Add:0", "d/Size:0")
+    "d/Trilu:0" = Trilu(c, "d/Min:0")
+    ready = Add(h, "d/Trilu:0")
+    "#);
+}
+
+#[test]
 fn the_operator_set_rises_where_places_may_be_there_twice() {
     let interface = "(int64[2] s, int64[N] i, float[N,4] dy) => (float[9,4] dx)";
     let node = "[g] dx = com.microsoft.GatherGrad (s, i, dy)";

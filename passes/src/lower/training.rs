@@ -1,8 +1,8 @@
 //! What only training has: dropout's gradient and accumulation.
 
-use super::operation::{NewNode, op};
+use super::operation::op;
 use super::site::{LoweringSite, Obstacle, case, cast};
-use crate::graph::{Constant, Dimension, ElementType, TensorId};
+use crate::graph::{Constant, ElementType, TensorId};
 
 /// DropoutGrad(dY, mask, ratio, training_mode): dX = dY · mask / (1 − ratio). Where dropout does nothing, the mask is of
 /// ones, and the ratio does not count.
@@ -33,34 +33,29 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// From so many numbers on, a buffer is added by places.
+/// From so many numbers on, a kernel that chooses element by element takes several times as long as the sum, and twice the memory.
 const MANY: i64 = 4096;
 
 /// InPlaceAccumulatorV2(buffer, value, overwrite) -> (done, buffer). No standard kernel writes to what the caller owns: the
-/// new value is what comes out in place of *done*. The buffer is added at all places of its first axis, or at none: a
-/// kernel that chooses element by element takes several times as long, and twice the memory.
+/// new value is what comes out in place of *done*. What is added to the value is the buffer, or zeros.
 pub(super) fn in_place_accumulator(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [buffer, value] = site.inputs()?;
     let done = site.result()?;
     let (of_buffer, of_value) = (site.element(buffer)?, site.element(value)?);
     let value = site.as_type(value, of_value, of_buffer);
     let sum = site.output(1);
-    let numbers = site.numbers(buffer);
-    let is_large = numbers
-        .as_ref()
-        .is_some_and(|sizes| sizes.iter().fold(1, |n: i64, &d| n.saturating_mul(d)) >= MANY);
+    let large = site.numbers(buffer).filter(|sizes| {
+        !sizes.is_empty() && sizes.iter().fold(1, |n: i64, &d| n.saturating_mul(d)) >= MANY
+    });
     let last = match site.node.input(2) {
         None => op("Add", [buffer, value]),
         Some(overwrite) => {
             let from = site.element(overwrite)?;
             let overwrite = site.as_type(overwrite, from, ElementType::Bool);
-            match numbers
-                .filter(|_| is_large)
-                .and_then(|n| n.first().copied())
-            {
-                Some(rows) => {
-                    site.needs_opset(16)?;
-                    added_unless(site, buffer, value, overwrite, rows)
+            match large {
+                Some(sizes) => {
+                    let kept = kept_unless(site, overwrite, buffer, value, &sizes)?;
+                    op("Add", [value, kept])
                 }
                 None => {
                     let both = site.add(op("Add", [buffer, value]));
@@ -77,42 +72,43 @@ pub(super) fn in_place_accumulator(site: &mut LoweringSite) -> Result<(), Obstac
     Ok(())
 }
 
-/// `value`, to which the rows of `buffer` are added unless it is to be overwritten. No row is there twice.
-fn added_unless(
+/// The buffer, or zeros where it is to be overwritten, whatever it holds: as a matrix, all of it is below a diagonal far to the right, and
+/// nothing below one far to the left. Its size is the same in all steps, so a step's memory is as well. It waits for the value: made
+/// sooner, it would only be there longer.
+fn kept_unless(
     site: &mut LoweringSite,
+    overwrite: TensorId,
     buffer: TensorId,
     value: TensorId,
-    overwrite: TensorId,
-    rows: i64,
-) -> NewNode {
-    let (until, places) = match site.kept_rows(overwrite, rows) {
+    sizes: &[i64],
+) -> Result<TensorId, Obstacle> {
+    const FAR: i64 = 1 << 30;
+    site.needs_opset(14)?;
+    let diagonal = match site.shared_by("Trilu", overwrite) {
         Some(known) => known,
         None => {
             let is_kept = site.add(op("Not", [overwrite]));
             let is_kept = site.reshaped(is_kept, &[]);
             let is_kept = site.add(cast(is_kept, ElementType::Int64));
-            let (count, zero, one) = (site.int(rows), site.int(0), site.int(1));
-            let count = site.add(op("Mul", [is_kept, count]));
-            let until = site.reshaped(count, &[1]);
-            let places = site.add(op("Range", [zero, count, one]));
-            site.declare(places, ElementType::Int64, vec![at_most(rows)]);
-            let places = site.reshaped(places, &[-1, 1]);
-            let sizes = vec![at_most(rows), Dimension::Known(1)];
-            site.declare(places, ElementType::Int64, sizes);
-            site.keep_rows(overwrite, rows, (until, places));
-            (until, places)
+            let (width, left) = (site.int(2 * FAR), site.int(-FAR));
+            let right = site.add(op("Mul", [is_kept, width]));
+            let diagonal = site.add(op("Add", [right, left]));
+            site.share("Trilu", overwrite, diagonal);
+            diagonal
         }
     };
-    let zero = site.ints(&[0]);
-    let kept = site.add(op("Slice", [buffer, zero, until, zero]));
-    site.declare_like(kept, buffer, at_most(rows));
-    op("ScatterND", [value, places, kept]).string("reduction", "add")
-}
-
-/// A size that is this one or 0, which only a step tells. It has a name: whoever plans for it works it out, and to the
-/// runtime all names are names.
-fn at_most(rows: i64) -> Dimension {
-    Dimension::Symbol(format!("1*{rows}"))
+    let numbers = site.add(op("Size", [value]));
+    let diagonal = site.add(op("Min", [diagonal, numbers]));
+    let below = |matrix| op("Trilu", [matrix, diagonal]).int("upper", 0);
+    if sizes.len() == 2 {
+        return Ok(site.add(below(buffer)));
+    }
+    let matrix = match sizes {
+        [_] => site.reshaped(buffer, &[1, -1]),
+        _ => site.reshaped(buffer, &[sizes[0], -1]),
+    };
+    let kept = site.add(below(matrix));
+    Ok(site.reshaped(kept, sizes))
 }
 
 /// InPlaceAccumulator(old, value) -> sum, which is the old one's memory: the caller's, if it is an input.

@@ -11,6 +11,7 @@ use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
+use crate::runtime::Runtime;
 use crate::runtime::liveness::Liveness;
 use crate::search::first_orders;
 use crate::watch::Watch;
@@ -24,6 +25,7 @@ pub(super) struct Original<'g> {
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
     pub(super) sequences: Vec<(NodeId, NodeId)>,
     provider: Provider,
+    runtime: Runtime,
     watch: Arc<Watch>,
     orders: OnceLock<Vec<Vec<NodeId>>>,
 }
@@ -39,6 +41,7 @@ impl<'g> Original<'g> {
             costs,
             liveness,
             provider: options.device.provider,
+            runtime: options.runtime,
             watch: options.watch.clone(),
             orders: OnceLock::new(),
         }
@@ -68,7 +71,14 @@ impl<'g> Original<'g> {
 
     /// Those of the same graph with variants; `costs` by node id.
     pub(super) fn orders_of(&self, varied: &Graph, costs: &[Cost]) -> Vec<Vec<NodeId>> {
-        let mut orders = first_orders(varied, self.provider, costs, &self.sequences, &self.watch);
+        let mut orders = first_orders(
+            varied,
+            self.provider,
+            costs,
+            &self.sequences,
+            self.runtime,
+            &self.watch,
+        );
         // The runtime makes them initializers, so the simulation lets them stand anywhere.
         let is_computed = |id: &NodeId| !varied.node(*id).is("", "Constant");
         for order in &mut orders {

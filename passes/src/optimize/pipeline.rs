@@ -540,6 +540,7 @@ impl<'o> Pipeline<'o> {
     fn task_in<'t>(&'t self, form: &'t Form, joint: Option<&'t Joint>) -> Task<'t> {
         Task {
             graph: &form.graph,
+            runtime: self.options.runtime,
             order: self.orders.first().map_or(&[], Vec::as_slice),
             sequences: &self.original.sequences,
             device: &self.options.device,

@@ -53,6 +53,12 @@ impl Runtime {
     pub const fn of(settings: RuntimeSettings) -> Runtime {
         TRAINING.with(settings)
     }
+
+    /// Is there a block for a whole step in which all results lie but those of the graph? What these take comes on top, and at the end
+    /// of the step all of them are there: what counts in any order is the most that the others need at a time.
+    pub fn keeps_results_apart(self) -> bool {
+        self.settings.pattern && self.release.pattern == release::PatternOf::FirstStep
+    }
 }
 
 /// Can the CPU compute the node in float16? Tests hold verification's opinion against it.

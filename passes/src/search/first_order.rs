@@ -9,6 +9,7 @@
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
+use crate::runtime::Runtime;
 use crate::runtime::casts::as_computed;
 use crate::runtime::liveness;
 use crate::runtime::order::{ExecutionOrder, execution_order};
@@ -31,6 +32,7 @@ pub fn first_orders(
     provider: Provider,
     costs: &[Cost],
     sequences: &[(NodeId, NodeId)],
+    runtime: Runtime,
     watch: &Watch,
 ) -> Vec<Vec<NodeId>> {
     let positions = graph.positions();
@@ -41,12 +43,19 @@ pub fn first_orders(
         .collect();
     let graph = &*as_computed(graph, provider);
     let plain = Skeleton::of(graph, provider, costs);
-    let skeleton = if pairs.is_empty() {
+    let mut skeleton = if pairs.is_empty() {
         plain
     } else {
         plain.with_sequences(&pairs)
     };
     let shape = Dependences::of(&skeleton);
+    if runtime.keeps_results_apart() {
+        for (size, is_output) in skeleton.size.iter_mut().zip(&skeleton.output) {
+            if *is_output {
+                *size = 0;
+            }
+        }
+    }
     let mut bases: Vec<Vec<u32>> = Vec::new();
     if pairs.iter().all(|(first, second)| first < second) {
         bases.push((0..skeleton.len() as u32).collect());

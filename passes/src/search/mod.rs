@@ -162,6 +162,12 @@ impl Search {
         self
     }
 
+    /// The same search, in which the graph's outputs lie apart from everything else: see [`Runtime::keeps_results_apart`].
+    pub fn with_outputs_apart(mut self) -> Search {
+        self.problem.set_outputs_apart();
+        self
+    }
+
     /// The same search, seen and ended from outside.
     pub fn watched(mut self, watch: Arc<Watch>) -> Search {
         self.problem.watch = watch;

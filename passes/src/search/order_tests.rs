@@ -20,6 +20,7 @@ use crate::pass::Pass;
 use crate::plan::Originals;
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::Runtime;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
@@ -79,6 +80,7 @@ impl Case {
             CPU,
             &self.costs,
             &self.pairs,
+            Runtime::LEAN,
             &Watch::default(),
         )
     }

@@ -283,6 +283,13 @@ impl Problem {
         }
     }
 
+    /// Takes the graph's outputs for the caller's, as they are all there at the end beside a block that is there to the end as well.
+    pub(crate) fn set_outputs_apart(&mut self) {
+        for value in self.values.iter_mut().filter(|value| value.kept) {
+            self.fixed += Bytes(std::mem::take(&mut value.size) as u64);
+        }
+    }
+
     /// The least that the worst step needs for what it reads, writes and works with, in whichever
     /// forms.
     pub(crate) fn structural_bound(&self) -> f64 {

@@ -48,6 +48,7 @@ use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
 use crate::plan::Plan;
 use crate::program::Solving;
+use crate::runtime::Runtime;
 use crate::runtime::device::Device;
 use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{Alternatives, Effort, Search};
@@ -175,6 +176,8 @@ impl FromStr for Strategy {
 pub struct Task<'t> {
     /// The graph, with concrete shapes.
     pub graph: &'t Graph,
+    /// What runs it.
+    pub runtime: Runtime,
     /// The order of first computations that is best by itself: topological, and keeps the
     /// `sequences`. A plan may use another.
     pub order: &'t [NodeId],
@@ -333,6 +336,10 @@ impl Task<'_> {
                 let rules = self.recomputation;
                 Search::new(self.graph, order, provider, self.costs, rules, effort)
             }
+        };
+        let search = match self.runtime.keeps_results_apart() {
+            true => search.with_outputs_apart(),
+            false => search,
         };
         search.watched(self.watch.clone())
     }

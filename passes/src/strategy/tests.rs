@@ -52,10 +52,12 @@ pub(super) fn with_overrides<T>(
         device.provider,
         &costs,
         &sequences,
+        Runtime::LEAN,
         &Watch::default(),
     )
     .swap_remove(0);
     ask(&Task {
+        runtime: Runtime::LEAN,
         joint: None,
         graph,
         order: &order,

@@ -52,7 +52,15 @@ fn in_sequence(graph: &Graph) -> Vec<(NodeId, NodeId)> {
 }
 
 fn first_order(graph: &Graph, costs: &[Cost]) -> Vec<NodeId> {
-    first_orders(graph, CPU, costs, &in_sequence(graph), &Watch::default()).swap_remove(0)
+    first_orders(
+        graph,
+        CPU,
+        costs,
+        &in_sequence(graph),
+        Runtime::LEAN,
+        &Watch::default(),
+    )
+    .swap_remove(0)
 }
 
 fn search(graph: &Graph, order: &[NodeId], rules: &Recomputation) -> Search {

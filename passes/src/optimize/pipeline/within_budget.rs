@@ -199,7 +199,12 @@ impl Pipeline<'_> {
             return room;
         };
         let applied = self.apply(&plan);
-        let (lean, planned) = (applied.lean_peak(), applied.planned_peak());
+        // What the search counts.
+        let lean = match self.options.runtime.keeps_results_apart() {
+            true => plan.predicted_peak,
+            false => applied.lean_peak(),
+        };
+        let planned = applied.planned_peak();
         let extra = planned - lean;
         let matters = planned > room || extra <= Bytes(budget.0 / TUNING.unused_part);
         match matters {

@@ -14,7 +14,14 @@ fn free(graph: &Graph) -> Vec<Cost> {
 /// what the caller owns.
 fn first(text: &str) -> (String, u64) {
     let mut graph = Graph::parse(text).unwrap();
-    let orders = first_orders(&graph, CPU, &free(&graph), &[], &Watch::default());
+    let orders = first_orders(
+        &graph,
+        CPU,
+        &free(&graph),
+        &[],
+        Runtime::LEAN,
+        &Watch::default(),
+    );
     graph.set_order(orders[0].clone());
     let outputs = graph
         .order()
@@ -76,7 +83,14 @@ fn every_order_is_topological_keeps_the_sequences_and_needs_no_more_than_the_run
         let pairs = sequences(&graph, &default.order);
         let uses = Uses::of(&graph);
         let mut peaks = Vec::new();
-        for order in first_orders(&graph, CPU, &costs, &pairs, &Watch::default()) {
+        for order in first_orders(
+            &graph,
+            CPU,
+            &costs,
+            &pairs,
+            Runtime::LEAN,
+            &Watch::default(),
+        ) {
             let mut time = vec![None; graph.node_count()];
             for (step, &id) in order.iter().enumerate() {
                 assert_eq!(time[id.index()].replace(step), None, "seed {seed}: twice");
