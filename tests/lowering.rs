@@ -80,3 +80,32 @@ const MODELS: [(&str, &[&str]); 2] = [
     ("models/cross_modal.onnx", &["batch=4"]),
     ("models/resnet18.onnx", &["batch=2"]),
 ];
+
+/// Of the runtime's list of kernels: nobody ran them.
+#[test]
+fn nodes_of_lowered_graphs_have_kernels_on_cuda() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let check = |model: &std::path::Path| {
+        let mut check = Command::new(python(&[]));
+        let check = check.arg("tools/cuda_kernels.py").arg(model);
+        check.current_dir(root()).output().expect("Python starts")
+    };
+    for name in [
+        "cross_modal",
+        "resnet18",
+        "triplet",
+        "unet_nearest",
+        "vgg16",
+    ] {
+        let original = root().join(format!("testdata/models/{name}.onnx"));
+        let lowered = folder.path().join(format!("{name}.onnx"));
+        let mut lower = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
+        let lower = lower.arg("lower").arg(&original).arg(&lowered).output();
+        assert_success(&lower.expect("ckpt-opt starts"));
+        assert_success(&check(&lowered));
+        let refused = check(&original);
+        let said = String::from_utf8_lossy(&refused.stdout);
+        assert!(!refused.status.success(), "{name}: {said}");
+        assert!(said.contains("InPlaceAccumulatorV2 of float"), "{said}");
+    }
+}

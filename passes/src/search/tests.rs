@@ -41,6 +41,29 @@ fn on_uniform_chains_as_many_layers_run_again_as_revolve_s_optimum_at_every_memo
     }
 }
 
+#[test]
+fn outputs_that_lie_apart_count_whenever_they_are_written() {
+    // Bytes: x and y 4,000 each, o 40,000, b and c 20,000 each.
+    for (nodes, together) in [
+        ("o = Exp(x) b = Exp(x) c = Exp(b) y = Exp(c)", 84_000),
+        ("b = Exp(x) c = Exp(b) y = Exp(c) o = Exp(x)", 48_000),
+    ] {
+        let text =
+            "g (float[1000] x) => (float[10000] o, float[1000] y) <float[5000] b, float[5000] c>";
+        let graph = Graph::parse(&format!("{text} {{ {nodes} }}")).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let rules = Recomputation::of(&graph, &BTreeMap::new());
+        let effort = Effort {
+            seed: 1,
+            evaluations: 0,
+        };
+        let search = || Search::new(&graph, graph.order(), Provider::Cpu, &costs, &rules, effort);
+        let peak = |search: Search| search.without_copies().predicted_peak.0;
+        assert_eq!(peak(search()), together, "{nodes}");
+        assert_eq!(peak(search().with_outputs_apart()), 88_000, "{nodes}");
+    }
+}
+
 /// A fresh search on a uniform chain, and what watches it.
 fn search_of(chain: &UniformChain, evaluations: u64) -> (Search, Arc<Watch>) {
     let rules = Recomputation::of(&chain.graph, &BTreeMap::new());

@@ -1,7 +1,9 @@
 use super::*;
 use crate::analysis::sequences::sequences;
 use crate::graph::Uses;
+use crate::runtime::STOCK;
 use crate::runtime::liveness::Liveness;
+use crate::runtime::settings::RuntimeSettings;
 use crate::testing::random_training_graph;
 
 const CPU: Provider = Provider::Cpu;
@@ -13,15 +15,13 @@ fn free(graph: &Graph) -> Vec<Cost> {
 /// The names of the first outputs of the nodes, in the first of the orders, and its peak with
 /// what the caller owns.
 fn first(text: &str) -> (String, u64) {
+    first_in(Runtime::LEAN, text)
+}
+
+fn first_in(runtime: Runtime, text: &str) -> (String, u64) {
     let mut graph = Graph::parse(text).unwrap();
-    let orders = first_orders(
-        &graph,
-        CPU,
-        &free(&graph),
-        &[],
-        Runtime::LEAN,
-        &Watch::default(),
-    );
+    let watch = Watch::default();
+    let orders = first_orders(&graph, CPU, &free(&graph), &[], runtime, &watch);
     graph.set_order(orders[0].clone());
     let outputs = graph
         .order()
@@ -57,6 +57,18 @@ fn what_frees_memory_runs_at_once() {
             b = com.microsoft.InPlaceAccumulatorV2(wb, gb, reset)
         }";
     assert_eq!(first(text), ("f ga gb b a h y".to_owned(), 20_003));
+}
+
+#[test]
+fn results_that_lie_apart_are_not_put_off() {
+    // The result o takes 40,000 bytes, b and c 20,000: it waits for them, and h for it. Where results lie apart it frees h.
+    let text = "g (float[1000] x) => (float[10000] o, float[1000] y)
+        <float[1000] h, float[5000] b, float[5000] c> {
+            h = Exp(x) o = Exp(h) b = Exp(h) c = Exp(b) y = Exp(c)
+        }";
+    assert_eq!(first(text).0, "h b c y o");
+    let apart = STOCK.with(RuntimeSettings::DEFAULT);
+    assert_eq!(first_in(apart, text).0, "h o b c y");
 }
 
 #[test]
