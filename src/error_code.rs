@@ -171,7 +171,7 @@ fn optimized(error: &OptimizeError) -> Code {
         OptimizeError::Shape(error) => shaped(error),
         OptimizeError::Input(_) => INVALID_GRAPH,
         OptimizeError::Refused { .. } => STRATEGY,
-        OptimizeError::Reserve { .. } => DIMENSION,
+        OptimizeError::TooMuch { .. } => DIMENSION,
         OptimizeError::Infeasible { .. } => NO_PLAN_FITS,
         OptimizeError::Verification(_) | OptimizeError::Unproved { .. } => UNPROVED,
     }

@@ -4,8 +4,9 @@ Usage: measure_bodies.py N DIR [--seed S]
 
 Writes random graphs with If, Loop and Scan, 0.onnx to N-1.onnx, to DIR, and DIR/measured.json: for each, by settings and
 order, the most that a step allocates beyond what was live before it, in bytes. Needs the malloc counter
-preloaded. No value_info: sizes follow from the subgraphs alone. Every branch is measured, in two steps, since a
-subgraph's memory pattern is made from its first run; the largest need counts.
+preloaded. Sizes follow from the subgraphs alone; in half of the graphs value_info has those of a Loop's results as well. Some
+conditions are constants. Every branch is measured, in two steps, since a subgraph's memory pattern is made from its first run; the
+largest need counts.
 """
 
 import argparse
@@ -36,6 +37,9 @@ class Drawing:
         self.rows = self.random.choice(["rows", ROWS])
         self.count = 0
         self.steps = []
+        # Drawn apart, so that the rest of a graph is the same with and without.
+        self.apart = random.Random(f"{seed} declared")
+        self.declared = []
 
     def name(self, wish):
         self.count += 1
@@ -102,6 +106,8 @@ class Drawing:
         graph = self.graph(body, [helper.make_node("Identity", ["going"], ["go_on"])], [info("go_on", [], BOOL)])
         outputs = [f"result{k}" for k in range(carried + added)]
         yield helper.make_node("Loop", ["trips", ""] + [self.random.choice(values) for _ in inputs], outputs, body=graph)
+        if self.apart.random() < 0.5:
+            self.declared += [info(output, [self.rows, COLUMNS]) for output in outputs[:carried]]
         for place, output in enumerate(outputs):
             yield helper.make_node("ReduceMax", [output], [f"max{place}"], keepdims=0)
         yield helper.make_node("Max", [f"max{k}" for k in range(len(outputs))], ["most"])
@@ -138,8 +144,12 @@ class Drawing:
             "columns": np.array([1]), "first": np.array([0]), "second": np.array([1]),
             "trips": np.array(self.random.randint(1, 4), np.int64),
         }
-        graph = helper.make_graph(nodes, "g", [info("x", [self.rows, COLUMNS]), info("flag", [], BOOL)], [info("y", [])],
-                                  [numpy_helper.from_array(value, name) for name, value in constants.items()])
+        inputs = [info("x", [self.rows, COLUMNS]), info("flag", [], BOOL)]
+        if self.apart.random() < 0.4:
+            constants["flag"] = np.array(self.apart.random() < 0.5)
+            inputs.pop()
+        graph = helper.make_graph(nodes, "g", inputs, [info("y", [])],
+                                  [numpy_helper.from_array(value, name) for name, value in constants.items()], value_info=self.declared)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -157,7 +167,8 @@ def measured(model, settings, order, counter):
     for flag in (False, True, False, True):
         io = session.io_binding()
         io.bind_ortvalue_input("x", x)
-        io.bind_ortvalue_input("flag", ort.OrtValue.ortvalue_from_numpy(np.array(flag)))
+        if len(model.graph.input) > 1:
+            io.bind_ortvalue_input("flag", ort.OrtValue.ortvalue_from_numpy(np.array(flag)))
         io.bind_output("y")
         gc.collect()
         peaks.append(counter.during(lambda: session.run_with_iobinding(io)))

@@ -177,6 +177,8 @@ pub struct Held {
     pub cpu: crate::bytes::Bytes,
     /// The same on CUDA.
     pub cuda: crate::bytes::Bytes,
+    /// Before its results are made; where these have their memory already, that comes to it.
+    pub early: crate::bytes::Bytes,
     /// All the time: their initializers, which the session owns.
     pub owned: crate::bytes::Bytes,
     /// Why some of it is not counted, if so.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{OptimizeError, Options, as_run, check_reserve};
+use super::{LIMIT, OptimizeError, Options, as_run, check_sizes};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -39,7 +39,7 @@ pub struct Kept {
 /// Finds them.
 pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeError> {
     let graph = as_run(graph, options)?;
-    check_reserve(&graph, options)?;
+    check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let skeleton = Skeleton::of(&graph, options.device.provider, &costs);

@@ -325,16 +325,18 @@ pub enum OptimizeError {
         /// Why.
         reason: String,
     },
-    /// More is reserved than there can be.
+    /// A step has more than there can be.
     #[error(
-        "--reserve {} and the {} that the caller owns are more memory than there can be: expected \
-         less than 8 EiB together", reserve.0, fixed
+        "{largest} and the rest of what a step has, {total} together, are more memory than there can be: expected \
+         less than {limit}"
     )]
-    Reserve {
-        /// What is reserved.
-        reserve: Bytes,
-        /// What the caller owns.
-        fixed: Bytes,
+    TooMuch {
+        /// The largest part, in words.
+        largest: String,
+        /// All tensors, workspaces and the reserve.
+        total: Bytes,
+        /// What it may be.
+        limit: Bytes,
     },
     /// Nothing fits.
     #[error("no plan fits the budget of {budget}: the smallest peak found is {}", smallest.bytes)]
@@ -377,7 +379,7 @@ pub struct Measured {
 pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
     let graph = as_run(graph, options)?;
-    check_reserve(&graph, options)?;
+    check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let all = simulated(&as_listed(&graph), &costs, options);
@@ -412,21 +414,68 @@ pub fn verify_written(
     }
     let written = with_shapes(written, &bound)?;
     verify::declarations(&original, &permitted(options)).map_err(OptimizeError::Input)?;
-    check_reserve(&original, options)?;
+    check_sizes(&original, options, LIMIT)?;
+    check_sizes(&written, options, WITH_COPIES)?;
     let options = options.beside_model(&original);
     let listed = as_listed(&written);
     let budget = budget - options.reserve;
     verify_rewritten(&original, &written, Some(&listed), &options, budget)
 }
 
-/// Sums with the reserve saturate. Where they do, peaks of different graphs look equal, and budgets mean nothing.
-fn check_reserve(graph: &Graph, options: &Options) -> Result<(), OptimizeError> {
-    const LIMIT: u64 = 1 << 63;
-    let (reserve, fixed) = (options.reserve, fixed_bytes(graph));
-    if reserve > Bytes::ZERO && (reserve + fixed).0 >= LIMIT {
-        return Err(OptimizeError::Reserve { reserve, fixed });
+/// All that a step of a graph that is read has, were it there at once, is less than this, and of one that was written, with copies,
+/// less than [`WITH_COPIES`]: so no sum of parts of it reaches the largest number, where peaks of different graphs would look equal,
+/// and budgets mean nothing.
+const LIMIT: Bytes = Bytes(1 << 60);
+const WITH_COPIES: Bytes = Bytes(1 << 63);
+
+/// Refuses a step that has `limit` or more. Needs concrete shapes.
+fn check_sizes(graph: &Graph, options: &Options, limit: Bytes) -> Result<(), OptimizeError> {
+    let said = options.beside_model(graph);
+    let costs = costs(graph, &said.device, &said.overrides);
+    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+    let tensors = tensors.map(|tensor| {
+        (
+            tensor.memory().unwrap_or_default(),
+            Claim::Tensor(&tensor.name),
+        )
+    });
+    let workspaces = graph.order().iter().map(|&id| {
+        let name = &graph.node(id).name;
+        (costs[id.index()].workspace, Claim::Workspace(name))
+    });
+    let parts = tensors
+        .chain(workspaces)
+        .chain([(options.reserve, Claim::Reserve)]);
+    let (mut total, mut largest) = (Bytes::ZERO, (Bytes::ZERO, Claim::Reserve));
+    for part in parts {
+        total += part.0;
+        if part.0 > largest.0 {
+            largest = part;
+        }
     }
-    Ok(())
+    match total < limit {
+        true => Ok(()),
+        false => {
+            let (bytes, part) = largest;
+            let largest = match part {
+                Claim::Tensor(name) => format!("tensor {name:?} of {bytes}"),
+                Claim::Workspace(name) => format!("the workspace of node {name:?}, {bytes},"),
+                Claim::Reserve => format!("--reserve {}", bytes.0),
+            };
+            Err(OptimizeError::TooMuch {
+                largest,
+                total,
+                limit,
+            })
+        }
+    }
+}
+
+/// What takes memory in a step.
+enum Claim<'a> {
+    Tensor(&'a str),
+    Workspace(&'a str),
+    Reserve,
 }
 
 /// The graph with the shapes of all tensors, by the given dimensions.
@@ -529,7 +578,7 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
     verify::declarations(&graph, &permitted(options)).map_err(OptimizeError::Input)?;
-    check_reserve(&graph, options)?;
+    check_sizes(&graph, options, LIMIT)?;
     Ok(graph)
 }
 

@@ -101,9 +101,9 @@ pub(crate) struct Iterations {
     pub(crate) results: Bytes,
 }
 
-/// What a Loop takes besides its results. An iteration has the values of the one before and what all of them added; at the
-/// end there are the last values twice, and all that was added, while the results are copied from them.
-pub(crate) fn of_loop(body: Need, given: Iterations) -> Bytes {
+/// What a Loop takes before its results, and besides them. An iteration has the values of the one before and what all of them
+/// added; at the end there are the last values twice, and all that was added, while the results are copied from them.
+pub(crate) fn of_loop(body: Need, given: Iterations) -> (Bytes, Bytes) {
     let added = |trips: u64| Bytes(given.added.0.saturating_mul(trips));
     // What the first one is given is nobody's copy.
     let before = match given.trips {
@@ -112,7 +112,7 @@ pub(crate) fn of_loop(body: Need, given: Iterations) -> Bytes {
     };
     let within = before + added(given.trips.saturating_sub(1)) + body.whole;
     let at_the_end = before + given.carried + added(given.trips) + given.results;
-    within.max(at_the_end) - given.results
+    (within, within.max(at_the_end) - given.results)
 }
 
 /// What a Scan takes besides its results, which the body writes slice by slice. Values that are carried on lie in two

@@ -347,8 +347,8 @@ impl Skeleton {
                 }),
         );
         self.workspace.push(workspace);
-        self.early
-            .push(operators::early_workspace(graph, node, workspace));
+        let early = operators::early_workspace(graph, node, workspace);
+        self.early.push(early.max(node.held.early.0));
         self.reads_only_shape
             .push(operators::reads_only_shape(node));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();

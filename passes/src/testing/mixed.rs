@@ -8,7 +8,7 @@ use crate::graph::{
     AttributeValue, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
 };
 
-/// What computes in float16 on a GPU, and on the CPU with a kernel or between casts.
+/// What computes in 16 bits on a GPU, and on the CPU with a kernel or between casts.
 const IN_HALF: [&str; 22] = [
     "Add",
     "Concat",
@@ -34,11 +34,18 @@ const IN_HALF: [&str; 22] = [
     "Tanh",
 ];
 
-/// A [`random_training_graph`] of which most nodes compute in float16: casts stand before what they read, one of a tensor
-/// for all (at times one more), and behind what they write, where it is read in float32.
+/// A [`random_training_graph`] of which most nodes compute in float16 ([`in_16_bits`]).
 pub fn random_mixed_graph(seed: u64, size: usize) -> Graph {
+    let graph = random_training_graph(seed, size);
+    in_16_bits(graph, seed, ElementType::Float16)
+}
+
+/// The graph with most nodes in a type of 16 bits: casts stand before what they read, one of a tensor for all (at times one
+/// more), and behind what they write, where it is read in float32.
+pub fn in_16_bits(graph: Graph, seed: u64, narrow: ElementType) -> Graph {
     let mut mixing = Mixing {
-        graph: random_training_graph(seed, size),
+        graph,
+        element: narrow,
         random: SplitMix64::new(seed ^ 0x0016),
         half: BTreeMap::new(),
         narrow: BTreeSet::new(),
@@ -60,8 +67,10 @@ pub fn random_mixed_graph(seed: u64, size: usize) -> Graph {
 
 struct Mixing {
     graph: Graph,
+    /// The type of 16 bits.
+    element: ElementType,
     random: SplitMix64,
-    /// By tensor in float32: the same in float16.
+    /// By tensor in float32: the same in 16 bits.
     half: BTreeMap<TensorId, TensorId>,
     /// Those that nobody has written in float32 so far.
     narrow: BTreeSet<TensorId>,
@@ -90,8 +99,8 @@ impl Mixing {
                 Some(half) => half,
                 None => {
                     self.widen(input);
-                    let half = self.like(input, ElementType::Float16);
-                    self.cast(input, half, ElementType::Float16);
+                    let half = self.like(input, self.element);
+                    self.cast(input, half, self.element);
                     self.half.insert(input, half);
                     half
                 }
@@ -103,14 +112,14 @@ impl Mixing {
             let Some(output) = output.filter(|&output| self.is_float(output)) else {
                 continue;
             };
-            let half = self.like(output, ElementType::Float16);
+            let half = self.like(output, self.element);
             self.graph.node_mut(id).outputs[position] = Some(half);
             self.half.insert(output, half);
             self.narrow.insert(output);
         }
     }
 
-    /// Writes the tensor in float32, if only its form in float16 is there.
+    /// Writes the tensor in float32, if only its form in 16 bits is there.
     fn widen(&mut self, tensor: TensorId) {
         if self.narrow.remove(&tensor)
             && let Some(&half) = self.half.get(&tensor)

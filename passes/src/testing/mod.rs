@@ -19,7 +19,7 @@ mod unroll;
 pub use brute_force::{Optimum, brute_force};
 pub use chain::{UniformChain, fewest_advances};
 pub use graphs::{random_training_graph, strange_training_graph, varied_training_graph};
-pub use mixed::random_mixed_graph;
+pub use mixed::{in_16_bits, random_mixed_graph};
 pub use peak::naive_peak;
 pub use random::{Draw, SplitMix64};
 pub use unknown::{unknown_costs, unknown_graph};

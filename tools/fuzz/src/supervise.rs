@@ -64,6 +64,9 @@ pub(crate) fn work(run: &Run, worker: usize, progress: &Path) -> Result<(), Stri
         .write(true)
         .open(progress)
         .map_err(cannot)?;
+    for (_, target) in run.targets() {
+        (target.prepare)();
+    }
     limits::begin();
     limits::enforce(MOST_BYTES, LONGEST);
     let end = Duration::from_secs_f64(run.minutes * 60.0);

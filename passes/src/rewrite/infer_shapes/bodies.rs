@@ -24,8 +24,11 @@ pub(super) struct Followed {
 
 /// What is run, to be counted once the sizes of the node's outputs are known.
 enum Run {
-    /// One of these, by attribute.
-    Branches(Vec<(&'static str, Graph)>),
+    /// One of those followed, by attribute.
+    Branches {
+        followed: Vec<(&'static str, Graph)>,
+        untaken: Option<(&'static str, Graph)>,
+    },
     Loop {
         body: Graph,
         carried: usize,
@@ -69,7 +72,7 @@ impl Inference {
                 Some(Constant::Ints(ref flag)) => flag.first().map(|&flag| flag != 0),
                 _ => None,
             });
-        let mut followed = Vec::new();
+        let (mut followed, mut untaken) = (Vec::new(), None);
         let mut faults = Vec::new();
         let mut missing = None;
         for (name, flag) in [("then_branch", true), ("else_branch", false)] {
@@ -77,6 +80,12 @@ impl Inference {
                 return Ok(None);
             };
             if taken.is_some_and(|taken| taken != flag) {
+                // It takes nothing, but the runtime knows no more of the results than both say.
+                let bounded = self.inside_is_bounded.get();
+                if let Ok((branch, None)) = self.follow(graph, node, branch, &[]) {
+                    untaken = Some((name, branch));
+                }
+                self.inside_is_bounded.set(bounded);
                 continue;
             }
             // A branch whose sizes do not fit is one that is not taken with these.
@@ -104,7 +113,7 @@ impl Inference {
             None => Followed {
                 outputs,
                 missing: None,
-                run: Run::Branches(followed),
+                run: Run::Branches { followed, untaken },
             },
             Some(why) => Followed {
                 outputs,
@@ -370,9 +379,10 @@ impl Followed {
         let owned = node.bodies.iter().map(|body| owned(&body.graph)).sum();
         let on = |provider| self.needs(graph, node, provider);
         match (on(Provider::Cpu), on(Provider::Cuda)) {
-            (Ok(cpu), Ok(cuda)) => Held {
+            (Ok((early, cpu)), Ok((other, cuda))) => Held {
                 cpu,
                 cuda,
+                early: early.max(other),
                 owned,
                 uncounted: None,
             },
@@ -384,7 +394,13 @@ impl Followed {
         }
     }
 
-    fn needs(&self, graph: &Graph, node: &Node, provider: Provider) -> Result<Bytes, String> {
+    /// Before the results, and besides them.
+    fn needs(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        provider: Provider,
+    ) -> Result<(Bytes, Bytes), String> {
         let inside = |body: &Graph| {
             let nodes = body.node_ids().map(|id| (id, body.node(id)));
             let uncounted = nodes.filter_map(|(_, node)| {
@@ -405,10 +421,10 @@ impl Followed {
             .sum();
         match &self.run {
             Run::Uncounted(why) => Err(why.clone()),
-            Run::Branches(branches) => {
+            Run::Branches { followed, .. } => {
                 let needs: Result<Vec<Need>, String> =
-                    branches.iter().map(|(_, branch)| inside(branch)).collect();
-                Ok(bodies::of_if(&needs?))
+                    followed.iter().map(|(_, branch)| inside(branch)).collect();
+                Ok((Bytes::ZERO, bodies::of_if(&needs?)))
             }
             Run::Loop {
                 body,
@@ -451,7 +467,7 @@ impl Followed {
                     carried: carried.filter_map(|&id| body.tensor(id).memory()).sum(),
                     ..Iterations::default()
                 };
-                Ok(bodies::of_scan(need, given, *transposed))
+                Ok((Bytes::ZERO, bodies::of_scan(need, given, *transposed)))
             }
         }
     }
@@ -555,7 +571,7 @@ impl Run {
     /// The graphs with shapes, by attribute.
     fn shaped(self) -> Vec<(&'static str, Graph)> {
         match self {
-            Run::Branches(branches) => branches,
+            Run::Branches { followed, untaken } => followed.into_iter().chain(untaken).collect(),
             Run::Loop { body, .. } | Run::Scan { body, .. } => vec![("body", body)],
             Run::Uncounted(_) => Vec::new(),
         }

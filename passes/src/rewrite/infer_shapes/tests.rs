@@ -517,6 +517,27 @@ fn sizes_follow_through_branches() {
     insta::assert_snapshot!(bodies(outer, &[("then_branch", wrong), ("else_branch", wrong)]), @r#"node "node" (If), in its then_branch: node "add" (Add): shapes [5, 1000] and [2] do not fit: they do not broadcast"#);
 }
 
+/// At run time it takes nothing, but the runtime says of the results what both branches say.
+#[test]
+fn the_branch_that_a_constant_does_not_choose_is_known_and_not_counted() {
+    let outer = "g (float[n,1000] x) => (float[q,1000] y) <bool[1] c = {1}>
+        { outer_a = Exp(x) [node] y = If <then_branch = ..., else_branch = ...> (c) }";
+    let less = "t (float[k,1000] outer_a) => (float[r,1000] o) { o = Neg(outer_a) }";
+    let more =
+        "e (float[k,1000] outer_a) => (float[r,1000] o) { p = Exp(outer_a) s = Exp(p) o = Exp(s) }";
+    let branches = [("then_branch", less), ("else_branch", more)];
+    insta::assert_snapshot!(bodies(outer, &branches), @"[5, 1000] 1290 floats");
+    let mut graph = with_bodies(outer, "node", &branches);
+    run(&mut graph, &[("n", 5)]).unwrap();
+    let known = crate::runtime::known_shapes::runtime_shapes(&graph);
+    let y = graph.tensor_named("y").unwrap();
+    assert_eq!(
+        graph.node(graph.order()[1]).bodies[1].shaped.is_some(),
+        true
+    );
+    assert!(known[y.index()].is_some());
+}
+
 #[test]
 fn sizes_follow_through_iterations() {
     let outer = "g (float[n,1000] outer_x, int64 m, bool c) => (float[q,1000] y)

@@ -18,6 +18,8 @@ pub struct Target {
     pub name: &'static str,
     /// Makes an input, and says what is wrong.
     pub run: fn(&mut Source) -> Result<(), String>,
+    /// Makes what all inputs use, where that takes longer than an input may.
+    pub prepare: fn(),
     /// Its share of the time.
     pub share: u32,
 }
@@ -28,7 +30,10 @@ pub const TARGETS: [Target; 9] = [
     target("graphs", graphs::run, 3),
     target("dags", dags::run, 12),
     target("training", training::run, 6),
-    target("mutants", mutants::run, 3),
+    Target {
+        prepare: mutants::prepare,
+        ..target("mutants", mutants::run, 3)
+    },
     target("costs", tables::costs, 1),
     target("profile", tables::profile, 1),
     target("device", tables::device, 1),
@@ -40,5 +45,10 @@ const fn target(
     run: fn(&mut Source) -> Result<(), String>,
     share: u32,
 ) -> Target {
-    Target { name, run, share }
+    Target {
+        name,
+        run,
+        prepare: || (),
+        share,
+    }
 }

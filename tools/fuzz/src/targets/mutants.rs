@@ -22,7 +22,6 @@ static PAIRS: LazyLock<Option<(TempDir, Vec<Pair>)>> = LazyLock::new(|| {
     let mut pairs: Vec<Pair> = Pair::of(Path::new(bundled), &[], folder.path())
         .into_iter()
         .collect();
-    // Few: they are made while the first input is tried, which may not take long.
     for seed in 0..3 {
         let size = 12 + 3 * seed as usize;
         let graphs = [
@@ -38,6 +37,10 @@ static PAIRS: LazyLock<Option<(TempDir, Vec<Pair>)>> = LazyLock::new(|| {
     }
     Some((folder, pairs))
 });
+
+pub(super) fn prepare() {
+    LazyLock::force(&PAIRS);
+}
 
 pub(super) fn run(source: &mut Source) -> Result<(), String> {
     let Some((folder, pairs)) = &*PAIRS else {

@@ -21,9 +21,6 @@ use ckpt_passes::testing::Draw;
 
 use crate::source::Source;
 
-/// Sums of sizes near the largest number end there, and differences of such sums mean nothing.
-const SATURATED: Bytes = Bytes(u64::MAX / 2);
-
 /// Options with little work to do; the rest is drawn.
 pub(super) fn options(source: &mut Source) -> Options {
     let device = source.pick(&["cpu", "cpu", "cpu", "a100"]);
@@ -116,7 +113,7 @@ pub(super) fn plan(
                 }
             }
             Err(OptimizeError::Infeasible { budget, .. }) => {
-                if *budget >= own && *budget < SATURATED {
+                if *budget >= own {
                     return Err(format!("the graph fits {budget} as it is, and was refused"));
                 }
                 if *request == BudgetRequest::Smallest {

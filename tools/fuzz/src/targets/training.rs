@@ -1,9 +1,9 @@
 //! Random training graphs, with costs as odd as they may be.
 
 use ckpt_passes::analysis::cost::NodeOverride;
-use ckpt_passes::graph::Dimension;
+use ckpt_passes::graph::{Dimension, ElementType};
 use ckpt_passes::testing::{
-    Draw, random_training_graph, strange_training_graph, varied_training_graph,
+    Draw, in_16_bits, random_training_graph, strange_training_graph, varied_training_graph,
 };
 
 use super::plan;
@@ -17,7 +17,15 @@ pub(super) fn run(source: &mut Source) -> Result<(), String> {
         varied_training_graph,
         strange_training_graph,
     ]);
-    let graph = make(source.bits(), size);
+    let seed = source.bits();
+    let graph = make(seed, size);
+    let graph = match source.one_in(3) {
+        true => {
+            let narrow = source.pick(&[ElementType::Float16, ElementType::Bfloat16]);
+            in_16_bits(graph, seed, narrow)
+        }
+        false => graph,
+    };
     source.file("txt", || graph.to_listing().into_bytes());
     let mut options = plan::options(source);
     let batch = Dimension::Symbol("batch".to_owned());
