@@ -137,6 +137,13 @@ impl Rewritten {
         self.passes.runtime.release
     }
 
+    /// The optimizers that a session must not use, so that the budget holds.
+    pub(crate) fn switched_off(&self) -> Vec<&'static str> {
+        let graph = &self.optimized.graph;
+        self.runtime()
+            .switched_off(graph, self.passes.device.provider)
+    }
+
     /// How long the searches took.
     pub fn search_time(&self) -> Duration {
         self.search_time
@@ -149,7 +156,7 @@ impl Rewritten {
 
     /// What a session has to be made with, so that the budget holds.
     pub fn session(&self) -> Session {
-        Session::of(&self.passes, &self.optimized.summary)
+        Session::of(&self.passes, &self.optimized.summary, self.switched_off())
     }
 
     /// Writes the graph to `out`, whole and proved, or not at all.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use ckpt_passes::optimize::{Options, Summary};
-use ckpt_passes::runtime::Release;
 use serde::Serialize;
 
 use crate::json::line;
@@ -43,7 +42,7 @@ struct SessionOptions {
 
 impl Session {
     /// What a plan holds for.
-    pub fn of(options: &Options, summary: &Summary) -> Session {
+    pub fn of(options: &Options, summary: &Summary, switched_off: Vec<&'static str>) -> Session {
         let bound = options.bindings.iter();
         let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
         Session {
@@ -53,7 +52,7 @@ impl Session {
                 enable_mem_pattern: options.runtime.settings.pattern,
                 enable_cpu_mem_arena: false,
             },
-            session_config_entries: config_entries(options.runtime.release),
+            session_config_entries: config_entries(&switched_off),
             provider_options: provider_options(summary),
             dimensions: dimensions.join(" "),
             budget_bytes: summary.budget.0,
@@ -94,9 +93,9 @@ impl Session {
     }
 }
 
-/// What has to be switched off.
-fn config_entries(release: &Release) -> BTreeMap<&'static str, String> {
-    let names = release.switched_off.join(";");
+/// What switches optimizers off.
+fn config_entries(switched_off: &[&str]) -> BTreeMap<&'static str, String> {
+    let names = switched_off.join(";");
     let off = (!names.is_empty()).then_some(("optimization.disable_specified_optimizers", names));
     off.into_iter().collect()
 }

@@ -1,12 +1,10 @@
 //! What the user should look at before planning: what in the model, the options and their files does not go together.
 
-use std::collections::HashSet;
-
-use ckpt_passes::graph::{ElementType, Graph, Node, TensorId, TensorKind};
+use ckpt_passes::graph::{Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
-use ckpt_passes::runtime::functions::function;
+use ckpt_passes::runtime::blocks::in_blocks;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -115,21 +113,12 @@ pub(crate) fn doubts(
         ));
     }
     let shaped = with_shapes(graph, options);
-    let laid_out = shaped.as_ref().map_or(Vec::new(), laid_out_anew);
-    if options.device.provider == Provider::Cpu && !laid_out.is_empty() {
+    let in_blocks = shaped.as_ref().map_or(Vec::new(), in_blocks);
+    if options.device.provider == Provider::Cpu && !in_blocks.is_empty() {
         doubts.push(format!(
-            "at ORT_ENABLE_ALL the runtime fills up the channels of convolutions of which the weights are constants of the file, so that a \
-             step can take more than is said, in either graph; ORT_ENABLE_EXTENDED does not, and --reserve leaves room: {}",
-            some_of(&laid_out)
-        ));
-    }
-    let in_pieces = shaped.as_ref().map_or(Vec::new(), in_pieces);
-    if options.device.provider == Provider::Cpu && !in_pieces.is_empty() {
-        doubts.push(format!(
-            "the CPU computes these in pieces in float16, which ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL put together in ways that are \
-             not simulated, so that a step can take more than is said, in either graph; ORT_DISABLE_ALL does not, and --reserve \
-             leaves room: {}",
-            some_of(&in_pieces)
+            "at ORT_ENABLE_ALL the runtime computes these in blocks of channels, with copies of what they read and write: what is said \
+             holds for sessions with the config entry \"optimization.disable_specified_optimizers\" of --session-options: {}",
+            some_of(&in_blocks)
         ));
     }
     let chosen = shaped.as_ref().map_or(Vec::new(), chosen_before);
@@ -151,44 +140,6 @@ pub(crate) fn doubts(
         ));
     }
     doubts
-}
-
-/// The names of the nodes that the CPU computes in blocks of channels at ORT_ENABLE_ALL (NCHWc). The shapes of all tensors must
-/// be known.
-///
-/// Runtime fact (from graphs that sessions saved): in float32, over two axes, with one group or one for each channel, where weights
-/// and bias are constants that no caller can replace.
-fn laid_out_anew(graph: &Graph) -> Vec<&str> {
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
-    let is_given = |&id: &TensorId| graph.tensor(id).kind == TensorKind::Initializer;
-    let mut constants: HashSet<TensorId> = graph.tensor_ids().filter(is_given).collect();
-    for input in &graph.inputs {
-        constants.remove(input);
-    }
-    let computed = nodes().filter(|node| node.is("", "Constant"));
-    constants.extend(computed.flat_map(Node::writes));
-    let found = nodes().filter(|node| {
-        let is_laid_out = |weights: TensorId| {
-            let weights = graph.tensor(weights);
-            let dims = weights.shape.as_deref().unwrap_or_default();
-            weights.element == Some(ElementType::Float)
-                && dims.len() == 4
-                && (dims[1] == 1 || node.int("group").unwrap_or(1) == 1)
-        };
-        node.is("", "Conv")
-            && node.input(1).is_some_and(is_laid_out)
-            && node.reads().skip(1).all(|read| constants.contains(&read))
-    });
-    found.map(|node| node.name.as_str()).collect()
-}
-
-/// The names of the nodes in float16 that the CPU takes apart, as it has no kernel for them. The types of all tensors must be known.
-fn in_pieces(graph: &Graph) -> Vec<&str> {
-    let is_half = |id: TensorId| graph.tensor(id).element == Some(ElementType::Float16);
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
-    let found = nodes
-        .filter(|node| node.reads().any(is_half) && function(graph, node, Provider::Cpu).is_some());
-    found.map(|node| node.name.as_str()).collect()
 }
 
 /// The names of the nodes with two branches of which a constant chooses one, that no caller can replace. The contents of constants
@@ -232,58 +183,8 @@ fn has_yield(graph: &Graph) -> bool {
 #[cfg(test)]
 mod tests {
     use ckpt_passes::graph::Body;
-    use ckpt_passes::pass::Pass;
-    use ckpt_passes::rewrite::infer_shapes::InferShapes;
 
     use super::*;
-
-    #[test]
-    fn convolutions_that_the_runtime_computes_in_blocks_are_named() {
-        let found = |weights: &str, listed: &str, nodes: &str| {
-            let text = format!(
-                "<ir_version: 8, opset_import: [\"\" : 15]>
-                g (float[2,4,9,9] x, float[8] c{listed}) => (float[2,8,8,8] y) <{weights} w = {{...}}, float[8] b = {{...}}> {{ {nodes} }}"
-            );
-            let mut graph = Graph::parse(&text).unwrap();
-            let bindings = Default::default();
-            InferShapes { bindings }.run(&mut graph).unwrap();
-            laid_out_anew(&graph).len()
-        };
-        let (weights, node) = ("float[8,4,2,2]", "y = Conv (x, w)");
-        assert_eq!(found(weights, "", node), 1);
-        assert_eq!(found(weights, "", "y = Conv (x, w, b)"), 1);
-        assert_eq!(found(weights, "", "y = Conv (x, w, c)"), 0);
-        assert_eq!(found(weights, ", float[8,4,2,2] w", node), 0);
-        assert_eq!(found(weights, "", "v = Neg (w) y = Conv (x, v)"), 0);
-        let grouped = "y = Conv <group = 2> (x, w)";
-        assert_eq!(found("float[8,2,2,2]", "", grouped), 0);
-        let by_channel = "y = Conv <group = 4> (x, w)";
-        assert_eq!(found("float[8,1,2,2]", "", by_channel), 1);
-        let constant =
-            "v = Constant <value = float[1,4,1,1] {1.0, 2.0, 3.0, 4.0}> () y = Conv (x, v)";
-        assert_eq!(found(weights, "", constant), 1);
-        let half = "h = Cast <to = 10> (x) z = Conv (h, w) y = Cast <to = 1> (z)";
-        assert_eq!(found("float16[8,4,2,2]", "", half), 0);
-    }
-
-    #[test]
-    fn what_the_cpu_takes_apart_in_float16_is_named() {
-        let found = |element: &str| {
-            let text = format!(
-                "<ir_version: 8, opset_import: [\"\" : 17]> g ({element}[2,4] x) => ({element}[2,4] z) <{element}[2,4] y>
-                {{ [soft] y = Softmax (x) [sum] z = Add (y, y) }}"
-            );
-            let mut graph = Graph::parse(&text).unwrap();
-            let bindings = Default::default();
-            InferShapes { bindings }.run(&mut graph).unwrap();
-            in_pieces(&graph)
-                .into_iter()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(found("float16"), ["soft"]);
-        assert!(found("float").is_empty());
-    }
 
     #[test]
     fn branches_that_a_constant_chooses_are_named() {

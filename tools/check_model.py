@@ -13,8 +13,10 @@ in the settings that --settings names:
   in PRIORITY_BASED order either will do;
 - at ENABLE_ALL fusions may differ: each tensor must agree to TOLERANCE, relative to its norm.
 
+Both are run without the optimizers that REWRITTEN wants switched off (the session_config_entries of its metadata).
+
 With --runtime stock both are run by a Python of its own (--python, else .venv-stock of `setup.sh stock`), two steps at a time (the
-memory pattern is that of the first step there, and used from the second one on), without the optimizers that plans want switched off. ORIGINAL is a lowered graph then, and every bit has to
+memory pattern is that of the first step there, and used from the second one on). ORIGINAL is a lowered graph then, and every bit has to
 agree at ENABLE_ALL as well.
 
 Exit status 0 if all agree.
@@ -27,6 +29,7 @@ import sys
 import tempfile
 
 import numpy as np
+import onnx
 
 import measure
 
@@ -35,8 +38,6 @@ TOLERANCE = 1e-5
 # digits to agree on: it is compared with this part of the largest gradient's root mean square.
 NOISE = 1e-6
 SEED = 1
-# What a plan for stock wants switched off (its session_config_entries): it moves nodes behind all others.
-DISABLED = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
 STOCK = os.path.join(os.path.dirname(measure.TOOLS), ".venv-stock", "bin", "python")
 
 
@@ -66,9 +67,17 @@ class Runs:
         return summary
 
 
-def runner(runtime, python=None):
-    """What measure.step is told of the runtime besides."""
-    return {"python": python or STOCK, "steps": 2, "disabled": DISABLED} if runtime == "stock" else {}
+def switched_off(rewritten):
+    """The optimizers that a rewritten file wants switched off."""
+    said = {entry.key: entry.value for entry in onnx.load(rewritten, load_external_data=False).metadata_props}
+    entries = json.loads(said.get("ckpt-opt.session_config_entries", "{}"))
+    return [name for name in entries.get("optimization.disable_specified_optimizers", "").split(";") if name]
+
+
+def runner(runtime, python=None, rewritten=None):
+    """What measure.step is told of the runtime besides, to run a `rewritten` file as it asks for, or its original."""
+    disabled = {"disabled": switched_off(rewritten)} if rewritten else {}
+    return {"python": python or STOCK, "steps": 2, **disabled} if runtime == "stock" else disabled
 
 
 def as_it_is(path, dims, settings="lean", inputs_of=None, runner=None):
@@ -165,7 +174,8 @@ def main():
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, runner(args.runtime, args.python))
+        asked = runner(args.runtime, args.python, args.rewritten)
+        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, asked)
                 for path in (args.original, args.rewritten)]
         result = compare(*runs, optimized=args.runtime == "stock")
     print(json.dumps(result) if args.json else describe(result))

@@ -144,11 +144,11 @@ def rows(binary, name, model, entry, settings, groups, times, runner=None):
             if "static" in entry:
                 yield dict(row, ok=True, static=entry["static"])
                 continue
+            asked = dict(runner or {}, disabled=check_model.switched_off(rewritten_file))
             try:
                 if original is None:
-                    original = check_model.Runs(model, dims, folder, settings=settings, runner=runner)
-                rewritten = check_model.Runs(rewritten_file, dims, folder, settings=settings, inputs_of=model,
-                                             runner=runner)
+                    original = check_model.Runs(model, dims, folder, settings=settings, runner=asked)
+                rewritten = check_model.Runs(rewritten_file, dims, folder, settings=settings, inputs_of=model, runner=asked)
             except measure.StepFailed as failure:
                 yield dict(row, ok=False, said=str(failure))
                 continue
@@ -159,7 +159,7 @@ def rows(binary, name, model, entry, settings, groups, times, runner=None):
             row["faults"] = faults(planned, row["check"], budget, settings)
             if any("over budget" in fault for fault in row["faults"]):
                 # The promise is for the file as it is.
-                as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model, runner=runner)
+                as_it_is = check_model.as_it_is(rewritten_file, dims, settings=settings, inputs_of=model, runner=asked)
                 row["check"]["rewritten"].update(as_it_is)
                 row["faults"] = faults(planned, row["check"], budget, settings)
             yield dict(row, ok=not row["faults"])

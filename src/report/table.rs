@@ -92,7 +92,7 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         }
         .to_owned(),
     ));
-    let off = outcome.rewritten.runtime().switched_off;
+    let off = outcome.rewritten.switched_off();
     if !off.is_empty() {
         let off = format!("{} switched off (see --session-options)", off.join(", "));
         facts.push(("optimizers", off));

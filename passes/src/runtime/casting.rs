@@ -28,6 +28,12 @@ impl Casting {
         any_outputs: true,
     };
 
+    /// A Shape of a tensor in float16.
+    pub(crate) const SHAPE: Casting = Casting::Kernel {
+        any_inputs: false,
+        any_outputs: false,
+    };
+
     /// What the node is on the CPU.
     pub(crate) fn of(graph: &Graph, node: &Node) -> Casting {
         let element = |tensor: Option<TensorId>| graph.tensor(tensor?).element;

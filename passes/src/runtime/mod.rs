@@ -5,6 +5,7 @@ pub(crate) mod allocation;
 pub(crate) mod arena;
 pub(crate) mod barrier;
 mod barrier_form;
+pub mod blocks;
 pub(crate) mod bodies;
 pub(crate) mod casting;
 pub(crate) mod casts;

@@ -2,9 +2,10 @@
 
 use super::Runtime;
 use super::barrier_form::BarrierForm;
+use super::blocks;
 use super::settings::RuntimeSettings;
 use crate::graph::{ElementType, Graph, Node};
-use crate::operators::MICROSOFT;
+use crate::operators::{MICROSOFT, Provider};
 
 /// A release, or several that are alike, and how it differs from the other ones. What else this room knows is true of all.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub struct Release {
     pub(crate) shapes_follow: bool,
     /// What lies in the block of a memory pattern?
     pub(crate) pattern: PatternOf,
-    /// Optimizers of the runtime that are not simulated, and so have to be switched off.
-    pub switched_off: &'static [&'static str],
+    /// See [`Release::switched_off`]: those that no plan can do with.
+    never: &'static [&'static str],
     /// What the CPU computes in float16 itself, and not between casts or in pieces, as `half.rs` and `functions.rs` have it of
     /// the release that trains.
     half_kernels: &'static [&'static str],
@@ -47,7 +48,7 @@ pub const TRAINING: Release = Release {
     barrier: BarrierForm::PassThrough,
     shapes_follow: true,
     pattern: PatternOf::ShapesFed,
-    switched_off: &[],
+    never: &[],
     half_kernels: &[],
 };
 
@@ -62,7 +63,7 @@ pub const STOCK: Release = Release {
     pattern: PatternOf::FirstStep,
     // They put a Transpose past a Reshape, as a node behind all others: the gradients of convolutions' weights as they are lowered
     // run late in PRIORITY_BASED order then (measured: resnet18, planned for 84 MB, took 101).
-    switched_off: &[
+    never: &[
         "TransposeOptimizer",
         "TransposeOptimizer_CPUExecutionProvider",
     ],
@@ -101,6 +102,14 @@ impl Release {
         matches!(node.domain.as_str(), "" | MICROSOFT)
             && self.half_kernels.contains(&node.op_type.as_str())
             && node.reads().any(half)
+    }
+
+    /// Optimizers of the runtime that are not simulated, and so have to be switched off for `graph`. The shapes of all tensors
+    /// must be known.
+    pub fn switched_off(&self, graph: &Graph, provider: Provider) -> Vec<&'static str> {
+        let blocks = provider == Provider::Cpu && !blocks::in_blocks(graph).is_empty();
+        let blocks = blocks.then_some(blocks::OPTIMIZER);
+        self.never.iter().copied().chain(blocks).collect()
     }
 
     /// The one by that name.

@@ -531,10 +531,7 @@ fn the_branch_that_a_constant_does_not_choose_is_known_and_not_counted() {
     run(&mut graph, &[("n", 5)]).unwrap();
     let known = crate::runtime::known_shapes::runtime_shapes(&graph);
     let y = graph.tensor_named("y").unwrap();
-    assert_eq!(
-        graph.node(graph.order()[1]).bodies[1].shaped.is_some(),
-        true
-    );
+    assert!(graph.node(graph.order()[1]).bodies[1].shaped.is_some());
     assert!(known[y.index()].is_some());
 }
 
