@@ -162,7 +162,7 @@ impl Search {
         self
     }
 
-    /// The same search, in which the graph's outputs lie apart from everything else: see [`Runtime::keeps_results_apart`].
+    /// The same search, in which the graph's outputs lie apart from everything else: see [`Runtime::keeps_results_apart`](crate::runtime::Runtime::keeps_results_apart).
     pub fn with_outputs_apart(mut self) -> Search {
         self.problem.set_outputs_apart();
         self
