@@ -1,5 +1,6 @@
 //! What kind of trouble an error is, under a name that scripts can rely on, and what to do about it.
 
+use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::OptimizeError;
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
@@ -81,8 +82,8 @@ codes! {
         "The strategy that was named cannot plan such a graph",
         "leave out --strategy: auto plans every graph";
     LOWERING "lowering" 1
-        "A training operator has no form in standard operators that computes the same",
-        "run the graph in the runtime that trains, or replace the operator before the training graph is made";
+        "The graph, or an operator of it, has no form in standard operators that computes the same",
+        "run it in the runtime that trains, or change what the message names before the training graph is made";
     OPTION_FILE "option-file" 1
         "A file that an option names (costs, profile, device, convolution table, optimizer) is not what it reads",
         "docs/reference.md says what the file of each option holds";
@@ -128,6 +129,10 @@ impl Error {
             Error::ConvTable(_) | Error::Profile(_) => OPTION_FILE,
             Error::Gpu(_) => GPU,
             Error::Optimize { error, .. } => optimized(error),
+            Error::Lower {
+                error: LowerError::Circle,
+                ..
+            } => INVALID_GRAPH,
             Error::Lower { .. } => LOWERING,
             Error::Export(error) => exported(error),
             Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,

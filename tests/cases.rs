@@ -52,6 +52,24 @@ fn nodes_in_any_order_and_sequences_are_planned() {
     }
 }
 
+/// The sequence of a file is nobody's order: both say what the same session takes.
+#[test]
+fn before_is_the_same_in_the_table_and_by_order_and_level() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = cases().join("unsorted.onnx");
+    let arguments = format!(
+        "{} --budget fixed+60% --dim batch=256 --dry-run --json --quiet",
+        original.display()
+    );
+    let output = ckpt_opt(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let first = &figures["peaks_before"][0];
+    assert_eq!(first["order"], "DEFAULT");
+    assert_eq!(first["level"], "ORT_DISABLE_ALL");
+    assert_eq!(first["bytes"], figures["peak_before_bytes"]);
+}
+
 #[test]
 fn stale_sizes_are_named_and_not_believed() {
     let warnings = assert_planned("stale_value_info.onnx --budget fixed+60% --dim batch=256");

@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order};
-use super::{Options, Peak};
+use super::simulation::{describe, in_default_order, unmodified};
+use super::{Execution, Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -12,6 +12,7 @@ use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
 use crate::operators::Provider;
 use crate::runtime::Runtime;
+use crate::runtime::executions::Reserved;
 use crate::runtime::liveness::Liveness;
 use crate::search::first_orders;
 use crate::watch::Watch;
@@ -28,6 +29,7 @@ pub(super) struct Original<'g> {
     runtime: Runtime,
     watch: Arc<Watch>,
     orders: OnceLock<Vec<Vec<NodeId>>>,
+    needs: OnceLock<(Vec<Execution>, Reserved)>,
 }
 
 impl<'g> Original<'g> {
@@ -44,12 +46,20 @@ impl<'g> Original<'g> {
             runtime: options.runtime,
             watch: options.watch.clone(),
             orders: OnceLock::new(),
+            needs: OnceLock::new(),
         }
     }
 
     /// What it needs in DEFAULT order, unoptimized, in detail.
     pub(super) fn peak(&self, reserve: Bytes) -> Peak {
         describe(self.graph, &self.costs, &self.liveness, reserve)
+    }
+
+    /// What it needs in each order and at each level, and what the arena reserves for it. `options` are those that it was made
+    /// with.
+    pub(super) fn needs(&self, options: &Options) -> &(Vec<Execution>, Reserved) {
+        self.needs
+            .get_or_init(|| unmodified(self.graph, &self.costs, options))
     }
 
     /// Has the node to run before or after another though nothing passes between them? It must stay what it is then.

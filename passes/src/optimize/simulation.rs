@@ -156,17 +156,16 @@ pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options)
         .unwrap_or_else(|| Liveness::in_file_order(graph, provider, costs))
 }
 
-/// What `graph` needs as it is in each order and at each level, and what the arena reserves for it in DEFAULT order,
+/// What `graph` needs as its file has it in each order and at each level, and what the arena reserves for it in DEFAULT order,
 /// unoptimized.
 pub(super) fn unmodified(
     graph: &Graph,
     costs: &[Cost],
     options: &Options,
 ) -> (Vec<Execution>, Reserved) {
-    let (executions, settings) = (
-        executions_of(graph, costs, options),
-        options.runtime.settings,
-    );
+    let listed = as_listed(graph);
+    let executions = executions_of(&listed, costs, options);
+    let settings = options.runtime.settings;
     let all = executions.simulate(settings);
     let reserved = executions.reserved(settings).first().copied();
     let needs = by_level(graph, &executions, &all, options.reserve);

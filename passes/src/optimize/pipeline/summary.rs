@@ -1,7 +1,7 @@
 //! What was done, in figures.
 
 use super::super::original::Original;
-use super::super::simulation::{Candidate, frame, need, unmodified};
+use super::super::simulation::{Candidate, frame, need};
 use super::super::variant_graph::{Choices, Form};
 use super::super::{StopReason, Summary};
 use super::Pipeline;
@@ -47,8 +47,7 @@ impl Pipeline<'_> {
         let reordered = (!late).then(|| task.search(&order).without_copies());
         let reordered = reordered.map(|plan| plan.predicted_peak + frame(&form.graph));
         let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
-        let (executions_before, reserved_before) =
-            unmodified(original.graph, &original.costs, self.options);
+        let (executions_before, reserved_before) = original.needs(self.options).clone();
         Summary {
             budget: budget + reserve,
             fixed: self.original.liveness.fixed + reserve,

@@ -53,7 +53,7 @@ def rewrite(module: Any, budget: Budget, dims: Optional[Mapping[str, int]] = Non
         return outputs
 
     def create_execution_agent(self: Any) -> None:
-        models, config = manager._onnx_models, None
+        models = manager._onnx_models
         original = models.optimized_model
         try:
             result = optimize(original, None, budget, {**_sizes(manager, original, **batch), **(dims or {})}, **options)
