@@ -93,7 +93,8 @@ pub(super) struct Rewrite {
     pub(super) named_output: Option<PathBuf>,
     /// What one training step may take, what the caller owns included: 8GiB, 800MB, 1.5GB,
     /// 123456789 (bytes); 60% (of the peak of the unmodified graph); fixed+50% (what the caller
-    /// owns and half of the rest); or min (the smallest peak that is found).
+    /// owns and half of the rest); or min (at most 0.5 % above the smallest peak that is
+    /// found, the cheapest of such plans).
     #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// How to plan: auto is this program's own search, the others are published algorithms.

@@ -11,7 +11,7 @@ use super::size::{self, SizeProblem};
 /// What one training step may take, what the caller owns included.
 ///
 /// `"8GiB".parse()`, `"60%".parse()` (of the peak of the unmodified graph), `"fixed+50%".parse()` (what the caller
-/// owns and half of the rest), `"min".parse()` (the smallest peak that is found), or `Bytes(8 << 30).into()`.
+/// owns and half of the rest), `"min".parse()` (at most 0.5 % above the smallest peak that is found), or `Bytes(8 << 30).into()`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     pub(crate) request: BudgetRequest,

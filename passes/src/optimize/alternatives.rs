@@ -118,6 +118,29 @@ impl Alternative {
         self.is_plain() && self.turn == Turn::Fewer
     }
 
+    /// Is it for all budgets of the row?
+    pub(super) fn is_for_all(&self) -> bool {
+        self.only.is_none()
+    }
+
+    /// Its stages, for whoever asks for that.
+    pub(super) fn pipeline<'o>(
+        &'o self,
+        original: &'o Original<'o>,
+        request: BudgetRequest,
+    ) -> Pipeline<'o> {
+        match self.by {
+            PlannedBy::Varied => {
+                let varied = Varied::of(original, &self.options);
+                match varied.sums_pay(request) {
+                    true => varied.with_sums.unwrap_or(varied.without),
+                    false => varied.without,
+                }
+            }
+            PlannedBy::Plain | PlannedBy::Monet => plain(original, &self.options),
+        }
+    }
+
     /// Is it for that budget of the row?
     pub(super) fn is_for(&self, number: usize) -> bool {
         self.only.is_none_or(|only| only == number)
@@ -161,20 +184,8 @@ fn varied(
         });
         return Ok(answers.collect());
     }
-    let peak = free_peak(original, options);
-    let (sums, others): (Choices, Choices) = offers(original, peak, options)
-        .into_iter()
-        .partition(|(_, variant)| variant.group == Group::Sums);
-    let pipeline = |sums: Choices| Pipeline::new(original, sums, &others, options);
-    let (with, without) = parallel::both(
-        || (!sums.is_empty()).then(|| pipeline(sums)),
-        || pipeline(Choices::new()),
-    );
-    let pays = |asked: &Asked| {
-        let with = with.as_ref();
-        let pays = |with| sums_pay(peak, with, &without, options, asked.request);
-        TUNING.sums && with.is_some_and(pays)
-    };
+    let varied = Varied::of(original, options);
+    let pays = |asked: &Asked| varied.sums_pay(asked.request);
     let pays: Vec<bool> = asked.iter().map(pays).collect();
     let answers = |pipeline: Option<&Pipeline<'_>>, with: bool| {
         let of = asked.iter().zip(&pays).filter(|(_, pays)| **pays == with);
@@ -185,13 +196,47 @@ fn varied(
         };
         answers.map(Vec::into_iter)
     };
-    let mut with = answers(with.as_ref(), true)?;
-    let mut without = answers(Some(&without), false)?;
+    let mut with = answers(varied.with_sums.as_ref(), true)?;
+    let mut without = answers(Some(&varied.without), false)?;
     let next = |&pays: &bool| {
         let answer = if pays { with.next() } else { without.next() };
         answer.expect("one answer for one budget")
     };
     Ok(pays.iter().map(next).collect())
+}
+
+/// The graph in which the search replaces what pays, and the same with running sums.
+struct Varied<'o> {
+    options: &'o Options,
+    /// The peak as the runtime runs the graph, without what the caller owns.
+    peak: Bytes,
+    with_sums: Option<Pipeline<'o>>,
+    without: Pipeline<'o>,
+}
+
+impl<'o> Varied<'o> {
+    fn of(original: &'o Original<'o>, options: &'o Options) -> Varied<'o> {
+        let peak = free_peak(original, options);
+        let (sums, others): (Choices, Choices) = offers(original, peak, options)
+            .into_iter()
+            .partition(|(_, variant)| variant.group == Group::Sums);
+        let pipeline = |sums: Choices| Pipeline::new(original, sums, &others, options);
+        let (with_sums, without) = parallel::both(
+            || (!sums.is_empty()).then(|| pipeline(sums)),
+            || pipeline(Choices::new()),
+        );
+        Varied {
+            options,
+            peak,
+            with_sums,
+            without,
+        }
+    }
+
+    fn sums_pay(&self, request: BudgetRequest) -> bool {
+        let pays = |with| sums_pay(self.peak, with, &self.without, self.options, request);
+        TUNING.sums && self.with_sums.as_ref().is_some_and(pays)
+    }
 }
 
 fn without_variants(options: &Options) -> Options {

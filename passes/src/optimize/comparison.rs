@@ -1,6 +1,7 @@
 //! What is asked of an alternative, what it replies, and which of two results for one budget is the better one.
 
 use super::faults::{self, Found};
+use super::tuning::TUNING;
 use super::{BudgetRequest, OptimizeError, Summary};
 use crate::bytes::Bytes;
 
@@ -40,29 +41,19 @@ pub(super) enum Reply {
     NothingCheaper(u64),
 }
 
-/// What candidates for one budget are compared by.
-#[derive(Clone, Copy)]
-pub(super) struct Merit {
-    /// Nanoseconds that it adds.
-    pub(super) added: u64,
-    /// Everything included.
-    pub(super) need: Bytes,
+/// The largest peak that is as good as that one.
+pub(super) fn near(peak: Bytes) -> Bytes {
+    peak + Bytes(peak.0 / TUNING.same_peak)
 }
 
-impl Merit {
-    fn of(summary: &Summary) -> Merit {
-        Merit {
-            added: summary.time_added,
-            need: summary.after.bytes,
-        }
-    }
-
-    /// Is this better than the `other`, for whoever asks for that budget?
-    pub(super) fn beats(self, other: Merit, request: BudgetRequest) -> bool {
-        match request {
-            BudgetRequest::Smallest => self.need < other.need,
-            _ => self.added < other.added,
-        }
+/// Is `one` better than the `other`, for whoever asks for that budget? `least` is the smallest peak that is known.
+fn beats(one: &Summary, other: &Summary, request: BudgetRequest, least: Bytes) -> bool {
+    let is_near = |summary: &Summary| summary.after.bytes <= near(least);
+    match (request, is_near(one), is_near(other)) {
+        (BudgetRequest::Smallest, true, false) => true,
+        (BudgetRequest::Smallest, false, true) => false,
+        (BudgetRequest::Smallest, false, false) => one.after.bytes < other.after.bytes,
+        _ => one.time_added < other.time_added,
     }
 }
 
@@ -84,8 +75,8 @@ pub(super) fn offer(best: &mut Option<Found>, mut other: Found, request: BudgetR
     let (takes_over, bound) = match (&*found, &other) {
         (Ok(found), Ok(other)) => {
             let (one, two) = (&found.summary, &other.summary);
-            let beats = Merit::of(two).beats(Merit::of(one), request);
-            (beats, one.lower_bound.min(two.lower_bound))
+            let takes_over = beats(two, one, request, least);
+            (takes_over, one.lower_bound.min(two.lower_bound))
         }
         (Err(_), Ok(other)) => (true, other.summary.lower_bound),
         (Ok(found), Err(_)) => (false, found.summary.lower_bound),

@@ -2,21 +2,25 @@
 //! from, and here it is compared with what was found before it.
 
 use std::cell::OnceCell;
+use std::cmp::Reverse;
 
 use super::alternatives::{Alternative, Turn, alternatives, as_it_is};
 use super::comparison::{Asked, Reply, ToBeat, Untried, offer};
 use super::convolutions::name_algorithms;
 use super::faults::{self, Found, is_unproved};
+use super::near_smallest::near_smallest;
 use super::original::Original;
 use super::published::MOST_NODES;
 use super::simulation::{describe, simulated, unmodified};
-use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary};
+use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
+use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::runtime::convolution_costs::timed;
 use crate::runtime::convolutions::AlgorithmChoice;
+use crate::strategy::Strategy;
 
 /// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
 /// be better than what there is.
@@ -40,6 +44,8 @@ pub(super) fn decide(
         .collect();
     for found in row.iter_mut().flatten() {
         name_algorithms(found, graph, options);
+        // Whatever was looked at until here was looked at for the row.
+        found.summary.evaluations = options.watch.evaluations();
     }
     spread(&mut row);
     Ok(row)
@@ -51,6 +57,8 @@ struct Standing {
     /// The best of what was offered.
     best: Option<Found>,
     untried: Untried,
+    /// Has every alternative done what it can, together with the others?
+    settled: bool,
 }
 
 impl Standing {
@@ -59,6 +67,7 @@ impl Standing {
             request,
             best: None,
             untried: Untried::default(),
+            settled: false,
         }
     }
 
@@ -67,6 +76,9 @@ impl Standing {
         let Some(best) = &self.best else {
             return true;
         };
+        if self.settled {
+            return false;
+        }
         let is_another = match alternative.turn {
             Turn::First => true,
             // What takes no variants is the same without them.
@@ -86,6 +98,14 @@ impl Standing {
                 Err(OptimizeError::Unproved { .. }) => true,
                 Err(_) => false,
             }
+    }
+
+    /// The budget for which nothing was found yet, if that is not all that there is to be said of it.
+    fn missed(&self) -> Option<Bytes> {
+        match &self.best {
+            Some(Err(OptimizeError::Infeasible { budget, .. })) if !self.settled => Some(*budget),
+            _ => None,
+        }
     }
 
     /// What the alternative is asked, in a session that is the `reference` or slower.
@@ -209,10 +229,73 @@ impl<'g> Session<'g> {
                 step(self.graph, &self.options).saturating_sub(step(self.graph, &reference.options))
             }
         };
-        for alternative in &alternatives(&self.options, entries.len()) {
+        let alternatives = alternatives(&self.options, entries.len());
+        for entry in entries.iter_mut() {
+            entry.settled = false;
+        }
+        if self.may_ask_together(&alternatives) {
+            for entry in entries.iter_mut() {
+                if entry.request == BudgetRequest::Smallest {
+                    let found = near_smallest(self.original(), &alternatives, None)?;
+                    self.settle(entry, found, (reference, slower));
+                }
+            }
+        }
+        for alternative in &alternatives {
             self.ask_for(alternative, (reference, slower), entries)?;
+            self.look_harder(&alternatives, (reference, slower), entries)?;
         }
         Ok(())
+    }
+
+    /// Has each of them something to say of every budget, and is there the time for that?
+    fn may_ask_together(&self, alternatives: &[Alternative]) -> bool {
+        let late = self.options.watch.is_stopped() && self.graph.order().len() > MOST_NODES;
+        !late && alternatives.iter().all(Alternative::is_for_all)
+    }
+
+    /// Where nothing was found that fits, all alternatives look for the smallest peak, once for all such budgets.
+    fn look_harder(
+        &self,
+        alternatives: &[Alternative],
+        (reference, slower): (&Session<'_>, u64),
+        entries: &mut [Standing],
+    ) -> Result<(), OptimizeError> {
+        if self.options.strategy != Strategy::Auto || !self.may_ask_together(alternatives) {
+            return Ok(());
+        }
+        let missed = |entry: &&mut Standing| entry.missed().is_some();
+        let mut missed: Vec<&mut Standing> = entries.iter_mut().filter(missed).collect();
+        missed.sort_by_key(|entry| Reverse(entry.missed()));
+        let mut least: Option<Box<Peak>> = None;
+        for entry in missed {
+            let budget = entry.missed().unwrap_or_default();
+            let found = match &least {
+                Some(smallest) if smallest.bytes > budget => Err(OptimizeError::Infeasible {
+                    budget,
+                    smallest: smallest.clone(),
+                }),
+                _ => near_smallest(self.original(), alternatives, Some(budget))?,
+            };
+            if let Err(OptimizeError::Infeasible { smallest, .. }) = &found {
+                least = Some(smallest.clone());
+            }
+            self.settle(entry, found, (reference, slower));
+        }
+        Ok(())
+    }
+
+    /// Whatever there is to be found for that entry in this session is found.
+    fn settle(&self, entry: &mut Standing, found: Found, (reference, slower): (&Session<'_>, u64)) {
+        self.offer(entry, found, (reference, slower));
+        entry.settled = true;
+    }
+
+    fn offer(&self, entry: &mut Standing, found: Found, (reference, slower): (&Session<'_>, u64)) {
+        if self.choice == reference.choice || !self.may_differ(&found) {
+            let found = found.map(|found| self.in_terms_of(reference, found, slower));
+            offer(&mut entry.best, found, entry.request);
+        }
     }
 
     /// Asks one alternative for the budgets for which it may find something better.
@@ -240,10 +323,7 @@ impl<'g> Session<'g> {
             match answer {
                 Reply::Found(found, untried) => {
                     entry.untried = untried;
-                    if is_reference || !self.may_differ(&found) {
-                        let found = found.map(|found| self.in_terms_of(reference, found, slower));
-                        offer(&mut entry.best, found, entry.request);
-                    }
+                    self.offer(entry, found, (reference, slower));
                 }
                 Reply::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
             }
@@ -331,11 +411,9 @@ fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
 mod tests {
     use super::*;
     use crate::analysis::cost::NodeOverride;
-    use crate::bytes::Bytes;
     use crate::operators::variants::Group;
     use crate::optimize::optimize;
     use crate::runtime::device::Device;
-    use crate::strategy::Strategy;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
 

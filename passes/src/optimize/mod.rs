@@ -10,6 +10,7 @@ mod convolutions;
 mod faults;
 mod limits;
 mod listing;
+mod near_smallest;
 mod original;
 mod pipeline;
 mod published;
@@ -59,7 +60,7 @@ pub enum BudgetRequest {
     PartOfPeak(f64),
     /// What the caller owns plus that part of the rest of the peak.
     FixedPlusPart(f64),
-    /// The smallest peak that is found.
+    /// At most 0.5 % above the smallest peak that is found, at the least time.
     Smallest,
 }
 
@@ -208,7 +209,7 @@ pub struct Summary {
     pub algorithms: Vec<Chosen>,
     /// What the strategy has to say about its plan, one sentence each.
     pub notes: Vec<String>,
-    /// Lives of values that all searches worked out up to here, the measure of their work.
+    /// Lives of values that all searches worked out for the row of budgets, the measure of their work.
     pub evaluations: u64,
     /// Why the search ended.
     pub stop_reason: StopReason,

@@ -9,7 +9,7 @@ mod within_budget;
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use super::comparison::{Asked, Reply, ToBeat, Untried, offer};
+use super::comparison::{Asked, Reply, ToBeat, Untried, near, offer};
 use super::faults::{FailedCandidate, Found, is_unproved};
 use super::listing::is_as_listed;
 use super::original::Original;
@@ -39,7 +39,14 @@ use crate::strategy::{
 use searches::Searches;
 
 /// What is worked out beside the search, unless somebody needs it before.
-type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
+pub(super) type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
+
+/// Who plans in a pipeline.
+pub(super) struct Planners<'t> {
+    own: Box<dyn Planner + 't>,
+    /// Where they are asked.
+    pub(super) rivals: Option<Rivals<'t>>,
+}
 
 pub(super) struct Pipeline<'o> {
     options: &'o Options,
@@ -146,36 +153,52 @@ impl<'o> Pipeline<'o> {
             return Ok(known.collect());
         }
         let task = self.task();
-        let strategy = self.options.strategy;
-        let mut planner = planner(strategy, &task).unwrap_or_else(|| {
-            let own = Box::new(Searches::new(&task, &self.orders));
-            Box::new(Portfolio::new(&task, own, &self.orders))
-        });
-        let refused = |reason| OptimizeError::Refused { strategy, reason };
-        let asked = strategy == Strategy::Auto;
-        let mut rivals = asked.then(|| Rivals::of(&task));
+        let mut planners = self.planners(&task, TUNING.published);
         let (least, known) = match budgets.contains(&BudgetRequest::Smallest) {
             true => {
-                let all = self.least_of_all(planner.as_mut(), rivals.as_mut());
+                let all = self.least_of_all(&mut planners);
                 all.map(|(least, smallest)| (least, Some(smallest)))
             }
-            false => planner.smallest_in_passing().map(|least| (least, None)),
+            false => planners
+                .own
+                .smallest_in_passing()
+                .map(|least| (least, None)),
         }
-        .map_err(refused)?;
+        .map_err(|reason| self.refused(reason))?;
         let quick = || match self.is_late() {
             true => self.original_candidate(),
             false => self.smallest(&least, Thinning::Quick),
         };
         let smallest: Later<'_> = LazyLock::new(Box::new(|| known.unwrap_or_else(quick)));
-        let mut fit = |&request: &BudgetRequest| {
-            let (planner, rivals) = (planner.as_mut(), rivals.as_mut());
-            self.fit(planner, rivals, &least, &smallest, request)
-        };
+        let mut fit =
+            |&request: &BudgetRequest| self.fit(&mut planners, &least, &smallest, request);
         let (_, row) = parallel::both(
             || LazyLock::force(&smallest),
             || budgets.iter().map(&mut fit).collect(),
         );
         Ok(row)
+    }
+
+    /// Who plans here, and whom else this program's own search is compared with; `task` is this pipeline's.
+    pub(super) fn planners<'t>(
+        &'t self,
+        task: &'t Task<'t>,
+        published: &'static [Strategy],
+    ) -> Planners<'t> {
+        let strategy = self.options.strategy;
+        let searches = || {
+            let own = Box::new(Searches::new(task, &self.orders));
+            Box::new(Portfolio::new(task, own, &self.orders)) as Box<dyn Planner + 't>
+        };
+        Planners {
+            own: planner(strategy, task).unwrap_or_else(searches),
+            rivals: (strategy == Strategy::Auto).then(|| Rivals::of(task, published)),
+        }
+    }
+
+    pub(super) fn refused(&self, reason: String) -> OptimizeError {
+        let strategy = self.options.strategy;
+        OptimizeError::Refused { strategy, reason }
     }
 
     /// An answer for each that is asked.
@@ -199,6 +222,21 @@ impl<'o> Pipeline<'o> {
         Ok(asked.iter().filter_map(answer).collect())
     }
 
+    /// May it find what a pipeline without variants does not?
+    pub(super) fn may_vary(&self) -> bool {
+        self.joint.is_some() || !self.decided.is_empty() || self.base.recomputation.has_parts()
+    }
+
+    /// Are no nodes replaced in it before the search?
+    pub(super) fn begins_as_it_is(&self) -> bool {
+        self.decided.is_empty()
+    }
+
+    /// Memory that the graph does not show.
+    pub(super) fn reserve(&self) -> Bytes {
+        self.options.reserve
+    }
+
     /// What is left to be tried where that was found.
     fn untried(&self, found: &Found) -> Untried {
         let variants = match found {
@@ -215,32 +253,32 @@ impl<'o> Pipeline<'o> {
     /// tell that there is none, and not in large graphs, for in none that was tried was there one.
     fn cheaper(&self, known: &[ToBeat]) -> Vec<Reply> {
         let task = self.task();
-        let mut planners = None;
-        let mut cheaper = |known: &ToBeat| {
-            let least = self.least(known);
-            if least >= known.added || self.is_large() {
-                return Reply::NothingCheaper(least);
-            }
-            let (planner, rivals) = planners.get_or_insert_with(|| {
-                let own = Box::new(Searches::new(&task, &self.orders));
-                (Portfolio::new(&task, own, &self.orders), Rivals::of(&task))
-            });
-            let (budget, below) = (known.budget - self.options.reserve, known.added);
-            let mut found = self.within_or_least(planner, budget, below);
-            let mut chosen = None;
-            if known.untried.published {
-                found = self.best_of(found, rivals, budget, below, &mut chosen);
-            }
-            let smallest = known.smallest_peak - self.options.reserve;
-            match found {
-                Some(found) => {
-                    let found = self.finish(found, budget, smallest, chosen, Some(planner));
-                    Reply::Found(found, Untried::default())
-                }
-                None => Reply::NothingCheaper(least),
-            }
-        };
+        let mut planners = self.planners(&task, TUNING.published);
+        let mut cheaper = |known: &ToBeat| self.cheaper_than(&mut planners, known);
         known.iter().map(&mut cheaper).collect()
+    }
+
+    /// The same for one of them.
+    pub(super) fn cheaper_than(&self, planners: &mut Planners<'_>, known: &ToBeat) -> Reply {
+        let least = self.least(known);
+        if least >= known.added || self.is_large() {
+            return Reply::NothingCheaper(least);
+        }
+        let Planners { own, rivals } = planners;
+        let (budget, below) = (known.budget - self.options.reserve, known.added);
+        let mut found = self.within_or_least(own.as_mut(), budget, below);
+        let mut chosen = None;
+        if let Some(rivals) = rivals.as_mut().filter(|_| known.untried.published) {
+            found = self.best_of(found, rivals, budget, below, &mut chosen);
+        }
+        let smallest = known.smallest_peak - self.options.reserve;
+        match found {
+            Some(found) => {
+                let found = self.finish(found, budget, smallest, chosen, Some(own.as_ref()));
+                Reply::Found(found, Untried::default())
+            }
+            None => Reply::NothingCheaper(least),
+        }
     }
 
     /// Nanoseconds that every plan adds, in the orders of first computations that are looked at, within the budget
@@ -271,16 +309,21 @@ impl<'o> Pipeline<'o> {
         ilp::dominating(&self.task())
     }
 
-    fn fit(
+    /// The cheapest that is found for the budget; `least` is a plan with a small peak, and `smallest` what becomes of it.
+    pub(super) fn fit(
         &self,
-        planner: &mut dyn Planner,
-        mut rivals: Option<&mut Rivals<'_>>,
+        planners: &mut Planners<'_>,
         least: &Plan,
         smallest: &Later<'_>,
         request: BudgetRequest,
     ) -> Result<Optimized, OptimizeError> {
+        let Planners {
+            own: planner,
+            rivals,
+        } = planners;
+        let planner = planner.as_mut();
         // It lets the search look for a cheaper plan with the same peak.
-        let reached = || smallest.need() + negligible(smallest.need());
+        let reached = || near(smallest.need());
         let budget = self.budget(request, reached);
         let mut best = None;
         if let Some(same) = self.without_copies(budget) {
@@ -292,14 +335,17 @@ impl<'o> Pipeline<'o> {
             let own = self.within(planner, Some(least), budget, u64::MAX).ok();
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
             let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
-            let found = match rivals.as_deref_mut().filter(|_| !cheap) {
+            let found = match rivals.as_mut().filter(|_| !cheap) {
                 Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
                 None => own,
             };
             let found = match found {
                 Some(found) => Ok(found),
-                None if self.is_late() => Err(self.infeasible(budget, smallest)),
-                None => self.smallest_within(planner, rivals, least, budget),
+                // The alternatives look for the smallest together, unless only this one is asked.
+                None if self.is_late() || rivals.is_some() => {
+                    Err(self.infeasible(budget, smallest))
+                }
+                None => self.smallest_within(planner, least, budget),
             };
             let found = found
                 .and_then(|found| self.finish(found, budget, reached(), chosen, Some(planner)));
@@ -318,7 +364,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// Nothing fits; `smallest` is the least that is known.
-    fn infeasible(&self, budget: Bytes, smallest: &Candidate) -> OptimizeError {
+    pub(super) fn infeasible(&self, budget: Bytes, smallest: &Candidate) -> OptimizeError {
         let reserve = self.options.reserve;
         OptimizeError::Infeasible {
             budget: budget + reserve,
@@ -387,7 +433,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// Checks what was made of a plan by `chosen`, or else by `planner`, and sums it up.
-    fn finish(
+    pub(super) fn finish(
         &self,
         candidate: Candidate,
         budget: Bytes,
@@ -495,7 +541,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// Nanoseconds that the candidate takes more than the unmodified graph.
-    fn added(&self, candidate: &Candidate) -> u64 {
+    pub(super) fn added(&self, candidate: &Candidate) -> u64 {
         self.time_added(&candidate.graph, &candidate.costs)
     }
 
@@ -533,7 +579,7 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    fn task(&self) -> Task<'_> {
+    pub(super) fn task(&self) -> Task<'_> {
         self.task_in(&self.base, self.joint.as_ref())
     }
 
@@ -567,11 +613,6 @@ pub const REWRITING: Rewriting = Rewriting {
     },
     with_variants: |graph, choices| ApplyVariants { choices }.replace(graph),
 };
-
-/// Peaks that differ by no more are as good as the same.
-fn negligible(peak: Bytes) -> Bytes {
-    Bytes(peak.0 / TUNING.same_peak)
-}
 
 #[cfg(test)]
 mod tests;

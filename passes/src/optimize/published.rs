@@ -3,7 +3,6 @@
 //! looks best in the planned order need not be: the runtime's settings add to some plans more than
 //! to others.
 
-use super::tuning::TUNING;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
 /// Graphs of more nodes take too long to look at so many plans.
@@ -18,12 +17,17 @@ pub(super) struct Rival<'t> {
 /// All of them, made when the first is wanted.
 pub(super) struct Rivals<'t> {
     task: &'t Task<'t>,
+    strategies: &'static [Strategy],
     rivals: Option<Vec<Rival<'t>>>,
 }
 
 impl<'t> Rivals<'t> {
-    pub(super) fn of(task: &'t Task<'t>) -> Rivals<'t> {
-        Rivals { task, rivals: None }
+    pub(super) fn of(task: &'t Task<'t>, strategies: &'static [Strategy]) -> Rivals<'t> {
+        Rivals {
+            task,
+            strategies,
+            rivals: None,
+        }
     }
 
     /// None for graphs that are too large.
@@ -40,7 +44,7 @@ impl<'t> Rivals<'t> {
                 let planner = planner(strategy, task)?;
                 Some(Rival { strategy, planner })
             };
-            let strategies = TUNING.published.iter().copied();
+            let strategies = self.strategies.iter().copied();
             strategies.filter_map(at_work).collect()
         })
     }

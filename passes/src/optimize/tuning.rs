@@ -37,8 +37,9 @@ crate::tuning::tuning! {
         unused_part: u64 = 400, off u64::MAX;
         /// Smaller budgets are tried down to one part in so many of what a step takes.
         worth_trying: u64 = 50, off u64::MAX;
-        /// Peaks that differ by one part in so many are as good as the same.
-        same_peak: u64 = 500, off u64::MAX;
+        /// Peaks that differ by one part in so many are as good as the same: the cheapest of the plans that come so near the
+        /// smallest peak is taken for it.
+        same_peak: u64 = 200, off u64::MAX;
         /// Hiding sizes may take one part in so many of a step's time.
         hiding: u64 = 200, off u64::MAX;
         /// Variants are offered for nodes with one part in so many of the peak at stake.
@@ -71,6 +72,13 @@ crate::tuning::tuning! {
             Strategy::Knapsack,
             Strategy::CheapOps,
             Strategy::GreedyRemat,
+        ], off &[];
+        /// Those that are asked where memory is shortest: what they plan takes little, and the own search does not begin with it.
+        published_for_little: &'static [Strategy] = &[
+            Strategy::PreciseDp,
+            Strategy::UniformDp,
+            Strategy::Revolve,
+            Strategy::JoinDp,
         ], off &[];
     }
 }

@@ -67,7 +67,7 @@ struct Precise {
 }
 
 /// The plans of a strategy, by one setting: the more of it, the more memory they should take.
-pub(super) trait Settings {
+pub(super) trait Settings: Send {
     /// How many settings there are.
     fn count(&self) -> usize;
 

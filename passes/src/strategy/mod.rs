@@ -237,7 +237,7 @@ pub enum Unplanned {
 }
 
 /// A strategy at work on one task.
-pub trait Planner {
+pub trait Planner: Send {
     /// The cheapest plan it has whose largest need in the planned order is at most `budget`, what
     /// the caller owns and the runtime's objects for tensors included, its frame not.
     fn within(&mut self, budget: Bytes) -> Result<Plan, Unplanned>;

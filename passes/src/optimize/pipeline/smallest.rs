@@ -4,49 +4,48 @@ use std::time::Instant;
 
 use super::super::OptimizeError;
 use super::super::aim::Between;
+use super::super::comparison::near;
 use super::super::published::Rivals;
 use super::super::simulation::{Candidate, frame};
 use super::super::tuning::TUNING;
 use super::within_budget::Goal;
-use super::{Pipeline, negligible};
+use super::{Pipeline, Planners};
 use crate::bytes::Bytes;
 use crate::enforce::barriers::Thinning;
+use crate::parallel;
 use crate::plan::Plan;
-use crate::strategy::{Planner, Unplanned};
+use crate::strategy::{Planner, Strategy, Unplanned};
 
 impl Pipeline<'_> {
-    /// The smallest that is found with more work; an error if even that does not fit.
+    /// The smallest that a published strategy finds with more work; an error if even that does not fit.
     pub(super) fn smallest_within(
         &self,
         planner: &mut dyn Planner,
-        rivals: Option<&mut Rivals<'_>>,
         least: &Plan,
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
-        let smallest = match self.least_of_all(planner, rivals) {
-            Ok((_, smallest)) => smallest,
-            Err(_) => self.smallest(least, Thinning::Thorough),
-        };
-        if smallest.need() <= budget {
-            return Ok(smallest);
-        }
-        Err(self.infeasible(budget, &smallest))
+        let plans = planner.smallest_few();
+        let (plan, smallest) = self.smallest_of(plans.unwrap_or_else(|_| vec![least.clone()]));
+        let fits = self.smallest_or_better(&smallest, &plan, budget);
+        fits.ok_or_else(|| self.infeasible(budget, &smallest))
     }
 
     /// The smallest that is found with all the work there is, and the plan that the search takes for the smallest.
-    pub(super) fn least_of_all(
+    pub(in super::super) fn least_of_all(
         &self,
-        planner: &mut dyn Planner,
-        rivals: Option<&mut Rivals<'_>>,
+        planners: &mut Planners<'_>,
     ) -> Result<(Plan, Candidate), String> {
-        let plans = planner.smallest_few()?;
+        let Planners { own, rivals } = planners;
+        let plans = own.smallest_few()?;
         let planned = plans.iter().map(|plan| plan.predicted_peak).min();
-        let (least, smallest) = self.smallest_of(plans);
-        let Some(rivals) = rivals else {
-            return Ok((least, smallest));
-        };
-        let smallest = self.smaller(smallest, rivals);
-        let smallest = self.planned_for_less(planner, planned.unwrap_or_default(), smallest);
+        let (least, mut smallest) = self.smallest_of(plans);
+        if let Some(rivals) = rivals {
+            smallest = self.smaller(smallest, rivals);
+        }
+        if self.options.strategy == Strategy::Auto {
+            let planned = planned.unwrap_or_default();
+            smallest = self.planned_for_less(own.as_mut(), planned, smallest);
+        }
         Ok((least, smallest))
     }
 
@@ -92,9 +91,12 @@ impl Pipeline<'_> {
         for rival in rivals.all() {
             let least = rival.planner.smallest().ok();
             if let Some(least) = least.filter(|least| least.predicted_peak < best.need()) {
-                let other = self.smallest(&least, Thinning::Thorough);
-                if other.need() < best.need() {
-                    best = self.with_fewer_barriers(&least, other);
+                let other = self.smallest(&least, Thinning::Quick);
+                if other.need() < near(best.need()) {
+                    let other = self.with_fewer_barriers(&least, other);
+                    if other.need() < best.need() {
+                        best = other;
+                    }
                 }
             }
         }
@@ -122,28 +124,21 @@ impl Pipeline<'_> {
     }
 
     /// The plan for which the runtime needs least, with every barrier that helps.
-    pub(super) fn smallest_of(&self, plans: Vec<Plan>) -> (Plan, Candidate) {
-        let with_barriers = |plan: Plan| {
-            let smallest = self.smallest(&plan, Thinning::Thorough);
-            (plan, smallest)
-        };
-        let all: Vec<(Plan, Candidate)> = plans.into_iter().map(with_barriers).collect();
-        let least = all.iter().map(|(_, smallest)| smallest.need()).min();
-        if self.is_late() {
-            let least = all
-                .into_iter()
-                .min_by_key(|(plan, least)| (least.need(), plan.added));
-            return least.unwrap_or_else(|| with_barriers(Plan::default()));
+    pub(super) fn smallest_of(&self, mut plans: Vec<Plan>) -> (Plan, Candidate) {
+        if plans.is_empty() {
+            plans.push(Plan::default());
         }
-        let near = least.unwrap_or_default() + negligible(least.unwrap_or_default());
-        all.into_iter()
-            .filter(|(_, smallest)| smallest.need() <= near)
-            .map(|(plan, smallest)| {
-                let less = self.with_fewer_barriers(&plan, smallest);
-                (plan, less)
-            })
-            .min_by_key(|(plan, smallest)| (smallest.need(), plan.added))
-            .unwrap_or_else(|| with_barriers(Plan::default()))
+        plans.sort_by_key(|plan| (plan.predicted_peak, plan.added));
+        plans.dedup();
+        let quick = parallel::map(&plans, |plan| self.smallest(plan, Thinning::Quick));
+        let all = plans.into_iter().zip(quick);
+        let merit = |(plan, smallest): &(Plan, Candidate)| (smallest.need(), plan.added);
+        let (plan, smallest) = all.min_by_key(merit).expect("one at least");
+        let smallest = match self.is_late() {
+            true => smallest,
+            false => self.with_fewer_barriers(&plan, smallest),
+        };
+        (plan, smallest)
     }
 
     /// The plan with the smallest peak, with every barrier that helps.

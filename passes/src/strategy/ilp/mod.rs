@@ -76,7 +76,7 @@ enum Aim {
 }
 
 /// A published program over units.
-trait Model {
+trait Model: Send {
     /// How its columns are to be read.
     type Columns;
 

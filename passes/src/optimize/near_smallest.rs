@@ -1,0 +1,142 @@
+//! What all alternatives have to find together: the smallest peak of all of them, and the cheapest plan that comes near it,
+//! or that fits a budget for which nothing was found in passing.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use super::alternatives::Alternative;
+use super::comparison::{Reply, ToBeat, Untried, near, offer};
+use super::faults::Found;
+use super::original::Original;
+use super::pipeline::{Later, Pipeline, Planners};
+use super::simulation::Candidate;
+use super::tuning::TUNING;
+use super::{BudgetRequest, OptimizeError};
+use crate::bytes::Bytes;
+use crate::parallel;
+use crate::plan::Plan;
+use crate::strategy::Task;
+
+/// An alternative at work, and the smallest that it reaches.
+struct Entrant<'p> {
+    pipeline: &'p Pipeline<'p>,
+    planners: Planners<'p>,
+    plan: Plan,
+    smallest: Candidate,
+}
+
+/// The cheapest plan whose peak is at most a little above the smallest, or at most `within` (the reserve included), if there is
+/// that.
+pub(super) fn near_smallest(
+    original: &Original<'_>,
+    alternatives: &[Alternative],
+    within: Option<Bytes>,
+) -> Result<Found, OptimizeError> {
+    let request = within.map_or(BudgetRequest::Smallest, BudgetRequest::Bytes);
+    let all: Vec<&Alternative> = alternatives.iter().collect();
+    let pipelines = parallel::map(&all, |&one| one.pipeline(original, request));
+    let first = pipelines.first().expect("there is an alternative");
+    // What takes no variants is the same without them.
+    let differs = |&(number, _): &(usize, &Pipeline<'_>)| {
+        number == 0 || !alternatives[number].is_plain() || first.may_vary()
+    };
+    let pipelines: Vec<(usize, &Pipeline<'_>)> =
+        pipelines.iter().enumerate().filter(differs).collect();
+    let tasks: Vec<Task<'_>> = pipelines.iter().map(|(_, one)| one.task()).collect();
+    let at_work = pipelines.iter().zip(&tasks).map(|(&(number, one), task)| {
+        let mut planners = one.planners(task, TUNING.published_for_little);
+        // Published planners know no variants: they find the same in the same graph.
+        if number > 0 && first.begins_as_it_is() {
+            planners.rivals = None;
+        }
+        (one, Mutex::new(planners))
+    });
+    let at_work: Vec<(&Pipeline<'_>, Mutex<Planners<'_>>)> = at_work.collect();
+    let least = parallel::map(&at_work, |(pipeline, planners)| {
+        let mut planners = planners.lock().unwrap_or_else(PoisonError::into_inner);
+        pipeline.least_of_all(&mut planners)
+    });
+    let entrants = at_work.into_iter().zip(least);
+    let entrants = entrants.map(|((pipeline, planners), least)| {
+        let (plan, smallest) = least.map_err(|reason| pipeline.refused(reason))?;
+        Ok(Entrant {
+            pipeline,
+            planners: planners
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner),
+            plan,
+            smallest,
+        })
+    });
+    let entrants: Result<Vec<Entrant<'_>>, OptimizeError> = entrants.collect();
+    Ok(cheapest(entrants?, within))
+}
+
+/// The cheapest plan of all that fits, or the smallest peak of all.
+fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
+    let by_need = |entrant: &&Entrant<'_>| entrant.smallest.need();
+    let smallest = entrants.iter().min_by_key(by_need).expect("one at least");
+    let reserve = smallest.pipeline.reserve();
+    let least = smallest.smallest.need();
+    let budget = within.map_or(near(least), |within| within - reserve);
+    if least > budget {
+        return Err(smallest.pipeline.infeasible(budget, &smallest.smallest));
+    }
+    let mut best: Option<Found> = None;
+    let mut rivals = entrants
+        .first_mut()
+        .and_then(|first| first.planners.rivals.take());
+    entrants.retain(|entrant| entrant.smallest.need() <= budget);
+    for entrant in &mut entrants {
+        // Whoever is the first to plan asks them.
+        entrant.planners.rivals = entrant.planners.rivals.take().or_else(|| rivals.take());
+        let found = match &best {
+            Some(Ok(best)) => entrant.cheaper_than(&ToBeat {
+                budget: budget + reserve,
+                added: best.summary.time_added,
+                smallest_peak: least + reserve,
+                untried: Untried::default(),
+            }),
+            _ => Some(entrant.within(budget)),
+        };
+        if let Some(found) = found {
+            offer(&mut best, found, BudgetRequest::Bytes(budget + reserve));
+        }
+    }
+    let mut found = best.expect("the smallest fits");
+    if let Ok(found) = &mut found {
+        found.summary.smallest_peak = (least + reserve).min(found.summary.after.bytes);
+    }
+    found
+}
+
+impl Entrant<'_> {
+    /// The cheapest that it finds within the budget, the reserve not included.
+    fn within(&mut self, budget: Bytes) -> Found {
+        let Entrant {
+            pipeline,
+            planners,
+            plan,
+            smallest,
+        } = self;
+        let known = smallest.clone();
+        let known: Later<'_> = LazyLock::new(Box::new(|| known));
+        let request = BudgetRequest::Bytes(budget + pipeline.reserve());
+        let mut found = Some(pipeline.fit(planners, plan, &known, request));
+        let added = pipeline.added(smallest);
+        if let Some(Ok(cheapest)) = &found
+            && added < cheapest.summary.time_added
+        {
+            let smallest = pipeline.finish(smallest.clone(), budget, smallest.need(), None, None);
+            offer(&mut found, smallest, request);
+        }
+        found.expect("it was offered")
+    }
+
+    /// What adds less, if it finds anything.
+    fn cheaper_than(&mut self, known: &ToBeat) -> Option<Found> {
+        match self.pipeline.cheaper_than(&mut self.planners, known) {
+            Reply::Found(found, _) => Some(found),
+            Reply::NothingCheaper(_) => None,
+        }
+    }
+}
