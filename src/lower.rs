@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ckpt_passes::graph::{Graph, Node, TensorId};
-use ckpt_passes::lower::{self, LoweringSummary};
+use ckpt_passes::lower::{self, LoweringSummary, Update};
 
 use crate::error::Error;
-use crate::onnx::{Model, Pending, export_lowered};
+use crate::onnx::{Model, Pending, export_lowered, overwrites};
 use crate::rewrite::Target;
 
 /// Writes the training operators of `model` in standard ones, so that a runtime without training runs it. `dims` are
-/// sizes of symbolic dimensions; they are needed only where a file says too little of its tensors.
-pub fn lower(model: &Model, dims: &BTreeMap<String, u64>) -> Result<LoweredModel, Error> {
+/// sizes of symbolic dimensions; they are needed only where a file says too little of its tensors. With an `update` the
+/// weights follow their gradients in the graph, which then is a whole training step.
+pub fn lower(
+    model: &Model,
+    dims: &BTreeMap<String, u64>,
+    update: Option<Update>,
+) -> Result<LoweredModel, Error> {
     let mut graph = model.sorted_graph()?;
     let nodes = graph.order().len();
-    let lowered = lower::lower(&mut graph, dims).map_err(|error| Error::Lower {
+    let lowered = lower::lower(&mut graph, dims, update).map_err(|error| Error::Lower {
         file: model.file_name(),
         error,
     })?;
@@ -61,7 +66,9 @@ impl LoweredModel {
 
     /// Writes the graph beside its place, and reads it back.
     pub(crate) fn prepare(&self, target: &Target) -> Result<Pending, Error> {
-        let file = export_lowered(&self.model, &self.graph, target.path(), &[])?;
+        let metadata = overwrites::metadata(&self.graph);
+        let metadata = metadata.as_slice();
+        let file = export_lowered(&self.model, &self.graph, target.path(), metadata)?;
         let written = Model::open(file.path()).map_err(Error::Unreadable)?;
         let written = written.sorted_graph().map_err(Error::Unreadable)?;
         same(&self.graph, &written).map_err(|what| Error::LoweredDiffers { what })?;
@@ -70,17 +77,44 @@ impl LoweredModel {
 }
 
 /// Do both have the same nodes in the same sequence? What differs, if not.
-fn same(expected: &Graph, found: &Graph) -> Result<(), String> {
-    if expected.order().len() != found.order().len() {
-        let (expected, found) = (expected.order().len(), found.order().len());
+fn same(expected: &Graph, written: &Graph) -> Result<(), String> {
+    if expected.order().len() != written.order().len() {
+        let (expected, found) = (expected.order().len(), written.order().len());
         return Err(format!("it has {found} nodes, expected {expected}"));
     }
-    for (&one, &other) in expected.order().iter().zip(found.order()) {
-        let (one, other) = (expected.node(one), found.node(other));
+    let interface = |graph: &Graph| -> Vec<String> {
+        let inputs = graph.inputs.iter().map(|&id| (id, "input"));
+        let outputs = graph.outputs.iter().map(|&id| (id, "output"));
+        let mut all: Vec<String> = inputs
+            .chain(outputs)
+            .map(|(id, what)| {
+                let tensor = graph.tensor(id);
+                let over = tensor
+                    .overwrites
+                    .map(|over| format!(" over {:?}", graph.tensor(over).name));
+                format!("{what} {:?}{}", tensor.name, over.unwrap_or_default())
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    let (ours, theirs) = (interface(expected), interface(written));
+    if let Some(missing) = ours.iter().find(|one| theirs.binary_search(one).is_err()) {
+        return Err(format!("there is no {missing}"));
+    }
+    if ours.len() != theirs.len() {
+        return Err(format!(
+            "it has {} inputs and outputs, expected {}",
+            theirs.len(),
+            ours.len()
+        ));
+    }
+    for (&one, &other) in expected.order().iter().zip(written.order()) {
+        let (one, other) = (expected.node(one), written.node(other));
         let is_same = one.name == other.name
             && one.domain == other.domain
             && one.op_type == other.op_type
-            && names(expected, one) == names(found, other);
+            && names(expected, one) == names(written, other);
         if !is_same {
             return Err(format!(
                 "where {} {:?} was expected there is {} {:?}",

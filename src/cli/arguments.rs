@@ -243,6 +243,10 @@ pub(super) struct Lower {
     /// The file to write, or - for standard output.
     #[arg(value_name = "OUT")]
     pub(super) output: PathBuf,
+    /// Put the update of the weights into the graph, so that it is a whole training step and keeps no gradient: adamw, sgd, or the
+    /// optimizer_model.onnx of the training artifacts, with its numbers. The learning rate is an input of OUT.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(super) optimizer: Option<String>,
 }
 
 /// `ckpt-opt conv-table IN`.

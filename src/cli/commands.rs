@@ -209,13 +209,17 @@ pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
     let target = Target::new(&model, &arguments.output)?;
     match &target.sink {
         Sink::File(destination) => {
-            let sources = model_files(&model, &arguments.input);
+            let mut sources = model_files(&model, &arguments.input);
+            sources.extend(optimizer_file(arguments.optimizer.as_deref()));
             replaces_none("OUT", destination, &sources)?;
         }
         Sink::Output if io::stdout().is_terminal() => return Err(Failure::Terminal),
         Sink::Output => {}
     }
-    let lowered = crate::lower(&model, &BTreeMap::new())?;
+    let optimizer = arguments.optimizer.as_deref().map(inputs::Optimizer::find);
+    let update = optimizer.map(|found| found.and_then(inputs::Optimizer::update));
+    let update = update.transpose().map_err(Error::from)?;
+    let lowered = crate::lower(&model, &BTreeMap::new(), update)?;
     let text = report::lowering(&lowered);
     lowered.prepare(&target)?.commit().map_err(Error::from)?;
     Ok(match target.sink {
@@ -388,17 +392,22 @@ fn sources(model: &Model, input: &Path, setting: &Setting) -> Vec<Source> {
         ("--conv-table", &setting.conv_table),
     ];
     let named = named.map(|(option, path)| path.clone().map(|path| source(option, path)));
-    let file = |name: &String| Some(PathBuf::from(name)).filter(|path| path.is_file());
-    let (device, optimizer) = (
-        file(&setting.device),
-        setting.optimizer.as_ref().and_then(file),
-    );
+    let device = Some(PathBuf::from(&setting.device)).filter(|path| path.is_file());
     model_files(model, input)
         .into_iter()
         .chain(named.into_iter().flatten())
         .chain(device.map(|path| source("--device", path)))
-        .chain(optimizer.map(|path| source("--optimizer", path)))
+        .chain(optimizer_file(setting.optimizer.as_deref()))
         .collect()
+}
+
+/// The optimizer's model, where the option names a file.
+fn optimizer_file(name: Option<&str>) -> Option<Source> {
+    let path = name.map(PathBuf::from).filter(|path| path.is_file())?;
+    Some(Source {
+        option: "--optimizer".to_owned(),
+        path,
+    })
 }
 
 /// The model and its data.

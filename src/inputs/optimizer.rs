@@ -1,9 +1,10 @@
-//! The optimizer of `--optimizer`, and the memory that it holds while a step runs.
+//! The optimizer of `--optimizer`: how it updates weights, and the memory that it holds while a step runs.
 
 use std::path::{Path, PathBuf};
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::graph::{Graph, TensorKind};
+use ckpt_passes::graph::{Graph, Node, TensorKind};
+use ckpt_passes::lower::{AdamW, Update};
 use thiserror::Error;
 
 use crate::onnx::{ImportError, Model};
@@ -26,37 +27,51 @@ pub enum OptimizerError {
     None { path: PathBuf },
     #[error(
         "--optimizer: the graph has no gradient of a weight: no tensor called WEIGHT_grad that is accumulated or \
-         an output; --reserve can say what the optimizer holds"
+         an output (a graph that updates its weights itself has the optimizer's states among its inputs, which count); \
+         --reserve can say what the optimizer holds"
     )]
     NoWeights,
+    #[error(
+        "--optimizer: it clips gradients by the norm of all of them (InplaceClipGradNorm), so none can be used before all are \
+         there; an update in the graph needs an optimizer without that"
+    )]
+    Clips,
 }
 
-/// By name; by the operator of ONNX Runtime's optimizer graphs; and how many values of 32 bits it keeps for each value of a
-/// weight, besides the weight and its gradient. Runtime fact: the sequences that the operator takes beside those.
-const KNOWN: [(&str, &str, u64); 2] =
-    [("adamw", "AdamWOptimizer", 2), ("sgd", "SGDOptimizerV2", 0)];
+const MICROSOFT: &str = "com.microsoft";
+
+/// By name, and by the operator of ONNX Runtime's optimizer graphs.
+const KNOWN: [(&str, &str); 2] = [("adamw", "AdamWOptimizer"), ("sgd", "SGDOptimizerV2")];
 
 fn known() -> String {
-    KNOWN.map(|(name, _, _)| name).join(", ")
+    KNOWN.map(|(name, _)| name).join(", ")
 }
 
 fn operators() -> String {
-    KNOWN.map(|(_, operator, _)| operator).join(" or ")
+    KNOWN.map(|(_, operator)| operator).join(" or ")
 }
 
-/// What an optimizer keeps from step to step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How an optimizer updates weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimizer {
-    /// Values of 32 bits for each value of a weight.
-    states: u64,
+    update: Update,
+    /// Does it need all gradients at once, for their norm?
+    clips: bool,
 }
 
 impl Optimizer {
     /// The optimizer of that name, or of the optimizer model in that file.
     pub fn find(name: &str) -> Result<Optimizer, OptimizerError> {
-        let known = KNOWN.iter().find(|known| known.0 == name);
-        if let Some(&(_, _, states)) = known {
-            return Ok(Optimizer { states });
+        let update = match name {
+            "adamw" => Some(Update::AdamW(AdamW::default())),
+            "sgd" => Some(Update::Sgd),
+            _ => None,
+        };
+        if let Some(update) = update {
+            return Ok(Optimizer {
+                update,
+                clips: false,
+            });
         }
         let path = Path::new(name);
         if !path.exists() {
@@ -70,15 +85,27 @@ impl Optimizer {
     /// The optimizer whose model this is; errors name it as `path`.
     pub fn of_model(model: &Model, path: &Path) -> Result<Optimizer, OptimizerError> {
         let graph = model.sorted_graph()?;
-        let operators = graph.order().iter().map(|&id| graph.node(id));
-        let states = operators.filter_map(|node| {
-            let known = KNOWN.iter().find(|known| node.is("com.microsoft", known.1));
-            known.map(|&(_, _, states)| states)
+        let nodes = || graph.order().iter().map(|&id| graph.node(id));
+        let update = nodes().find_map(|node| {
+            match KNOWN.map(|(_, operator)| node.is(MICROSOFT, operator)) {
+                [true, _] => Some(Update::AdamW(adamw(node))),
+                [_, true] => Some(Update::Sgd),
+                _ => None,
+            }
         });
-        let states = states.max().ok_or_else(|| OptimizerError::None {
+        let update = update.ok_or_else(|| OptimizerError::None {
             path: path.to_owned(),
         })?;
-        Ok(Optimizer { states })
+        let clips = nodes().any(|node| node.is(MICROSOFT, "InplaceClipGradNorm"));
+        Ok(Optimizer { update, clips })
+    }
+
+    /// How it updates each weight by its gradient alone; nothing where it looks at all gradients.
+    pub fn update(self) -> Result<Update, OptimizerError> {
+        match self.clips {
+            false => Ok(self.update),
+            true => Err(OptimizerError::Clips),
+        }
     }
 
     /// What it holds while a step of `graph` runs, which has the shapes of its weights.
@@ -94,6 +121,11 @@ impl Optimizer {
             }
         }
         let is_trained = |name: &str| {
+            // A lowered graph adds to it, and puts the sum out.
+            let buffer = graph.tensor_named(&format!("{name}_grad.accumulation.buffer"));
+            if buffer.is_some_and(|id| graph.inputs.contains(&id)) {
+                return true;
+            }
             let gradient = graph.tensor_named(&format!("{name}_grad"));
             gradient.is_some_and(|id| is_gradient[id.index()])
         };
@@ -105,8 +137,25 @@ impl Optimizer {
         });
         match values {
             (_, false) => Err(OptimizerError::NoWeights),
-            (values, true) => Ok(Bytes(values.saturating_mul(4).saturating_mul(self.states))),
+            (values, true) => Ok(Bytes(
+                values
+                    .saturating_mul(4)
+                    .saturating_mul(self.update.states()),
+            )),
         }
+    }
+}
+
+/// What the node is told, or else what its operator takes for granted.
+fn adamw(node: &Node) -> AdamW {
+    let float = |name, otherwise| node.float(name).unwrap_or(otherwise);
+    AdamW {
+        alpha: float("alpha", 0.9),
+        beta: float("beta", 0.999),
+        epsilon: float("epsilon", 1e-8),
+        weight_decay: float("weight_decay", 1e-2),
+        corrects_bias: node.int("correct_bias").unwrap_or(1) == 1,
+        decays_last: node.int("adam_mode").unwrap_or(0) == 1,
     }
 }
 
@@ -125,6 +174,20 @@ mod tests {
         let memory = |name: &str| Optimizer::find(name).unwrap().memory(&graph).unwrap();
         assert_eq!(memory("adamw"), Bytes(2 * 4 * 16));
         assert_eq!(memory("sgd"), Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_lowered_graph_trains_what_it_has_buffers_for() {
+        let text = "g (float[4] w, float[4] w_grad.accumulation.buffer) => (float[4] sum) {
+            w_grad = Exp(w) sum = Add(w_grad, w_grad.accumulation.buffer)
+        }";
+        let text = text.replace(
+            "w_grad.accumulation.buffer",
+            "\"w_grad.accumulation.buffer\"",
+        );
+        let graph = Graph::parse(&text).unwrap();
+        let adamw = Optimizer::find("adamw").unwrap();
+        assert_eq!(adamw.memory(&graph).unwrap(), Bytes(2 * 4 * 4));
     }
 
     #[test]

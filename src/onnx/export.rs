@@ -48,8 +48,8 @@ pub fn export_with(
     write(model, graph, out, metadata, Interface::Kept)
 }
 
-/// As [`export_with`], for a graph whose operators were written in others: it may ask for a newer operator set, and an
-/// output may have another type and shape.
+/// As [`export_with`], for a graph whose operators were written in others: it may ask for a newer operator set, an
+/// output may have another type and shape, and inputs and outputs may be new or gone.
 pub fn export_lowered(
     model: &Model,
     graph: &Graph,
@@ -113,7 +113,7 @@ pub(crate) fn check_destination(model: &Model, out: &Path) -> Result<Sink, Expor
 enum Interface {
     /// Nothing.
     Kept,
-    /// Operator sets may be newer, outputs of another type.
+    /// Operator sets may be newer, outputs of another type, inputs and outputs new or gone.
     Lowered,
 }
 
@@ -220,6 +220,7 @@ impl Exporter<'_> {
                         }
                     }
                 }
+                graph_field::INPUT | graph_field::OUTPUT if self.is_gone(&field)? => {}
                 graph_field::OUTPUT if !changed_outputs.is_empty() => {
                     let contents = field.message()?;
                     let name = ValueInfoProto::decode(contents.bytes)?.name;
@@ -237,6 +238,7 @@ impl Exporter<'_> {
                 out.append(std::mem::take(&mut new_infos));
             }
         }
+        self.add_interface(&mut out);
         out.append(nodes.unwrap_or_default());
         out.append(new_infos);
         Ok(out)
@@ -323,10 +325,10 @@ impl Exporter<'_> {
                 if before == Some(&tensor.declared) {
                     continue;
                 }
+                if self.interface == Interface::Lowered && self.graph.outputs.contains(&output) {
+                    continue;
+                }
                 if self.is_original_output(tensor) {
-                    if self.interface == Interface::Lowered {
-                        continue;
-                    }
                     return Err(ExportError::Declaration {
                         tensor: tensor.name.clone(),
                     });
@@ -347,6 +349,47 @@ impl Exporter<'_> {
             }
         }
         Ok((changed, new))
+    }
+
+    /// Is it an input or an output that the graph has no more?
+    fn is_gone(&self, field: &Field<'_>) -> Result<bool, ExportError> {
+        if self.interface == Interface::Kept {
+            return Ok(false);
+        }
+        let name = ValueInfoProto::decode(field.message()?.bytes)?.name;
+        let id = self.graph.tensor_named(&name);
+        let is_initializer = |id: TensorId| self.graph.tensor(id).kind == TensorKind::Initializer;
+        Ok(match field.number {
+            graph_field::INPUT => {
+                !id.is_some_and(|id| is_initializer(id) || self.graph.inputs.contains(&id))
+            }
+            _ => !id.is_some_and(|id| self.graph.outputs.contains(&id)),
+        })
+    }
+
+    /// Adds inputs and outputs that the file does not have.
+    fn add_interface(&self, out: &mut Splice) {
+        if self.interface == Interface::Kept {
+            return;
+        }
+        let (now, before) = (self.graph, self.original);
+        for (field, now, before) in [
+            (graph_field::INPUT, &now.inputs[..], &before.inputs[..]),
+            (graph_field::OUTPUT, &now.outputs[..], &before.outputs[..]),
+        ] {
+            let known = before
+                .iter()
+                .map(|&id| self.original.tensor(id).name.as_str());
+            let known: HashSet<&str> = known.collect();
+            let new = now.iter().map(|&id| self.graph.tensor(id));
+            for tensor in new.filter(|tensor| !known.contains(tensor.name.as_str())) {
+                let info = ValueInfoProto {
+                    name: tensor.name.clone(),
+                    r#type: declaration(tensor),
+                };
+                out.add_message(field, &info);
+            }
+        }
     }
 
     /// Declarations of outputs to be changed in place.
@@ -424,7 +467,7 @@ impl Exporter<'_> {
                 names(now, &now.outputs),
             ),
         ] {
-            if before != now {
+            if before != now && self.interface == Interface::Kept {
                 return Err(ExportError::Interface { what });
             }
         }

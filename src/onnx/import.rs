@@ -17,6 +17,7 @@ use super::functions;
 use super::import_error::{DEEPEST, ImportError, ImportProblem};
 use super::model::Model;
 use super::node::canonical_domain;
+use super::overwrites;
 use super::schema::{
     AttributeProto, DimensionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, graph, model,
 };
@@ -210,6 +211,7 @@ impl Importer {
         self.opsets(source)?;
         let mut graph = self.contents(source)?;
         functions::inline(&mut graph, source)?;
+        overwrites::read(&mut graph, source)?;
         Ok(graph)
     }
 

@@ -93,6 +93,15 @@ pub enum ImportProblem {
          initializers are fine: ONNX Runtime makes dense ones of them)"
     )]
     Sparse,
+    #[error(
+        "metadata {key:?} is {value}: {problem}; expected a JSON object with the name of an input for the name of each output \
+         that is written over it"
+    )]
+    Overwrites {
+        key: &'static str,
+        value: String,
+        problem: String,
+    },
     #[error("it is an initializer and has a negative dimension")]
     NegativeDimension,
 }

@@ -19,6 +19,7 @@ mod import;
 mod import_error;
 mod model;
 mod node;
+pub(crate) mod overwrites;
 mod pending;
 mod schema;
 mod splice;

@@ -30,6 +30,15 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
     if let Some((from, to)) = lowered.raised {
         let _ = writeln!(out, "operator set of ai.onnx: {from} -> {to}");
     }
+    if lowered.updated > 0 {
+        let over = model.graph().overwritten().count();
+        let _ = writeln!(
+            out,
+            "{} weights are updated in the graph; {over} outputs are to be bound to the memory of the inputs that they are the \
+             new values of",
+            lowered.updated
+        );
+    }
     let accumulated = &lowered.accumulated;
     if !accumulated.is_empty() {
         let _ = writeln!(

@@ -2,5 +2,6 @@
 
 pub mod cost;
 pub mod mirrors;
+pub mod overwrites;
 pub mod recompute;
 pub mod sequences;

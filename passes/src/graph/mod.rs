@@ -89,6 +89,8 @@ pub struct Tensor {
     /// Of a sequence, an optional value, a map: of what is no tensor and has no shape. What it holds, as far as that is
     /// known. No pass touches such a value.
     pub other: Option<crate::bytes::Bytes>,
+    /// Of a graph output: the graph input in whose memory the caller has it written. It takes none of its own then.
+    pub overwrites: Option<TensorId>,
 }
 
 impl Tensor {
@@ -102,12 +104,16 @@ impl Tensor {
             shape: None,
             constant: None,
             other: None,
+            overwrites: None,
         }
     }
 
-    /// What it takes in memory, be it a tensor or not, as far as that is known. Saturates.
+    /// What it takes in memory beside all others, be it a tensor or not, as far as that is known. Saturates.
     pub fn memory(&self) -> Option<crate::bytes::Bytes> {
-        self.other.or_else(|| self.bytes())
+        match self.overwrites {
+            Some(_) => Some(crate::bytes::Bytes::ZERO),
+            None => self.other.or_else(|| self.bytes()),
+        }
     }
 
     /// The number of elements, once the shape is known. Saturates.
@@ -430,6 +436,12 @@ impl Graph {
         }
         assert_eq!(order.len(), self.nodes.len(), "every node is listed");
         self.order = order;
+    }
+
+    /// The outputs that the caller has written to the memory of an input, and that input.
+    pub fn overwritten(&self) -> impl Iterator<Item = (TensorId, TensorId)> + '_ {
+        let overwrites = |&output: &TensorId| Some((output, self.tensor(output).overwrites?));
+        self.outputs.iter().filter_map(overwrites)
     }
 
     /// Of a subgraph: the tensors of the graph around it that it reads.

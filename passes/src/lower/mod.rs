@@ -23,17 +23,19 @@ mod slice;
 mod softmax;
 mod table;
 mod training;
+mod update;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::graph::{Graph, NodeId, Uses, topological};
+use crate::graph::{Graph, NodeId, TensorId, Uses, topological};
 use facts::Facts;
 use site::{LoweringSite, Shared};
 
 pub use site::Obstacle;
 pub use table::{Exactness, Lowering, TABLE};
+pub use update::{AdamW, Update};
 
 /// What was done to a graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct LoweringSummary {
     pub replaced: BTreeMap<&'static str, usize>,
     /// The outputs that have the new value of an accumulation buffer, which stays as it was: the output, the buffer.
     pub accumulated: Vec<(String, String)>,
+    /// How many weights the graph updates itself.
+    pub updated: usize,
     /// The operator set that the file asked for, and the one that it needs now, where that is newer.
     pub raised: Option<(i64, i64)>,
 }
@@ -60,16 +64,23 @@ pub enum LowerError {
     Opset { found: i64 },
     #[error("the nodes form a circle")]
     Circle,
+    #[error(
+        "no node accumulates the gradient of a weight (InPlaceAccumulatorV2), so there is no weight to update; expected \
+         training_model.onnx as onnxruntime.training.artifacts.generate_artifacts writes it"
+    )]
+    NothingToUpdate,
 }
 
 /// Below, axes are attributes of operators for which they became inputs.
 const OLDEST: i64 = 13;
 
 /// Replaces all operators of the table. `bindings` are sizes of symbolic dimensions; they only help to find out how many
-/// dimensions a tensor has. After an error the graph must not be used.
+/// dimensions a tensor has. With an `update`, weights are updated in place of the accumulation of their gradients. After an error the graph
+/// must not be used.
 pub fn lower(
     graph: &mut Graph,
     bindings: &BTreeMap<String, u64>,
+    update: Option<Update>,
 ) -> Result<LoweringSummary, LowerError> {
     let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
     let uses = Uses::of(graph);
@@ -80,6 +91,7 @@ pub fn lower(
     let mut shared = Shared::new(graph);
     let mut lowered = LoweringSummary::default();
     let mut order: Vec<NodeId> = Vec::with_capacity(graph.order().len());
+    let mut updates: Vec<Vec<NodeId>> = Vec::new();
     for id in graph.order().to_vec() {
         let node = graph.node(id);
         let Some(entry) = table::entry(node) else {
@@ -97,16 +109,33 @@ pub fn lower(
         }
         let described = describe(graph, id);
         let mut site = LoweringSite::new(graph, &uses, &facts, &mut shared, id);
-        let written = (entry.write)(&mut site);
+        let update = update.filter(|_| entry.name.starts_with("InPlaceAccumulator"));
+        let written = match update {
+            Some(update) => update::update(&mut site, update),
+            None => (entry.write)(&mut site),
+        };
         let made = written.and_then(|()| site.finish());
-        order.extend(made.map_err(|problem| LowerError::Node {
+        let made = made.map_err(|problem| LowerError::Node {
             node: described,
             problem,
-        })?);
+        })?;
+        order.extend(&made);
+        if update.is_some() {
+            updates.push(made);
+        }
         *lowered.replaced.entry(entry.name).or_default() += 1;
     }
     let constants = shared.constants();
     graph.set_order(constants.into_iter().chain(order).collect());
+    lowered.updated = updates.len();
+    match shared.step {
+        Some(step) => {
+            drop_unread(graph, &shared.dropped);
+            update::wait_for_readers(graph, step, &updates);
+        }
+        None if update.is_some() => return Err(LowerError::NothingToUpdate),
+        None => {}
+    }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {
         graph.opsets.insert(String::new(), shared.opset);
@@ -119,6 +148,15 @@ pub fn lower(
         graph.opsets.entry(site::CONTRIB.to_owned()).or_insert(1);
     }
     Ok(lowered)
+}
+
+/// Takes out the outputs among `dropped`, and the inputs that nobody reads any more.
+fn drop_unread(graph: &mut Graph, dropped: &BTreeSet<TensorId>) {
+    let outputs = graph.outputs.iter().copied();
+    graph.outputs = outputs.filter(|output| !dropped.contains(output)).collect();
+    let uses = Uses::of(graph);
+    let is_left = |input: &TensorId| !dropped.contains(input) || !uses.readers(*input).is_empty();
+    graph.inputs.retain(is_left);
 }
 
 /// The operators of `graph` that have to be lowered before a runtime without training runs it.

@@ -1,6 +1,6 @@
 //! Where a node is replaced: what is known of it, and the nodes that are put in its place.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use thiserror::Error;
 
@@ -47,6 +47,14 @@ pub enum Obstacle {
 /// A constant's type, shape and bits.
 type Contents = (i32, Vec<u64>, Vec<u64>);
 
+/// What all updates of a graph's weights read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepInputs {
+    pub(super) learning_rate: TensorId,
+    /// 1 − αᵗ and 1 − βᵗ of AdamW, where they are wanted.
+    pub(super) corrections: Option<[TensorId; 2]>,
+}
+
 /// What all lowerings of a graph have in common.
 pub(super) struct Shared {
     pub(super) opset: i64,
@@ -58,6 +66,10 @@ pub(super) struct Shared {
     pub(super) accumulated: Vec<(String, String)>,
     /// What several lowerings read, by what it is for and what it is made of.
     parts: BTreeMap<(&'static str, TensorId), TensorId>,
+    /// What the updates of weights read, once there is one.
+    pub(super) step: Option<StepInputs>,
+    /// Buffers and outputs that went with accumulations.
+    pub(super) dropped: BTreeSet<TensorId>,
     /// Raising the operator set changes nothing of the graph's own nodes.
     can_rise: bool,
 }
@@ -73,6 +85,8 @@ impl Shared {
             names: nodes().map(|node| node.name.clone()).collect(),
             accumulated: Vec::new(),
             parts: BTreeMap::new(),
+            step: None,
+            dropped: BTreeSet::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
                 let changes =
@@ -475,6 +489,72 @@ impl<'a> LoweringSite<'a> {
 
     pub(super) fn share(&mut self, what: &'static str, of: TensorId, made: TensorId) {
         self.shared.parts.insert((what, of), made);
+    }
+
+    pub(super) fn tensor_named(&self, name: &str) -> Option<TensorId> {
+        self.graph.tensor_named(name)
+    }
+
+    pub(super) fn is_input(&self, id: TensorId) -> bool {
+        self.graph.tensor(id).kind == TensorKind::Input
+    }
+
+    /// An input that the graph did not have.
+    pub(super) fn new_input(
+        &mut self,
+        wish: &str,
+        element: ElementType,
+        sizes: &[i64],
+    ) -> TensorId {
+        let input = self.declared(wish, TensorKind::Input, element, sizes);
+        self.graph.inputs.push(input);
+        input
+    }
+
+    /// An output that the graph did not have, to be written over an input that is like it.
+    pub(super) fn new_output(&mut self, wish: &str, over: TensorId) -> TensorId {
+        let old = self.graph.tensor(over);
+        let output = Tensor {
+            element: old.element,
+            declared: old.declared.clone(),
+            overwrites: Some(over),
+            ..Tensor::new(self.graph.free_tensor_name(wish), TensorKind::Value)
+        };
+        let output = self.graph.add_tensor(output);
+        self.graph.outputs.push(output);
+        output
+    }
+
+    fn declared(
+        &mut self,
+        wish: &str,
+        kind: TensorKind,
+        element: ElementType,
+        sizes: &[i64],
+    ) -> TensorId {
+        let known = |&size: &i64| Dimension::Known(size.unsigned_abs());
+        let name = self.graph.free_tensor_name(wish);
+        self.graph.add_tensor(Tensor {
+            element: Some(element),
+            declared: Some(sizes.iter().map(known).collect()),
+            ..Tensor::new(name, kind)
+        })
+    }
+
+    pub(super) fn step_inputs(&self) -> Option<StepInputs> {
+        self.shared.step
+    }
+
+    pub(super) fn set_step_inputs(&mut self, inputs: StepInputs) {
+        self.shared.step = Some(inputs);
+    }
+
+    /// Neither what the node reads is fed for it any more, nor is there what it writes.
+    pub(super) fn drops_interface(&mut self) {
+        let node = &self.node;
+        self.shared
+            .dropped
+            .extend(node.reads().chain(node.writes()));
     }
 
     /// Says that an output has the new value of a buffer.

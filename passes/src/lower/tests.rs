@@ -8,7 +8,7 @@ fn lowered(opset: i64, interface: &str, nodes: &str) -> String {
         r#"<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]> g {interface} {{ {nodes} }}"#
     );
     let mut graph = Graph::parse(&text).unwrap();
-    match lower(&mut graph, &BTreeMap::new()) {
+    match lower(&mut graph, &BTreeMap::new(), None) {
         Ok(_) => {
             crate::verify::structure(&graph).unwrap();
             graph.to_listing()
@@ -123,7 +123,7 @@ fn the_operator_set_rises_where_places_may_be_there_twice() {
     let node = "[g] dx = com.microsoft.GatherGrad (s, i, dy)";
     let text = format!(r#"<ir_version: 8, opset_import: ["" : 14]> g {interface} {{ {node} }}"#);
     let mut graph = Graph::parse(&text).unwrap();
-    let found = lower(&mut graph, &BTreeMap::new()).unwrap();
+    let found = lower(&mut graph, &BTreeMap::new(), None).unwrap();
     assert_eq!(found.raised, Some((14, 16)));
     assert_snapshot!(graph.to_listing(), @r#"
     "ckpt-opt/lower/constant_0" = Constant()
@@ -140,4 +140,150 @@ fn what_is_needed_to_lower_a_node_is_named() {
     let interface = "(float[N,4,4,4] dy) => (float[N,4,H,8] dx)";
     let node = "[p] dx = AveragePoolGrad <kernel_shape = [2, 2], strides = [2, 2]> (dy)";
     assert_snapshot!(lowered(15, interface, node), @r#"error: AveragePoolGrad "p": nothing says how large dimension 2 of "dx" is; expected a number"#);
+}
+
+/// The same with the update of the weights in it, and what overwrites what.
+fn updated(update: Update, interface: &str, nodes: &str) -> String {
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g {interface} {{ {nodes} }}"#
+    );
+    let mut graph = Graph::parse(&text).unwrap();
+    if let Err(error) = lower(&mut graph, &BTreeMap::new(), Some(update)) {
+        return format!("error: {error}");
+    }
+    crate::verify::structure(&graph).unwrap();
+    let name = |id: TensorId| graph.tensor(id).name.as_str();
+    let names = |ids: &[TensorId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>().join(" ");
+    let mut text = graph.to_listing();
+    text += &format!(
+        "in {}\nout {}\n",
+        names(&graph.inputs),
+        names(&graph.outputs)
+    );
+    for (output, input) in graph.overwritten() {
+        text += &format!("{} over {}\n", name(output), name(input));
+    }
+    text
+}
+
+const TRAINED: &str = "(float[4,3] x, float[2,3] w, float[2,3] b, bool[1] lazy) => (float[4,2] y, float[4,3] dx, bool[1] done)";
+
+#[test]
+fn an_update_waits_for_all_that_read_its_weight() {
+    let nodes = "[use] y = com.microsoft.FusedMatMul <transB = 1> (x, w) [dw] w_grad = com.microsoft.FusedMatMul <transA = 1> (y, x)
+        [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy) [dx] dx = MatMul (y, w)";
+    assert_snapshot!(updated(Update::Sgd, TRAINED, nodes), @r#"
+    y = FusedMatMul(x, w)
+    w_grad = FusedMatMul(y, x)
+    "ckpt-opt/update/Constant" = Constant()
+    dx = MatMul(y, w)
+    "ckpt-opt/update/Size" = Size(dx)
+    "ckpt-opt/update/Min" = Min("ckpt-opt/update/Size", "ckpt-opt/update/Constant")
+    "ckpt-opt/update/Reshape" = Reshape(learning_rate, "ckpt-opt/update/Min")
+    "sum/Mul:0" = Mul(w_grad, "ckpt-opt/update/Reshape")
+    "w.next" = Sub(w, "sum/Mul:0")
+    in x w learning_rate
+    out y dx w.next
+    w.next over w
+    "#);
+}
+
+#[test]
+fn adamw_rounds_in_the_sequence_of_its_kernel() {
+    let nodes = "[use] y = com.microsoft.FusedMatMul <transB = 1> (x, w) [dx] dx = MatMul (y, w) [dw] w_grad = com.microsoft.FusedMatMul <transA = 1> (y, dx)
+        [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
+    let rule = AdamW {
+        weight_decay: 0.01,
+        ..AdamW::default()
+    };
+    assert_snapshot!(updated(Update::AdamW(rule), TRAINED, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_1" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/lower/constant_3" = Constant()
+    "ckpt-opt/lower/constant_4" = Constant()
+    "ckpt-opt/lower/constant_5" = Constant()
+    "ckpt-opt/lower/constant_6" = Constant()
+    "ckpt-opt/lower/constant_7" = Constant()
+    "ckpt-opt/lower/constant_8" = Constant()
+    y = FusedMatMul(x, w)
+    dx = MatMul(y, w)
+    w_grad = FusedMatMul(y, dx)
+    "sum/Cast:0" = Cast(step)
+    "sum/Pow:0" = Pow("ckpt-opt/lower/constant_1", "sum/Cast:0")
+    "sum/Cast:0_1" = Cast("sum/Pow:0")
+    "sum/Sub:0" = Sub("ckpt-opt/lower/constant_0", "sum/Cast:0_1")
+    "sum/Pow:0_1" = Pow("ckpt-opt/lower/constant_2", "sum/Cast:0")
+    "sum/Cast:0_2" = Cast("sum/Pow:0_1")
+    "sum/Sub:0_1" = Sub("ckpt-opt/lower/constant_0", "sum/Cast:0_2")
+    "sum/Mul:0" = Mul("w.moment_1", "ckpt-opt/lower/constant_3")
+    "sum/Mul:0_1" = Mul(w_grad, "ckpt-opt/lower/constant_4")
+    "w.moment_1.next" = Add("sum/Mul:0", "sum/Mul:0_1")
+    "sum/Mul:0_2" = Mul(w_grad, "ckpt-opt/lower/constant_6")
+    "sum/Mul:0_3" = Mul("sum/Mul:0_2", w_grad)
+    "sum/Mul:0_4" = Mul("w.moment_2", "ckpt-opt/lower/constant_5")
+    "w.moment_2.next" = Add("sum/Mul:0_4", "sum/Mul:0_3")
+    "sum/Div:0" = Div("w.moment_2.next", "sum/Sub:0_1")
+    "sum/Sqrt:0" = Sqrt("sum/Div:0")
+    "sum/Add:0" = Add("sum/Sqrt:0", "ckpt-opt/lower/constant_7")
+    "sum/Mul:0_5" = Mul("sum/Add:0", "sum/Sub:0")
+    "sum/Mul:0_6" = Mul("w.moment_1.next", learning_rate)
+    "sum/Div:0_1" = Div("sum/Mul:0_6", "sum/Mul:0_5")
+    "sum/Mul:0_7" = Mul(w, learning_rate)
+    "sum/Mul:0_8" = Mul("sum/Mul:0_7", "ckpt-opt/lower/constant_8")
+    "sum/Sub:0_2" = Sub(w, "sum/Mul:0_8")
+    "w.next" = Sub("sum/Sub:0_2", "sum/Div:0_1")
+    in x w learning_rate step w.moment_1 w.moment_2
+    out y dx w.moment_1.next w.moment_2.next w.next
+    w.moment_1.next over w.moment_1
+    w.moment_2.next over w.moment_2
+    w.next over w
+    "#);
+    let rule = AdamW {
+        decays_last: true,
+        corrects_bias: false,
+        ..rule
+    };
+    assert_snapshot!(updated(Update::AdamW(rule), TRAINED, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_1" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/lower/constant_3" = Constant()
+    "ckpt-opt/lower/constant_4" = Constant()
+    "ckpt-opt/lower/constant_5" = Constant()
+    y = FusedMatMul(x, w)
+    dx = MatMul(y, w)
+    w_grad = FusedMatMul(y, dx)
+    "sum/Mul:0" = Mul("w.moment_1", "ckpt-opt/lower/constant_0")
+    "sum/Mul:0_1" = Mul(w_grad, "ckpt-opt/lower/constant_1")
+    "w.moment_1.next" = Add("sum/Mul:0", "sum/Mul:0_1")
+    "sum/Mul:0_2" = Mul(w_grad, "ckpt-opt/lower/constant_3")
+    "sum/Mul:0_3" = Mul("sum/Mul:0_2", w_grad)
+    "sum/Mul:0_4" = Mul("w.moment_2", "ckpt-opt/lower/constant_2")
+    "w.moment_2.next" = Add("sum/Mul:0_4", "sum/Mul:0_3")
+    "sum/Sqrt:0" = Sqrt("w.moment_2.next")
+    "sum/Add:0" = Add("sum/Sqrt:0", "ckpt-opt/lower/constant_4")
+    "sum/Mul:0_5" = Mul("w.moment_1.next", learning_rate)
+    "sum/Div:0" = Div("sum/Mul:0_5", "sum/Add:0")
+    "sum/Sub:0" = Sub(w, "sum/Div:0")
+    "sum/Mul:0_6" = Mul(learning_rate, "ckpt-opt/lower/constant_5")
+    "sum/Mul:0_7" = Mul("sum/Sub:0", "sum/Mul:0_6")
+    "w.next" = Sub("sum/Sub:0", "sum/Mul:0_7")
+    in x w learning_rate w.moment_1 w.moment_2
+    out y dx w.moment_1.next w.moment_2.next w.next
+    w.moment_1.next over w.moment_1
+    w.moment_2.next over w.moment_2
+    w.next over w
+    "#);
+}
+
+#[test]
+fn what_cannot_be_updated_is_named() {
+    let nodes = "y = MatMul (x, w) dx = Exp (x) [dw] w_grad = Exp (w)
+        [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
+    let half = "(float[4,3] x, float16[2,3] w, float[2,3] b, bool[1] lazy) => (float[4,2] y, float[4,3] dx, bool[1] done)";
+    assert_snapshot!(updated(Update::Sgd, half, nodes), @r#"error: InPlaceAccumulatorV2 "sum": it cannot be written in standard operators with the update in the graph: "w" is of float16, and optimizers compute in float32"#);
+    let other = nodes.replace("w_grad", "other");
+    assert_snapshot!(updated(Update::Sgd, TRAINED, &other), @r#"error: InPlaceAccumulatorV2 "sum": it cannot be written in standard operators with the update in the graph: it accumulates "other"; expected a gradient called WEIGHT_grad"#);
+    assert_snapshot!(updated(Update::Sgd, "(float[4] x) => (float[4] y)", "y = Exp (x)"), @"error: no node accumulates the gradient of a weight (InPlaceAccumulatorV2), so there is no weight to update; expected training_model.onnx as onnxruntime.training.artifacts.generate_artifacts writes it");
 }

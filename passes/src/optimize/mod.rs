@@ -579,6 +579,7 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
     verify::declarations(&graph, &permitted(options)).map_err(OptimizeError::Input)?;
+    verify::overwrites(&graph).map_err(OptimizeError::Input)?;
     check_sizes(&graph, options, LIMIT)?;
     Ok(graph)
 }
@@ -594,6 +595,7 @@ fn verify_rewritten(
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
     let failed = OptimizeError::Verification;
+    verify::overwrites(rewritten).map_err(failed)?;
     let correspondence =
         verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;

@@ -32,6 +32,27 @@ pub(super) fn interface(original: &Graph, rewritten: &Graph) -> Result<(), Viola
             return Err(differs(what, expected, found));
         }
     }
+    let overwritten = |graph: &Graph| -> Vec<(String, String)> {
+        let name = |id| graph.tensor(id).name.clone();
+        let pairs = graph.overwritten();
+        pairs
+            .map(|(output, input)| (name(output), name(input)))
+            .collect()
+    };
+    let (expected, found) = (overwritten(original), overwritten(rewritten));
+    if expected != found {
+        let other = |(a, b): &(Option<&_>, Option<&_>)| a != b;
+        let differing = zip_longest(&expected, &found).find(other);
+        let shown = |pair: Option<&(String, String)>| {
+            pair.map(|(output, input)| format!("\"{output}\" over \"{input}\""))
+        };
+        let (expected, found) = differing.unwrap_or_default();
+        return Err(differs(
+            "outputs that overwrite inputs",
+            shown(expected),
+            shown(found),
+        ));
+    }
     // New nodes may be of a domain that the original has none of.
     let other =
         |(domain, version): &(&String, &i64)| rewritten.opsets.get(*domain) != Some(version);

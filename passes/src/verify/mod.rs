@@ -3,13 +3,15 @@
 //! Nothing here trusts the search, the rewriting, or the operator tables that they use: a mistake
 //! there must show up here. What a node reads is traced back to the original by value numbering
 //! ([`equivalence()`]); whether memory that is updated in place is read at the same time is checked
-//! against execution orders ([`updates()`]), and whether the CPU rounds to 16 bits where it did against the casts that it
+//! against execution orders ([`updates()`]), whether an input that an output overwrites is read before by what is computed
+//! ([`overwrites()`]), and whether the CPU rounds to 16 bits where it did against the casts that it
 //! inserts ([`rounding()`]). Costs do not matter here, only results.
 
 mod equivalence;
 mod interface;
 #[cfg(test)]
 mod mutations;
+mod overwrites;
 mod rounding;
 mod structure;
 mod trust;
@@ -19,6 +21,7 @@ mod variants;
 mod violation;
 
 pub use equivalence::{Correspondence, Role, equivalence, equivalence_allowing};
+pub use overwrites::overwrites;
 pub use rounding::rounding;
 pub use structure::structure;
 pub use updates::updates;

@@ -71,6 +71,11 @@ pub(super) fn updated_inputs(node: &Node) -> Vec<usize> {
     }
 }
 
+/// May the result be written where an input of its shape is? Each number is read before its place is written.
+pub(super) fn writes_where_it_reads(node: &Node) -> bool {
+    node.domain.is_empty() && matches!(node.op_type.as_str(), "Add" | "Sub" | "Mul" | "Div")
+}
+
 /// Output, input: the output is the input's memory under another name.
 pub(super) fn aliases(node: &Node) -> Vec<(usize, usize)> {
     match (node.domain.as_str(), node.op_type.as_str()) {

@@ -124,6 +124,13 @@ pub enum Violation {
         found: String,
     },
 
+    #[error("output \"{output}\" is to overwrite \"{input}\", {why}")]
+    Overwrites {
+        output: String,
+        input: String,
+        why: String,
+    },
+
     #[error("the peak in {order} order is {peak}, above the budget of {budget}")]
     OverBudget {
         order: String,

@@ -52,6 +52,17 @@ impl Source {
     }
 }
 
+/// The optimizer of that name, or of the optimizer model that it is.
+pub(crate) fn find_optimizer(source: &Source) -> Result<Optimizer, OptimizerError> {
+    match source {
+        Source::File(name) => Optimizer::find(&name.to_string_lossy()),
+        Source::Bytes(model) => {
+            let model = Model::from_bytes(model.clone().into())?;
+            Optimizer::of_model(&model, Path::new(ARGUMENT))
+        }
+    }
+}
+
 /// What [`Options`] has, as a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -154,15 +165,8 @@ impl Settings {
             };
             device.convolutions.table = Arc::new(table);
         }
-        let optimizer = match &self.optimizer {
-            None => Ok(None),
-            Some(Source::File(name)) => Optimizer::find(&name.to_string_lossy()).map(Some),
-            Some(Source::Bytes(model)) => Model::from_bytes(model.clone().into())
-                .map_err(OptimizerError::from)
-                .and_then(|model| Optimizer::of_model(&model, Path::new(ARGUMENT)))
-                .map(Some),
-        }
-        .map_err(|error| failed(error.into()))?;
+        let optimizer = self.optimizer.as_ref().map(find_optimizer).transpose();
+        let optimizer = optimizer.map_err(|error| failed(error.into()))?;
         let costs = match &self.costs {
             None => Ok(Default::default()),
             Some(Source::File(path)) => inputs::read_costs(path),

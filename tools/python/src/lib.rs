@@ -16,12 +16,13 @@ mod _ckpt_opt {
     use std::path::PathBuf;
     use std::sync::Mutex;
 
+    use ckpt_opt::inputs::Optimizer;
     use ckpt_opt::{Budget, cli, usual_budgets};
     use pyo3::exceptions::PyRuntimeError;
     use pyo3::prelude::*;
     use pyo3::types::PyBytes;
 
-    use super::arguments::{Settings, Source, failed};
+    use super::arguments::{Settings, Source, failed, find_optimizer};
     use super::work::working;
 
     #[pymodule_export]
@@ -133,8 +134,13 @@ mod _ckpt_opt {
         model: Source,
         output: PathBuf,
         dims: BTreeMap<String, u64>,
+        optimizer: Option<Source>,
     ) -> PyResult<()> {
-        let done = py.detach(|| ckpt_opt::lower(&model.open()?, &dims)?.write(&output));
+        let done = py.detach(|| {
+            let found = optimizer.as_ref().map(find_optimizer).transpose()?;
+            let update = found.map(Optimizer::update).transpose()?;
+            ckpt_opt::lower(&model.open()?, &dims, update)?.write(&output)
+        });
         done.map_err(failed)
     }
 

@@ -101,6 +101,43 @@ class Package(unittest.TestCase):
             ckpt_opt.optimize(MODEL, budget="fixed+90%", runtime="stock", **LEAN)
         self.assertIn("Grad", str(caught.exception))
 
+    def test_a_whole_step_trains_saves_and_goes_on(self):
+        whole = ckpt_opt.lower(MODEL, os.path.join(self.folder, "whole.onnx"), optimizer="adamw")
+        ckpt_opt.optimize(whole, self.out, budget="fixed+90%", **LEAN)
+        inputs = {value.name: [dim.dim_value or DIMS["batch"] for dim in value.type.tensor_type.shape.dim]
+                  for value in onnx.load(whole).graph.input}
+        generator = np.random.default_rng(0)
+        over = json.loads(ckpt_opt.ort.metadata(whole)["overwrites"])
+        weights = {name: generator.normal(0, 0.1, inputs[name]).astype(np.float32) for name in over.values()
+                   if not name.endswith((".moment_1", ".moment_2"))}
+        before = {name: value.copy() for name, value in weights.items()}
+        told = {"learning_rate", "step"} | set(over.values())
+        types = {value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+                 for value in onnx.load(whole).graph.input}
+        batch = {name: (generator.integers(0, 2, shape) if types[name].kind == "i" else generator.normal(0, 1, shape))
+                 .astype(types[name]) for name, shape in inputs.items() if name not in told}
+        losses = []
+        step = ckpt_opt.ort.Step(self.out, weights)
+        for _ in range(4):
+            losses.append(float(next(iter(step(learning_rate=0.01, **batch).values()))))
+        self.assertLess(losses[-1], losses[0])
+        # What was given stays what it was.
+        for name, value in before.items():
+            np.testing.assert_array_equal(value, weights[name])
+        # The unplanned graph, stopped and taken up again, comes to the same.
+        other, again = ckpt_opt.ort.Step(whole, weights), []
+        for number in range(4):
+            again.append(float(next(iter(other(learning_rate=0.01, **batch).values()))))
+            if number == 1:
+                other = ckpt_opt.ort.Step(whole, other.state())
+        self.assertEqual(losses, again)
+        one, two = step.state(), other.state()
+        self.assertEqual((int(one["step"]), sorted(one)), (4, sorted(two)))
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name])
+        with self.assertRaisesRegex(ValueError, "state has no .*weight"):
+            ckpt_opt.ort.Step(whole, {})
+
     def test_what_fits_nothing_says_what_would_and_who_holds_it(self):
         with self.assertRaises(ckpt_opt.InfeasibleError) as caught:
             ckpt_opt.optimize(MODEL, self.out, budget=1000, **LEAN)

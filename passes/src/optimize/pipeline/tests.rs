@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::within_budget::Goal;
 use super::*;
 use crate::analysis::cost::costs;
@@ -389,5 +391,53 @@ fn a_file_in_any_sequence_fits_its_own_peak() {
     assert!(
         kept > 30 && sorted_takes_more > 0,
         "{kept}, {sorted_takes_more}"
+    );
+}
+
+#[test]
+fn weights_that_a_graph_updates_itself_are_overwritten_once_all_have_read_them() {
+    use crate::lower::{AdamW, Update, lower};
+    use crate::runtime::STOCK;
+
+    let (mut planned, mut copies) = (0, 0);
+    for seed in 0..30 {
+        let update = match seed % 2 {
+            0 => Update::Sgd,
+            _ => Update::AdamW(AdamW::default()),
+        };
+        let mut graph = random_training_graph(seed, 25);
+        // Some have no weights, or what has no form.
+        if lower(&mut graph, &BTreeMap::new(), Some(update)).is_err() {
+            continue;
+        }
+        let weights = graph.overwritten().count();
+        assert!(weights > 0, "seed {seed}");
+        for budget in [
+            BudgetRequest::Smallest,
+            BudgetRequest::FixedPlusPart(0.6),
+            BudgetRequest::PartOfPeak(1.0),
+        ] {
+            let options = Options {
+                runtime: STOCK.with(RuntimeSettings::LEAN),
+                ..options(Strategy::Auto, budget)
+            };
+            let found = match optimize(&graph, &options) {
+                Ok(found) => found,
+                Err(OptimizeError::Infeasible { .. }) => continue,
+                Err(error) => panic!("seed {seed}: {error}"),
+            };
+            assert!(
+                found.summary.faults.is_empty(),
+                "seed {seed}: {:?}",
+                found.summary.faults
+            );
+            assert_eq!(found.graph.overwritten().count(), weights);
+            planned += 1;
+            copies += found.summary.recomputed_nodes;
+        }
+    }
+    assert!(
+        planned > 30 && copies > 10,
+        "{planned} plans, {copies} copies"
     );
 }

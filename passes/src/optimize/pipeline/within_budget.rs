@@ -11,6 +11,7 @@ use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::barriers::{Conditions, Enforceable, NotEnforceable, Thinning};
 use crate::enforce::keep_apart::KeepApart;
+use crate::enforce::overwrite_last::OverwriteLast;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::enforce::unmark_fused::UnmarkFused;
 use crate::graph::{Graph, NodeId};
@@ -307,6 +308,8 @@ impl Pipeline<'_> {
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let Ok(_) = passes.run(&KeepApart, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
+        let release = self.options.runtime.release;
+        let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);
         self.hidden(graph)
     }
 

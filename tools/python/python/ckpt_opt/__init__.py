@@ -281,14 +281,18 @@ def optimize(
 
 
 def lower(
-    model: Model, output: Union[str, "os.PathLike[str]"], dims: Optional[Mapping[str, int]] = None
+    model: Model,
+    output: Union[str, "os.PathLike[str]"],
+    dims: Optional[Mapping[str, int]] = None,
+    optimizer: Optional[Model] = None,
 ) -> str:
     """Writes the model's training operators in standard ones, so that an ONNX Runtime without training runs it; gives the
     path. `optimize` plans such a file for these builds. `dims` are needed only where a file says too little of its
-    tensors."""
+    tensors. With an `optimizer` ("adamw", "sgd", or an optimizer_model.onnx) the graph updates its weights itself:
+    `ckpt_opt.ort.Step` runs it."""
     output = os.fspath(output)
     with _errors():
-        _ckpt_opt.lower(_model(model), output, dict(dims or {}))
+        _ckpt_opt.lower(_model(model), output, dict(dims or {}), None if optimizer is None else _model(optimizer))
     return output
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 from . import Budget, Model, Result, _model, optimize
 
@@ -79,3 +79,75 @@ def module(
     evaluation = os.path.join(folder, "eval_model.onnx")
     evaluation = evaluation if os.path.exists(evaluation) else None
     return api.Module(result.output, state, evaluation, device=device, session_options=session_options(result.output))
+
+
+class Step:
+    """A training step whose graph updates its weights itself, as `ckpt_opt.lower(..., optimizer=...)` and `optimize` make it.
+
+        step = ckpt_opt.ort.Step("step.onnx", weights)
+        for images, labels in batches:
+            loss = step(learning_rate=1e-3, images=images, labels=labels)["loss"]
+        weights = step.state()
+
+    `state` has the weights by name, frozen ones too, and what a step before left (`state()`): the optimizer's moments, which
+    begin at zero, and the number of the step. New values are written where the old ones are, so that a step holds nothing twice.
+    """
+
+    def __init__(self, model: Model, state: Mapping[str, Any], options: Any = None,
+                 providers: Sequence[Any] = ("CPUExecutionProvider",), device: str = "cpu"):
+        import numpy
+        import onnxruntime
+
+        self._numpy, self._ort, self._device = numpy, onnxruntime, device
+        self._session = onnxruntime.InferenceSession(_model(model), session_options(model, options), providers=list(providers))
+        self._over: Dict[str, str] = json.loads(metadata(model).get("overwrites", "{}"))
+        if not self._over:
+            raise ValueError("the graph updates no weights itself; expected one of ckpt_opt.lower(..., optimizer=...)")
+        inputs = {one.name: one for one in self._session.get_inputs()}
+        self._counts = "step" in inputs
+        #: How many steps were made.
+        self.steps = int(numpy.asarray(state.get("step", 0)).reshape(-1)[0])
+        weights = set(self._over.values())
+        moments = {name for name in weights if name.endswith((".moment_1", ".moment_2"))}
+        missing = sorted(weights - moments - set(state))
+        if missing:
+            raise ValueError(f"state has no {', '.join(missing)}; expected all weights by name")
+        self._held = {}
+        for name in inputs:
+            if name in state and name != "step":
+                # A copy: the step writes to it.
+                self._held[name] = self._value(numpy.array(state[name]))
+            elif name in moments:
+                self._held[name] = self._value(numpy.zeros(inputs[name].shape, numpy.float32))
+        self._outputs = [one.name for one in self._session.get_outputs()]
+
+    def _value(self, array: Any) -> Any:
+        return self._ort.OrtValue.ortvalue_from_numpy(self._numpy.ascontiguousarray(array), self._device)
+
+    def __call__(self, learning_rate: float, **batch: Any) -> Dict[str, Any]:
+        """One step; gives the outputs that are no weights and no moments."""
+        numpy = self._numpy
+        fed = {name: numpy.asarray(value) for name, value in batch.items()}
+        fed["learning_rate"] = numpy.array([learning_rate], numpy.float32)
+        if self._counts:
+            fed["step"] = numpy.array([self.steps + 1], numpy.int64)
+        binding = self._session.io_binding()
+        for name, value in fed.items():
+            binding.bind_cpu_input(name, numpy.ascontiguousarray(value))
+        for name, held in self._held.items():
+            binding.bind_ortvalue_input(name, held)
+        for name in self._outputs:
+            if name in self._over:
+                binding.bind_ortvalue_output(name, self._held[self._over[name]])
+            else:
+                binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding)
+        self.steps += 1
+        values = zip(self._outputs, binding.get_outputs())
+        return {name: value.numpy() for name, value in values if name not in self._over}
+
+    def state(self) -> Dict[str, Any]:
+        """Weights, moments and the number of steps, to be saved and to go on from."""
+        state = {name: self._numpy.array(held.numpy()) for name, held in self._held.items()}
+        state["step"] = self._numpy.array(self.steps)
+        return state
