@@ -652,11 +652,14 @@ fn what_went_wrong_once_keeps_its_bits_and_budgets() {
 fn check_bits_and_budget(original: &Path, dims: &[&str], budget: &str, settings: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let rewritten = folder.path().join("rewritten.onnx");
+    let session = folder.path().join("session.json");
     let dims = dims.iter().flat_map(|dim| ["--dim", dim]);
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
         .args([original, &rewritten])
         .args(["--budget", budget, "--runtime-settings", settings])
         .args(["--json", "--quiet"])
+        .arg("--session-options")
+        .arg(&session)
         .args(dims.clone())
         .output()
         .expect("ckpt-opt starts");
@@ -675,6 +678,9 @@ fn check_bits_and_budget(original: &Path, dims: &[&str], budget: &str, settings:
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
     let case = original.display();
     assert!(checked["ok"] == true, "{case}: {checked}");
+    let session = fs::read(&session).expect("session options");
+    let session: Value = serde_json::from_slice(&session).expect("one JSON object");
+    assert_eq!(session.get("session_config_entries"), None, "{case}");
     let room = number(&plan, "budget_bytes") - number(&plan, "fixed_bytes");
     for way in ["default", "priority", "enable_all", "enable_all_priority"] {
         let took = number(&checked["rewritten"], way);
@@ -727,11 +733,16 @@ fn random_graphs_in_mixed_precision_keep_their_bits_at_the_smallest_peak() {
 }
 
 /// Of products that Shapes measure behind a cast, a session keeps narrowed copies till the end: a plan for the smallest peak took more
-/// than three times its budget at ORT_ENABLE_ALL. What is not trained it computes in blocks of channels, unless it is told not to: twice the budget.
+/// than three times its budget at ORT_ENABLE_ALL. What is not trained it computes in blocks of channels, unless it is kept from it: twice the
+/// budget. No session has to be told.
 #[test]
 fn graphs_in_text_keep_their_budgets_at_every_level() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, dim) in [("mixed_shapes", "N=256"), ("frozen_trunk", "N=8")] {
+    for (name, dim) in [
+        ("mixed_shapes", "N=256"),
+        ("frozen_trunk", "N=8"),
+        ("frozen_pools", "N=8"),
+    ] {
         let text = root().join(format!("testdata/text/{name}.onnxtxt"));
         let original = folder.path().join(format!("{name}.onnx"));
         let script: [&OsStr; 3] = [

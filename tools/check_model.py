@@ -13,7 +13,8 @@ in the settings that --settings names:
   in PRIORITY_BASED order either will do;
 - at ENABLE_ALL fusions may differ: each tensor must agree to TOLERANCE, relative to its norm.
 
-Both are run without the optimizers that REWRITTEN wants switched off (the session_config_entries of its metadata).
+Both are run without the optimizers that REWRITTEN wants switched off (the session_config_entries of its metadata), and ORIGINAL
+besides without the one that computes in blocks of channels, with other bits: what is rewritten has nodes that keep it from that.
 
 With --runtime stock both are run by a Python of its own (--python, else .venv-stock of `setup.sh stock`), two steps at a time (the
 memory pattern is that of the first step there, and used from the second one on). ORIGINAL is a lowered graph then, and every bit has to
@@ -38,6 +39,7 @@ TOLERANCE = 1e-5
 # digits to agree on: it is compared with this part of the largest gradient's root mean square.
 NOISE = 1e-6
 SEED = 1
+BLOCKS = "NchwcTransformer"
 STOCK = os.path.join(os.path.dirname(measure.TOOLS), ".venv-stock", "bin", "python")
 
 
@@ -78,6 +80,11 @@ def runner(runtime, python=None, rewritten=None):
     """What measure.step is told of the runtime besides, to run a `rewritten` file as it asks for, or its original."""
     disabled = {"disabled": switched_off(rewritten)} if rewritten else {}
     return {"python": python or STOCK, "steps": 2, **disabled} if runtime == "stock" else disabled
+
+
+def runners(asked):
+    """The same for the original and for what is rewritten."""
+    return {**asked, "disabled": [*asked["disabled"], BLOCKS]}, asked
 
 
 def as_it_is(path, dims, settings="lean", inputs_of=None, runner=None):
@@ -175,8 +182,8 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         asked = runner(args.runtime, args.python, args.rewritten)
-        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, asked)
-                for path in (args.original, args.rewritten)]
+        runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, runner)
+                for path, runner in zip((args.original, args.rewritten), runners(asked))]
         result = compare(*runs, optimized=args.runtime == "stock")
     print(json.dumps(result) if args.json else describe(result))
     return 0 if result["ok"] else 1

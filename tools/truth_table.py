@@ -144,10 +144,10 @@ def rows(binary, name, model, entry, settings, groups, times, runner=None):
             if "static" in entry:
                 yield dict(row, ok=True, static=entry["static"])
                 continue
-            asked = dict(runner or {}, disabled=check_model.switched_off(rewritten_file))
+            for_original, asked = check_model.runners(dict(runner or {}, disabled=check_model.switched_off(rewritten_file)))
             try:
                 if original is None:
-                    original = check_model.Runs(model, dims, folder, settings=settings, runner=asked)
+                    original = check_model.Runs(model, dims, folder, settings=settings, runner=for_original)
                 rewritten = check_model.Runs(rewritten_file, dims, folder, settings=settings, inputs_of=model, runner=asked)
             except measure.StepFailed as failure:
                 yield dict(row, ok=False, said=str(failure))

@@ -30,7 +30,7 @@ pub trait Pass {
 }
 
 /// The passes, in the sequence in which they run on what is written. Barriers are put in by what looks for them.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 12] = [
     "take-apart",
     "infer-shapes",
     "apply-variants",
@@ -38,6 +38,7 @@ pub const NAMES: [&str; 11] = [
     "unmark-fused",
     "keep-apart",
     "release-unread",
+    "keep-layout",
     "overwrite-last",
     "hide-sizes",
     INSERT_BARRIERS,

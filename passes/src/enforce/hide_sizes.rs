@@ -415,7 +415,7 @@ impl<'a> Hiding<'a> {
 }
 
 /// The same name for the same size, so that results are still computed in place.
-fn name(size: u64) -> Dimension {
+pub(super) fn name(size: u64) -> Dimension {
     Dimension::Symbol(format!("{PREFIX}{size}"))
 }
 

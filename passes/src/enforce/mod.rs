@@ -5,6 +5,7 @@ pub mod barriers;
 pub mod colour_shapes;
 pub mod hide_sizes;
 pub mod keep_apart;
+pub mod keep_layout;
 pub mod overwrite_last;
 pub mod release_unread;
 pub mod unmark_fused;

@@ -22,6 +22,7 @@ use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::barriers::Thinning;
+use crate::enforce::keep_layout::KeepLayout;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
 use crate::operators::variants::Variant;
@@ -360,7 +361,21 @@ impl<'o> Pipeline<'o> {
     }
 
     fn original_candidate(&self) -> Candidate {
-        Candidate::as_listed(self.original.graph, self.options)
+        let graph = self.in_its_layout(self.original.graph.clone());
+        match graph.node_count() == self.original.graph.node_count() {
+            true => Candidate::as_listed(&graph, self.options),
+            false => Candidate::new(graph, self.options),
+        }
+    }
+
+    /// The graph with what keeps the runtime from another layout.
+    pub(super) fn in_its_layout(&self, mut graph: Graph) -> Graph {
+        let keep = KeepLayout {
+            provider: self.options.device.provider,
+            release: self.options.runtime.release,
+        };
+        let Ok(_) = self.options.passes.run(&keep, &mut graph);
+        graph
     }
 
     /// Nothing fits; `smallest` is the least that is known.
@@ -372,7 +387,7 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    /// The graph with nothing computed again, if it fits: untouched, or at least with nodes that take no memory. Without
+    /// The graph with nothing computed again, if it fits: untouched (but for what keeps its layout), or at least with nodes that take no memory. Without
     /// barriers, nothing but luck keeps updates in their sequence where nodes are new or get other indices.
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
         let fits =
@@ -381,11 +396,11 @@ impl<'o> Pipeline<'o> {
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
         }
-        let coloured = Candidate::coloured(self.original.graph.clone(), self.options);
+        let coloured = Candidate::coloured(untouched.graph.clone(), self.options);
         if fits(&coloured) {
             return Some(coloured);
         }
-        let hidden = self.hidden(self.original.graph.clone());
+        let hidden = self.hidden(untouched.graph);
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
     }
 

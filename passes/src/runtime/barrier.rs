@@ -47,7 +47,8 @@ impl Release {
     }
 }
 
-fn number(node: &Node) -> Option<u32> {
+/// The number of a barrier, by its name.
+pub(super) fn number(node: &Node) -> Option<u32> {
     node.name.strip_prefix(NAME)?.parse().ok()
 }
 
@@ -284,7 +285,7 @@ impl BarrierWriter {
 }
 
 /// Some integers that a node writes.
-fn integers(graph: &Graph, name: &str, shape: Vec<u64>) -> Tensor {
+pub(crate) fn integers(graph: &Graph, name: &str, shape: Vec<u64>) -> Tensor {
     Tensor {
         element: Some(ElementType::Int64),
         declared: Some(shape.iter().map(|&size| Dimension::Known(size)).collect()),

@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use crate::graph::{ElementType, Graph, Node, TensorId, TensorKind};
+use super::barrier::number;
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+use crate::operators::MICROSOFT;
 
 /// What the runtime calls the optimizer.
 pub(super) const OPTIMIZER: &str = "NchwcTransformer";
@@ -13,34 +15,88 @@ pub(super) const OPTIMIZER: &str = "NchwcTransformer";
 /// The channels of the smallest block.
 const BLOCK: u64 = 8;
 
+/// What the names of Reshapes begin with that keep nodes from it (`enforce/keep_layout.rs`).
+pub(crate) const KEPT: &str = "ckpt-opt/keep/";
+
+/// The dimensions of what such nodes read and write.
+pub(crate) const AXES: usize = 4;
+
+/// What is computed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InBlocks {
+    /// Because its weights are constant.
+    Convolution,
+    /// Because of the channels that it reads.
+    Pool,
+}
+
 /// The names of the nodes. The shapes of all tensors must be known.
+pub fn in_blocks(graph: &Graph) -> Vec<&str> {
+    let found = found(graph).into_iter();
+    found.map(|(id, _)| graph.node(id).name.as_str()).collect()
+}
+
+/// The nodes, in their order. The shapes of all tensors must be known.
 ///
 /// Convolutions in float32 over two axes, of which weights and bias are constants that no caller can replace, and pools of whole
 /// blocks that give no indices.
-pub fn in_blocks(graph: &Graph) -> Vec<&str> {
+pub(crate) fn found(graph: &Graph) -> Vec<(NodeId, InBlocks)> {
     let constants = constants(graph);
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
-    let found = nodes.filter(|node| match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "Conv") => {
-            let by_channel = |of: u64| of == 1 || of.is_multiple_of(BLOCK);
-            node.reads().skip(1).all(|read| constants.contains(&read))
-                && channels(graph, node, 1)
-                    .is_some_and(|of| node.int("group").unwrap_or(1) == 1 || by_channel(of))
-        }
-        ("", "MaxPool" | "AveragePool") => {
-            node.outputs.len() == 1
-                && channels(graph, node, 0).is_some_and(|of| of.is_multiple_of(BLOCK))
-        }
-        _ => false,
+    let uses = Uses::of(graph);
+    let nodes = graph.order().iter();
+    let found = nodes.filter_map(|&id| {
+        let node = graph.node(id);
+        let kind = match (node.domain.as_str(), node.op_type.as_str()) {
+            ("", "Conv") => {
+                let by_channel = |of: u64| of == 1 || of.is_multiple_of(BLOCK);
+                let is_one = node.reads().skip(1).all(|read| constants.contains(&read))
+                    && channels(graph, node, 1)
+                        .is_some_and(|of| node.int("group").unwrap_or(1) == 1 || by_channel(of));
+                is_one.then_some(InBlocks::Convolution)
+            }
+            ("", "MaxPool" | "AveragePool") => {
+                let is_one = node.outputs.len() == 1
+                    && channels(graph, node, 0).is_some_and(|of| of.is_multiple_of(BLOCK))
+                    && !is_kept(graph, &uses, node.input(0));
+                is_one.then_some(InBlocks::Pool)
+            }
+            _ => None,
+        };
+        kind.map(|kind| (id, kind))
     });
-    found.map(|node| node.name.as_str()).collect()
+    found.collect()
+}
+
+/// Does the tensor come from a node that hides its channels, whatever handed it on since?
+fn is_kept(graph: &Graph, uses: &Uses, tensor: Option<TensorId>) -> bool {
+    let mut at = tensor;
+    while let Some(tensor) = at
+        && let Some(id) = uses.producer(tensor)
+    {
+        let node = graph.node(id);
+        if node.is("", "Reshape") && node.name.starts_with(KEPT) {
+            return true;
+        }
+        at = match number(node) {
+            Some(_) => node.input(0),
+            None if node.is(MICROSOFT, "PassThrough") => {
+                let at = node
+                    .outputs
+                    .iter()
+                    .position(|&output| output == Some(tensor));
+                at.and_then(|at| node.input(at))
+            }
+            None => None,
+        };
+    }
+    false
 }
 
 /// The second dimension of what the node reads there, if that has four and is in float32.
 fn channels(graph: &Graph, node: &Node, input: usize) -> Option<u64> {
     let tensor = graph.tensor(node.input(input)?);
     let dims = tensor.shape.as_deref()?;
-    let fits = tensor.element == Some(ElementType::Float) && dims.len() == 4;
+    let fits = tensor.element == Some(ElementType::Float) && dims.len() == AXES;
     fits.then(|| dims[1])
 }
 

@@ -1,0 +1,251 @@
+//! Keeps ONNX Runtime from computing convolutions and pools in blocks of channels.
+//!
+//! At ORT_ENABLE_ALL the runtime would copy what such nodes read and write into another layout, which is not simulated
+//! (`runtime/blocks.rs`). It leaves a convolution alone whose weights may change, and a pool of which it does not know how many channels
+//! it reads (measured with 1.19.2 and 1.32.0). So both read these from a Reshape to zeros, each of which means the same dimension as
+//! before, and of which the runtime does not know that they are zeros. It only forwards, and all bits stay.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+use super::hide_sizes;
+use crate::graph::{
+    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
+};
+use crate::operators::Provider;
+use crate::pass::{Changed, Pass};
+use crate::runtime::Release;
+use crate::runtime::barrier::integers;
+use crate::runtime::blocks::{self, InBlocks};
+use crate::runtime::known_shapes::runtime_shapes;
+
+/// Since then a Constant may have a list of integers, and a Min takes them.
+const OPSET: i64 = 12;
+
+/// What the zeros are called that are computed.
+const SHAPE: &str = "ckpt-opt/kept_shape";
+
+/// The axis of the channels.
+const CHANNELS: usize = 1;
+
+/// **Does**: lets convolutions and pools that the runtime would compute in blocks of channels read their weights, or what they pool,
+/// from a node that forwards these.
+/// **Needs**: concrete shapes; the nodes in an order that can run.
+/// **Keeps**: all values, and what the runtime knows of all shapes that were there.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepLayout {
+    /// Who is to run the graph.
+    pub provider: Provider,
+    /// By what.
+    pub release: &'static Release,
+}
+
+impl Pass for KeepLayout {
+    type Error = Infallible;
+
+    fn name(&self) -> &'static str {
+        "keep-layout"
+    }
+
+    fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
+        if self.provider != Provider::Cpu || graph.opsets.get("") < Some(&OPSET) {
+            return Ok(Changed::No);
+        }
+        let in_blocks: HashMap<NodeId, InBlocks> = blocks::found(graph).into_iter().collect();
+        if in_blocks.is_empty() {
+            return Ok(Changed::No);
+        }
+        let mut keeping = Keeping {
+            release: self.release,
+            known: runtime_shapes(graph),
+            order: Vec::with_capacity(graph.order().len()),
+            zeros: None,
+            unknown: HashMap::new(),
+            forwarded: HashMap::new(),
+        };
+        for id in graph.order().to_vec() {
+            if let Some(&kind) = in_blocks.get(&id) {
+                keeping.read_otherwise(graph, id, kind);
+            }
+            keeping.order.push(id);
+        }
+        graph.set_order(keeping.order);
+        Ok(Changed::Yes)
+    }
+}
+
+struct Keeping {
+    release: &'static Release,
+    /// By tensor: what the runtime knew of its shape.
+    known: Vec<Option<Vec<Dimension>>>,
+    order: Vec<NodeId>,
+    /// Four of them.
+    zeros: Option<TensorId>,
+    /// By tensor of which the size is read, if any is: the same, of which the runtime does not know that they are zeros.
+    unknown: HashMap<Option<TensorId>, TensorId>,
+    forwarded: HashMap<TensorId, TensorId>,
+}
+
+impl Keeping {
+    fn read_otherwise(&mut self, graph: &mut Graph, id: NodeId, kind: InBlocks) {
+        let node = graph.node(id);
+        let position = match kind {
+            InBlocks::Convolution => 1,
+            InBlocks::Pool => 0,
+        };
+        let (Some(read), Some(data)) = (node.input(position), node.input(0)) else {
+            return;
+        };
+        let forwarded = match self.forwarded.get(&read) {
+            Some(&forwarded) => forwarded,
+            None => self.forward(graph, read, data, kind),
+        };
+        self.forwarded.insert(read, forwarded);
+        graph.node_mut(id).inputs[position] = Some(forwarded);
+        if kind == InBlocks::Pool
+            && let Some(output) = graph.node(id).output(0)
+        {
+            // Otherwise it would follow from what the pool reads.
+            let known = self.known.get(output.index()).cloned().flatten();
+            if known.is_some() {
+                graph.tensor_mut(output).declared = known;
+            }
+        }
+    }
+
+    /// The same as `read`, which a node reads that reads `data` as well.
+    fn forward(
+        &mut self,
+        graph: &mut Graph,
+        read: TensorId,
+        data: TensorId,
+        kind: InBlocks,
+    ) -> TensorId {
+        let zeros = self.unknown_zeros(graph, data);
+        let of = graph.tensor(read).clone();
+        let known = self.known.get(read.index()).cloned().flatten();
+        let mut shape = known.or(of.declared.clone());
+        if kind == InBlocks::Pool
+            && let Some(shape) = &mut shape
+            && let Some(sizes) = &of.shape
+        {
+            shape[CHANNELS] = hide_sizes::name(sizes[CHANNELS]);
+        }
+        let forwarded = Tensor {
+            name: graph.free_tensor_name(&format!("{}/kept", of.name)),
+            kind: TensorKind::Value,
+            declared: shape,
+            constant: None,
+            ..of
+        };
+        let name = format!("{}{}", blocks::KEPT, forwarded.name);
+        let inputs = vec![Some(read), Some(zeros)];
+        self.push(
+            graph,
+            Node::new(name, "", "Reshape", inputs, Vec::new()),
+            forwarded,
+        )
+    }
+
+    /// Four zeros that are computed: forwarded, or no more than the size of `data`.
+    fn unknown_zeros(&mut self, graph: &mut Graph, data: TensorId) -> TensorId {
+        let zeros = self.zeros(graph);
+        let name = graph.free_tensor_name(SHAPE);
+        let forward = (self.release).forwarding(name.clone(), vec![Some(zeros)], Vec::new());
+        let sized = forward.is_none().then_some(data);
+        if let Some(&known) = self.unknown.get(&sized) {
+            return known;
+        }
+        let node = forward.unwrap_or_else(|| {
+            let size_name = format!("{name}/size");
+            let size = Node::new(&size_name, "", "Size", vec![Some(data)], Vec::new());
+            let written = integers(graph, &size_name, Vec::new());
+            let size = self.push(graph, size, written);
+            Node::new(&name, "", "Min", vec![Some(size), Some(zeros)], Vec::new())
+        });
+        let shape = integers(graph, &name, vec![blocks::AXES as u64]);
+        let made = self.push(graph, node, shape);
+        self.unknown.insert(sized, made);
+        made
+    }
+
+    fn zeros(&mut self, graph: &mut Graph) -> TensorId {
+        if let Some(zeros) = self.zeros {
+            return zeros;
+        }
+        let zeros = vec![0; blocks::AXES];
+        let tensor = Tensor {
+            constant: Some(Constant::Ints(zeros.clone())),
+            ..integers(graph, "ckpt-opt/kept_zeros", vec![blocks::AXES as u64])
+        };
+        let mut constant = Node::new(tensor.name.clone(), "", "Constant", Vec::new(), Vec::new());
+        constant.set_attribute("value_ints", AttributeValue::Ints(zeros));
+        let zeros = self.push(graph, constant, tensor);
+        self.zeros = Some(zeros);
+        zeros
+    }
+
+    /// Appends the node, which writes that.
+    fn push(&mut self, graph: &mut Graph, node: Node, output: Tensor) -> TensorId {
+        let output = graph.add_tensor(output);
+        let outputs = vec![Some(output)];
+        self.order.push(graph.add_node(Node { outputs, ..node }));
+        output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::blocks::in_blocks;
+    use crate::runtime::{STOCK, TRAINING};
+    use crate::verify;
+
+    fn graph(opset: u8) -> Graph {
+        let text = format!(
+            "<ir_version: 8, opset_import: [\"\" : {opset}, \"com.microsoft\" : 1]>
+            g (float[N,16,9,9] x) => (float[N,16,8,8] y, float[N,16,8,8] z) <float[16,16,2,2] w = {{...}}> {{
+                y = Conv (x, w)
+                a = MaxPool <kernel_shape = [2, 2]> (x)
+                b = AveragePool <kernel_shape = [2, 2]> (x)
+                z = Add (a, b)
+            }}"
+        );
+        let mut graph = Graph::parse(&text).unwrap();
+        let bindings = [("N".to_owned(), 2)].into_iter().collect();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        graph
+    }
+
+    fn kept(graph: &Graph, provider: Provider, release: &'static Release) -> Graph {
+        let mut kept = graph.clone();
+        KeepLayout { provider, release }.run(&mut kept).unwrap();
+        kept
+    }
+
+    #[test]
+    fn nothing_is_left_that_would_be_computed_in_blocks() {
+        let before = graph(15);
+        assert_eq!(in_blocks(&before).len(), 3);
+        // The zeros, and two Reshapes: both pools read the same. Computed of a size, the zeros take two nodes more and one less.
+        for (release, nodes) in [(&TRAINING, 4 + 2 + 2), (&STOCK, 4 + 1 + 2 + 2)] {
+            let after = kept(&before, Provider::Cpu, release);
+            assert_eq!(in_blocks(&after), [""; 0], "{}", release.name);
+            assert_eq!(after.order().len(), nodes, "{}", release.name);
+            verify::equivalence(&before, &after, &Default::default()).unwrap();
+            // What the runtime knows of all that was there it still knows.
+            let (known, still) = (runtime_shapes(&before), runtime_shapes(&after));
+            assert_eq!(known[..], still[..known.len()]);
+            let again = kept(&after, Provider::Cpu, release);
+            assert_eq!(again.order(), after.order());
+        }
+    }
+
+    #[test]
+    fn what_needs_no_such_nodes_or_cannot_have_them_stays() {
+        let (old, new) = (graph(11), graph(15));
+        assert_eq!(kept(&old, Provider::Cpu, &TRAINING).order(), old.order());
+        assert_eq!(kept(&new, Provider::Cuda, &TRAINING).order(), new.order());
+    }
+}
