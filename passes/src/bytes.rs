@@ -11,6 +11,16 @@ pub struct Bytes(pub u64);
 impl Bytes {
     /// No memory at all.
     pub const ZERO: Bytes = Bytes(0);
+
+    /// So large a part of it, to the 53 bits of a float; the whole is all of it, whatever its size.
+    pub fn part(self, part: f64) -> Bytes {
+        let of = Bytes((self.0 as f64 * part) as u64);
+        match part {
+            1.0 => self,
+            0.0..1.0 => of.min(self),
+            _ => of,
+        }
+    }
 }
 
 impl Add for Bytes {
@@ -80,6 +90,17 @@ mod tests {
         ] {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn the_whole_is_all_of_it_and_no_part_is_more() {
+        // A float would round them to the next multiple of four, and of two.
+        for bytes in [Bytes((1 << 55) + 3), Bytes((1 << 54) + 1)] {
+            assert_eq!(bytes.part(1.0), bytes);
+            assert!(bytes.part(1.0_f64.next_down()) <= bytes);
+        }
+        assert_eq!(Bytes(1000).part(0.6), Bytes(600));
+        assert_eq!(Bytes(1000).part(1.5), Bytes(1500));
     }
 
     #[test]

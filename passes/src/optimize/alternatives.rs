@@ -297,11 +297,10 @@ fn sums_pay(
 ) -> bool {
     let fixed = without.fixed();
     let least = without.ordered_peak();
-    let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
     let fits = match budget {
         BudgetRequest::Bytes(bytes) => least + fixed + options.reserve <= bytes,
-        BudgetRequest::PartOfPeak(of) => least + fixed <= part(peak + fixed, of),
-        BudgetRequest::FixedPlusPart(of) => least <= part(peak, of),
+        BudgetRequest::PartOfPeak(of) => least + fixed <= (peak + fixed).part(of),
+        BudgetRequest::FixedPlusPart(of) => least <= peak.part(of),
         BudgetRequest::Smallest => false,
     };
     !fits && with.ordered_peak() < least

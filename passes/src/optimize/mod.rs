@@ -15,7 +15,10 @@ mod original;
 mod pipeline;
 mod published;
 mod simulation;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tuning;
+mod updates;
 mod variant_graph;
 
 use std::borrow::Cow;
@@ -576,6 +579,7 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
     if provider == Provider::Cpu {
         check_half(&graph, options.runtime.release)?;
     }
+    updates::check(&graph, provider).map_err(OptimizeError::Input)?;
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
     verify::declarations(&graph, &permitted(options)).map_err(OptimizeError::Input)?;

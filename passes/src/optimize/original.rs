@@ -89,8 +89,12 @@ impl<'g> Original<'g> {
             self.runtime,
             &self.watch,
         );
-        // The runtime makes them initializers, so the simulation lets them stand anywhere.
-        let is_computed = |id: &NodeId| !varied.node(*id).is("", "Constant");
+        // The runtime makes them initializers, so the simulation lets them stand anywhere; one that reads something, which it does
+        // not refuse, stands behind that.
+        let is_computed = |id: &NodeId| {
+            let node = varied.node(*id);
+            !node.is("", "Constant") || node.reads().next().is_some()
+        };
         for order in &mut orders {
             order.sort_by_key(is_computed);
         }

@@ -585,11 +585,10 @@ impl<'o> Pipeline<'o> {
             self.original.liveness.fixed,
             need(self.original.graph, &self.original.liveness),
         );
-        let part = |of: Bytes, part: f64| Bytes((of.0 as f64 * part) as u64);
         match request {
             BudgetRequest::Bytes(bytes) => bytes - reserve,
-            BudgetRequest::PartOfPeak(of) => part(peak + reserve, of) - reserve,
-            BudgetRequest::FixedPlusPart(of) => fixed + part(peak - fixed, of),
+            BudgetRequest::PartOfPeak(of) => (peak + reserve).part(of) - reserve,
+            BudgetRequest::FixedPlusPart(of) => fixed + (peak - fixed).part(of),
             BudgetRequest::Smallest => smallest(),
         }
     }

@@ -36,10 +36,9 @@ impl Values {
         let normalizations = normalization::normalizations(self, graph, order);
         for &id in order {
             let node = graph.node(id);
-            let steady = !node
-                .reads()
-                .chain(node.writes())
-                .any(|t| updated[t.index()]);
+            let is_updated = |tensor: TensorId| updated[tensor.index()];
+            let writes_steady = !node.writes().any(is_updated);
+            let steady = writes_steady && !node.reads().any(is_updated);
             let mut rules = Rules {
                 values: self,
                 graph,
@@ -47,7 +46,8 @@ impl Values {
                 node,
                 fixed: &fixed,
             };
-            if steady {
+            // When its pieces read what is updated, `updates` checks.
+            if writes_steady {
                 rules.function();
             }
             if steady && trust::repeatable(node, false).is_ok() {

@@ -37,6 +37,15 @@ pub enum Violation {
         said: Box<str>,
         otherwise: Box<str>,
     },
+    #[error(
+        "{node} updates \"{tensor}\" in place, which {writer} computes and the runtime takes apart: expected memory that no \
+         such node writes"
+    )]
+    UpdatesPieces {
+        node: String,
+        tensor: String,
+        writer: String,
+    },
     #[error("graph input \"{tensor}\" is the result of a node")]
     InputIsComputed { tensor: String },
 

@@ -564,7 +564,10 @@ impl<M: Model> Planner for Ilp<'_, M> {
 fn begun(task: &Task<'_>, nodes: &[NodeId]) -> Option<Judged> {
     let mut sequence = nodes.to_vec();
     // The runtime makes constants initializers.
-    sequence.sort_by_key(|&id| !task.graph.node(id).is("", "Constant"));
+    sequence.sort_by_key(|&id| {
+        let node = task.graph.node(id);
+        !node.is("", "Constant") || node.reads().next().is_some()
+    });
     let mut done = vec![false; task.graph.node_count()];
     let is_first = |id: &NodeId| !std::mem::replace(&mut done[id.index()], true);
     let order: Vec<NodeId> = sequence.iter().copied().filter(is_first).collect();
