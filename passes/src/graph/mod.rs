@@ -82,6 +82,8 @@ pub struct Tensor {
     pub element: Option<ElementType>,
     /// The shape that the file declares, if it does.
     pub declared: Option<Vec<Dimension>>,
+    /// What it declares where that is wrong: the runtime goes by it, as long as a file says so. `declared` has what is right of it then.
+    pub stale: Option<Vec<Dimension>>,
     /// The concrete shape, once inferred.
     pub shape: Option<Vec<u64>>,
     /// The contents, where they are known and small.
@@ -101,6 +103,7 @@ impl Tensor {
             kind,
             element: None,
             declared: None,
+            stale: None,
             shape: None,
             constant: None,
             other: None,

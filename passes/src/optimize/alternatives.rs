@@ -367,7 +367,11 @@ mod tests {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };
-            let offers = offers(&Original::of(&graph, &options), Bytes(1), &options);
+            let offers = offers(
+                &Original::of((&graph, &graph), &options),
+                Bytes(1),
+                &options,
+            );
             offers.iter().map(|(_, v)| v.name).collect::<Vec<_>>()
         };
         assert!(names(RuntimeSettings::LEAN).contains(&"pointwise-product"));
@@ -391,7 +395,12 @@ mod tests {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };
-            offers(&Original::of(&graph, &options), Bytes(1), &options).len()
+            offers(
+                &Original::of((&graph, &graph), &options),
+                Bytes(1),
+                &options,
+            )
+            .len()
         };
         assert!(names("") > 0);
         assert_eq!(names("done = com.microsoft.InPlaceAccumulatorV2 (w, g)"), 0);

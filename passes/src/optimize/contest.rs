@@ -23,14 +23,14 @@ use crate::runtime::convolutions::AlgorithmChoice;
 use crate::strategy::Strategy;
 
 /// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
-/// be better than what there is.
+/// be better than what there is. The graph is `declared` with declarations that are wrong.
 pub(super) fn decide(
-    graph: &Graph,
+    (graph, declared): (&Graph, &Graph),
     options: &Options,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Found>, OptimizeError> {
     let mut entries: Vec<Standing> = budgets.iter().map(|&budget| Standing::of(budget)).collect();
-    let sessions = Session::all(graph, options);
+    let sessions = Session::all((graph, declared), options);
     let reference = &sessions[0];
     reference.ask(reference, &mut entries)?;
     for session in &sessions[1..] {
@@ -191,6 +191,8 @@ impl Standing {
 /// all convolutions, so each is planned for as a device of its own.
 struct Session<'g> {
     graph: &'g Graph,
+    /// The same with declarations that are wrong.
+    declared: &'g Graph,
     options: Options,
     /// Nothing where there is nothing to choose.
     choice: Option<AlgorithmChoice>,
@@ -199,9 +201,10 @@ struct Session<'g> {
 
 impl<'g> Session<'g> {
     /// The fastest first: the others' convolutions are slower than its, which counts as added.
-    fn all(graph: &'g Graph, options: &Options) -> Vec<Session<'g>> {
+    fn all((graph, declared): (&'g Graph, &'g Graph), options: &Options) -> Vec<Session<'g>> {
         let session = |options: Options, choice| Session {
             graph,
+            declared,
             options,
             choice,
             original: OnceCell::new(),
@@ -217,7 +220,7 @@ impl<'g> Session<'g> {
     }
 
     fn original(&self) -> &Original<'g> {
-        let original = || Original::of(self.graph, &self.options);
+        let original = || Original::of((self.graph, self.declared), &self.options);
         self.original.get_or_init(original)
     }
 
@@ -459,7 +462,7 @@ mod tests {
             variants: Group::ALL.into(),
             ..options(Strategy::Auto, budget)
         };
-        let sessions = Session::all(&graph, &with_variants);
+        let sessions = Session::all((&graph, &graph), &with_variants);
         let fewer = alternatives(&with_variants, 1).pop().expect("without any");
         let taken = |known: Found| {
             let mut entry = Standing::of(budget);

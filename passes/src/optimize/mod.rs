@@ -30,7 +30,7 @@ pub use faults::FailedCandidate;
 pub use limits::{Kept, StepLimits, limits};
 use listing::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
-use simulation::{describe, need, simulated};
+use simulation::{describe, larger, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
@@ -40,7 +40,9 @@ use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
 use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
-use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, sizes_of_inputs};
+use crate::rewrite::infer_shapes::{
+    self, InferShapes, InferShapesError, Stale, sizes_of_inputs, without_stale,
+};
 use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
@@ -386,11 +388,19 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
-    let all = simulated(&as_listed(&graph), &costs, options);
+    let right = without_stale(&graph);
+    let all = [
+        Some(&graph),
+        matches!(right, Cow::Owned(_)).then_some(&*right),
+    ];
+    let all = all.map(|graph| Some(simulated(&as_listed(graph?), &costs, options)));
     let peak = |wanted: ExecutionOrder| {
-        let mut found = all.iter().filter(|(order, _)| *order == wanted);
-        let (_, liveness) = found.next()?;
-        Some(describe(&graph, &costs, liveness, options.reserve))
+        let runs = all.iter().flatten().filter_map(|all| {
+            let mut found = all.iter().filter(|(order, _)| *order == wanted);
+            found.next().map(|(_, liveness)| liveness.clone())
+        });
+        let liveness = runs.reduce(|one, other| larger(&graph, one, other))?;
+        Some(describe(&graph, &costs, &liveness, options.reserve))
     };
     let nothing = || Peak::nothing(options.reserve);
     Ok(Measured {
@@ -567,7 +577,7 @@ pub fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
-    contest::decide(&graph, options, budgets)
+    contest::decide((&without_stale(&graph), &graph), options, budgets)
 }
 
 /// The graph as it is planned: as the runtime takes it apart, with the shapes of all tensors.

@@ -1,9 +1,10 @@
 //! The unmodified graph, and what is known of it before anything is planned.
 
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order, unmodified};
+use super::simulation::{describe, in_default_order, larger, unmodified};
 use super::{Execution, Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
@@ -18,10 +19,14 @@ use crate::search::first_orders;
 use crate::watch::Watch;
 
 pub(super) struct Original<'g> {
+    /// Without declarations that are wrong.
     pub(super) graph: &'g Graph,
+    /// With them.
+    declared: &'g Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
-    /// What it needs in DEFAULT order.
+    /// What it needs in DEFAULT order: as it is declared, or without declarations that are wrong, whichever is more, so that it fits that as
+    /// it is written.
     pub(super) liveness: Liveness,
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
     pub(super) sequences: Vec<(NodeId, NodeId)>,
@@ -33,12 +38,17 @@ pub(super) struct Original<'g> {
 }
 
 impl<'g> Original<'g> {
-    /// For the device and the settings in `options`.
-    pub(super) fn of(graph: &'g Graph, options: &Options) -> Original<'g> {
+    /// For the device and the settings in `options`; `declared` is the same graph with declarations that are wrong.
+    pub(super) fn of((graph, declared): (&'g Graph, &'g Graph), options: &Options) -> Original<'g> {
         let costs = costs(graph, &options.device, &options.overrides);
-        let liveness = in_default_order(&as_listed(graph), &costs, options);
+        let of = |graph| in_default_order(&as_listed(graph), &costs, options);
+        let liveness = match ptr::eq(graph, declared) {
+            true => of(graph),
+            false => larger(graph, of(declared), of(graph)),
+        };
         Original {
             graph,
+            declared,
             sequences: sequences(graph, &liveness.nodes()),
             costs,
             liveness,
@@ -58,8 +68,18 @@ impl<'g> Original<'g> {
     /// What it needs in each order and at each level, and what the arena reserves for it. `options` are those that it was made
     /// with.
     pub(super) fn needs(&self, options: &Options) -> &(Vec<Execution>, Reserved) {
-        self.needs
-            .get_or_init(|| unmodified(self.graph, &self.costs, options))
+        self.needs.get_or_init(|| {
+            let of = |graph| unmodified(graph, &self.costs, options);
+            let (mut needs, reserved) = of(self.graph);
+            if ptr::eq(self.graph, self.declared) {
+                return (needs, reserved);
+            }
+            let (declared, more) = of(self.declared);
+            for (need, other) in needs.iter_mut().zip(declared) {
+                need.bytes = need.bytes.max(other.bytes);
+            }
+            (needs, reserved.max(more))
+        })
     }
 
     /// Has the node to run before or after another though nothing passes between them? It must stay what it is then.

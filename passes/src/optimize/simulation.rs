@@ -156,6 +156,14 @@ pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options)
         .unwrap_or_else(|| Liveness::in_file_order(graph, provider, costs))
 }
 
+/// Which of two runs of the same graph needs more.
+pub(super) fn larger(graph: &Graph, one: Liveness, other: Liveness) -> Liveness {
+    match need(graph, &one) < need(graph, &other) {
+        true => other,
+        false => one,
+    }
+}
+
 /// What `graph` needs as its file has it in each order and at each level, and what the arena reserves for it in DEFAULT order,
 /// unoptimized.
 pub(super) fn unmodified(

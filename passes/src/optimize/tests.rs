@@ -1,9 +1,12 @@
 //! Graphs that nobody would make and the runtime runs.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::analysis::cost::NodeOverride;
+use crate::graph::{Dimension, TensorKind};
 use crate::strategy::tests::options;
-use crate::testing::random_training_graph;
+use crate::testing::{SplitMix64, random_training_graph};
 
 fn planned(graph: &Graph, options: &Options) -> Result<Optimized, String> {
     let found = optimize(graph, options).map_err(|error| error.to_string())?;
@@ -73,4 +76,122 @@ fn a_graph_fits_all_of_its_peak_however_large_that_is() {
             planned(&graph, &options).unwrap();
         }
     }
+}
+
+/// Passes are most of what takes long in a large graph.
+#[test]
+fn what_is_done_once_the_time_is_over_does_not_grow_with_the_graph() {
+    let passes = |nodes: usize, until: usize| {
+        let graph = random_training_graph(1, nodes);
+        let mut options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.5));
+        options.runtime = Runtime::DEFAULT;
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (watch, count) = (options.watch.clone(), ran.clone());
+        options.passes = Runner::telling(Arc::new(move |_| {
+            if count.fetch_add(1, Ordering::Relaxed) >= until {
+                watch.stop();
+            }
+        }));
+        let found = optimize(&graph, &options);
+        assert!(matches!(found, Err(OptimizeError::Infeasible { .. })));
+        assert!(graph.order().len() > 5_000);
+        ran.load(Ordering::Relaxed)
+    };
+    for until in [0, 2] {
+        let (few, many) = (passes(6_000, until), passes(18_000, until));
+        assert_eq!(few, many);
+        assert!(few <= until + 6, "{few}");
+    }
+}
+
+/// The graph, in which a quarter of the declarations is gone, a quarter has wrong numbers, and a quarter names that nobody else has.
+fn declared_otherwise(graph: &Graph, seed: u64) -> Graph {
+    let mut draw = SplitMix64::new(seed);
+    let mut other = graph.clone();
+    for id in graph.tensor_ids() {
+        let tensor = graph.tensor(id);
+        if tensor.kind != TensorKind::Value || graph.outputs.contains(&id) {
+            continue;
+        }
+        let Some(mut dims) = tensor.declared.clone().filter(|dims| !dims.is_empty()) else {
+            continue;
+        };
+        let at = draw.below(dims.len());
+        match (draw.below(4), &dims[at]) {
+            (0, _) => {
+                other.tensor_mut(id).declared = None;
+                continue;
+            }
+            (1, Dimension::Known(size)) => {
+                let wrong = [1, *size + 1, *size * 2];
+                dims[at] = Dimension::Known(wrong[draw.below(3)]);
+            }
+            (2, _) => dims[at] = Dimension::Symbol(format!("other_{}", id.0)),
+            _ => {}
+        }
+        other.tensor_mut(id).declared = Some(dims);
+    }
+    other
+}
+
+#[test]
+fn declarations_that_are_gone_wrong_or_renamed_make_no_peak_lower_than_it_is_and_no_plan_larger() {
+    let mut stale_ones = 0;
+    for seed in 0..24 {
+        let graph = random_training_graph(seed, 12 + seed as usize);
+        let other = declared_otherwise(&graph, seed);
+        let lean = options(Strategy::Auto, BudgetRequest::Smallest);
+        stale_ones += stale(&other, &lean).len();
+        let [clean, odd] = [&graph, &other].map(|graph| measure(graph, &lean).unwrap());
+        // Each result has a buffer of its own, whatever is declared, unless it is computed in place.
+        assert!(odd.default.bytes >= clean.default.bytes, "seed {seed}");
+        assert!(odd.priority.bytes >= clean.priority.bytes, "seed {seed}");
+        for runtime in [Runtime::LEAN, Runtime::DEFAULT] {
+            for request in [
+                BudgetRequest::Smallest,
+                BudgetRequest::PartOfPeak(1.0),
+                BudgetRequest::PartOfPeak(0.9),
+            ] {
+                let mut options = options(Strategy::Auto, request);
+                options.runtime = runtime;
+                options.effort.evaluations = 200;
+                match optimize(&other, &options) {
+                    Ok(found) => {
+                        let summary = &found.summary;
+                        assert_eq!(summary.faults, [], "seed {seed}");
+                        assert!(summary.after.bytes <= summary.budget, "seed {seed}");
+                        let own = measure(&other, &options).unwrap().default.bytes;
+                        assert_eq!(summary.before.bytes, own, "seed {seed}");
+                        verify_written(&other, &found.graph, &options, summary.budget).unwrap();
+                    }
+                    Err(OptimizeError::Infeasible { .. })
+                        if request == BudgetRequest::PartOfPeak(0.9) => {}
+                    Err(error) => panic!("seed {seed}, {request:?}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(stale_ones > 50, "{stale_ones}");
+}
+
+/// As measured of a file that declares a batch of 4, or one of 2,048, for one of 256: what has the wrong size has its place in the block
+/// and memory of its own, and hands that on by the size that is declared.
+#[test]
+fn a_wrong_size_takes_a_place_in_the_block_beside_what_it_takes() {
+    let need = |declared: &str| {
+        let text = format!(
+            "<ir_version: 8, opset_import: [\"\" : 15]> g (float[N,64] x) => (float[N,64] y)
+            <float[{declared},64] a, float[{declared},64] b> {{ a = Exp (x) b = Sin (a) c = Neg (b) y = Mul (c, x) }}"
+        );
+        let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+        options.runtime = Runtime::DEFAULT;
+        options.bindings.insert("N".to_owned(), 256);
+        let measured = measure(&Graph::parse(&text).unwrap(), &options).unwrap();
+        (measured.default.bytes - measured.fixed).0
+    };
+    const TENSOR: u64 = 256 * 64 * 4;
+    let (right, small, large) = (need("N"), need("4"), need("2048"));
+    // c follows from b, so it has the wrong size as well; a hands its memory on, and two are there at a time at most.
+    assert!(large - small >= 7 * TENSOR, "{small} {large}");
+    assert!(small.abs_diff(right) < TENSOR, "{small} {right}");
 }

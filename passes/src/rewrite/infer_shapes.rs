@@ -19,6 +19,7 @@ mod bodies;
 mod deduce;
 mod expression;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -386,7 +387,22 @@ fn forget_stale(graph: &mut Graph, id: TensorId) {
             _ => Dimension::Unknown,
         });
     let kept = kept.collect();
-    graph.tensor_mut(id).declared = Some(kept);
+    let tensor = graph.tensor_mut(id);
+    tensor.stale = tensor.declared.replace(kept);
+}
+
+/// The graph as it is written: without declarations that are wrong. Needs concrete shapes.
+pub(crate) fn without_stale(graph: &Graph) -> Cow<'_, Graph> {
+    let stale = |id: &TensorId| graph.tensor(*id).stale.is_some();
+    let stale: Vec<TensorId> = graph.tensor_ids().filter(stale).collect();
+    if stale.is_empty() {
+        return Cow::Borrowed(graph);
+    }
+    let mut right = graph.clone();
+    for id in stale {
+        right.tensor_mut(id).stale = None;
+    }
+    Cow::Owned(right)
 }
 
 /// One error for all that is missing.

@@ -305,17 +305,19 @@ impl<'s> MemoryPlanner<'s> {
         buffers
     }
 
-    /// What is resolved lies in the pattern, the rest beside it.
+    /// What is resolved lies in the pattern, the rest beside it, and so does what turns out to have another size than its place in the
+    /// pattern (measured: a file that declares a batch of 2,048 took 34.9 MB for one of 256, and 4.2 if it declares none).
     fn laid_out(&self, shapes: &Shapes) -> Allocation {
-        let inside = |owner: u32| {
+        let has_place = |owner: u32| {
             let owner = owner as usize;
             shapes.resolved[owner] && !self.skeleton.output[owner]
         };
+        let inside = |owner: u32| has_place(owner) && !shapes.mistaken.contains_key(&owner);
         // By step: the first that is released then, and the next one by place. What nobody reads stays to the end.
         let mut released = vec![NONE; self.order.len()];
         let mut released_next = vec![NONE; self.planned.len()];
         for (place, planned) in self.planned.iter().enumerate().rev() {
-            if let Some(read) = planned.read.filter(|_| inside(planned.owner)) {
+            if let Some(read) = planned.read.filter(|_| has_place(planned.owner)) {
                 let first = &mut released[read as usize];
                 released_next[place] = std::mem::replace(first, place as u32);
             }
@@ -327,15 +329,16 @@ impl<'s> MemoryPlanner<'s> {
         let placed = self
             .planned
             .iter()
-            .filter(|planned| inside(planned.owner))
+            .filter(|planned| has_place(planned.owner))
             .count();
         let mut pattern = Pattern::default();
         let mut ends = vec![0; self.order.len()];
         let mut next = 0;
         for (step, &released) in released.iter().enumerate() {
             while let Some(planned) = self.planned.get(next).filter(|p| p.first as usize == step) {
-                if inside(planned.owner) {
+                if has_place(planned.owner) {
                     let size = self.skeleton.size[planned.owner as usize];
+                    let size = shapes.mistaken.get(&planned.owner).copied().unwrap_or(size);
                     ends[step] = pattern.place(next as u32, size).max(ends[step]);
                 }
                 next += 1;

@@ -54,6 +54,7 @@ pub(crate) fn need(body: &Graph, provider: Provider) -> Need {
             let mut shapes = Shapes::of(body, shapes, skeleton.size.len());
             // From the second run or iteration on, the memory pattern is that of what was allocated in the first.
             shapes.resolved.fill(true);
+            shapes.mistaken.clear();
             largest(&skeleton, &shapes)
         });
         Bytes(needs.max().unwrap_or(0)) + frame(body)

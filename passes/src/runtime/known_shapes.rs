@@ -25,6 +25,8 @@ pub(crate) struct Shapes {
     pub(crate) classes: usize,
     /// Is the size known once the inputs are?
     pub(crate) resolved: Vec<bool>,
+    /// The tensors that have another size than the runtime knows before a step, by a wrong declaration: the bytes of that.
+    pub(crate) mistaken: BTreeMap<u32, u64>,
 }
 
 impl Shapes {
@@ -46,6 +48,7 @@ impl Shapes {
     pub(crate) fn for_pattern(mut self, pattern: PatternOf) -> Shapes {
         if pattern == PatternOf::FirstStep {
             self.resolved.fill(true);
+            self.mistaken.clear();
         }
         self
     }
@@ -89,8 +92,41 @@ impl Shapes {
                 .push(Some(*numbers.entry((bytes, shape)).or_insert(next)));
         }
         known.classes = numbers.len();
+        if graph
+            .tensor_ids()
+            .any(|id| graph.tensor(id).stale.is_some())
+        {
+            known.mistaken = mistaken(graph, shapes, &known.resolved);
+        }
         known
     }
+}
+
+/// The sizes of `resolved` tensors as the runtime has them by what is declared wrong, where they are others.
+fn mistaken(
+    graph: &Graph,
+    shapes: &[Option<Vec<Dimension>>],
+    resolved: &[bool],
+) -> BTreeMap<u32, u64> {
+    let mut found = BTreeMap::new();
+    for id in graph.tensor_ids().filter(|id| resolved[id.index()]) {
+        let tensor = graph.tensor(id);
+        let (Some(shape), Some(sizes), Some(element)) =
+            (&shapes[id.index()], &tensor.shape, tensor.element)
+        else {
+            continue;
+        };
+        let size = |(at, dimension): (usize, &Dimension)| match dimension {
+            Dimension::Known(size) => *size,
+            _ => sizes.get(at).copied().unwrap_or(1),
+        };
+        let all = shape.iter().enumerate().map(size);
+        let bytes = element.bytes(all.fold(1, u64::saturating_mul));
+        if tensor.bytes() != Some(bytes) {
+            found.insert(id.0, bytes.0);
+        }
+    }
+    found
 }
 
 /// The symbols that get a value when the inputs are fed.
@@ -411,7 +447,8 @@ fn declared(graph: &Graph, id: TensorId) -> Option<Vec<Dimension>> {
     let owned = tensor.kind != TensorKind::Value;
     let concrete = tensor.shape.as_ref().filter(|_| owned);
     let numbers = concrete.map(|sizes| sizes.iter().map(|&size| Dimension::Known(size)));
-    tensor.declared.clone().or(numbers.map(Iterator::collect))
+    let said = tensor.stale.as_ref().or(tensor.declared.as_ref());
+    said.cloned().or(numbers.map(Iterator::collect))
 }
 
 fn known(shapes: &[Option<Vec<Dimension>>], input: Option<TensorId>) -> Option<&Vec<Dimension>> {

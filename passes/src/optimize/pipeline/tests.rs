@@ -21,7 +21,7 @@ fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_end
         let graph = random_training_graph(seed, 150);
         let options = options(Strategy::Auto, BudgetRequest::Smallest);
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let task = pipeline.task();
         let own = Box::new(Searches::new(&task, &pipeline.orders));
@@ -44,7 +44,7 @@ fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
         let graph = random_training_graph(seed, 400);
         let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(part));
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let task = pipeline.task();
         let mut planner = Searches::new(&task, &pipeline.orders);
@@ -69,7 +69,7 @@ fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budge
     let graph = random_training_graph(3, 150);
     let options = options(Strategy::Auto, BudgetRequest::Smallest);
     let nothing = Choices::new();
-    let original = Original::of(&graph, &options);
+    let original = Original::of((&graph, &graph), &options);
     let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
     let plan = Searches::new(&pipeline.task(), &pipeline.orders)
         .smallest()
@@ -97,7 +97,7 @@ fn nothing_more_is_asked_once_the_smallest_plan_misses_the_budget() {
     let graph = random_training_graph(3, 150);
     let options = options(Strategy::Auto, BudgetRequest::Smallest);
     let nothing = Choices::new();
-    let original = Original::of(&graph, &options);
+    let original = Original::of((&graph, &graph), &options);
     let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
     let least = Searches::new(&pipeline.task(), &pipeline.orders)
         .smallest()
@@ -136,7 +136,7 @@ fn sizes_are_hidden_where_less_is_needed_then() {
         let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
         options.runtime = Runtime::DEFAULT;
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let hidden = pipeline.hidden(graph.clone());
         assert_eq!(*hidden.graph() != graph, hides, "{nodes}");
@@ -150,7 +150,7 @@ fn no_verified_plan_adds_less_than_its_lower_bound() {
         let graph = random_training_graph(seed, 40);
         let options = options(Strategy::Auto, BudgetRequest::Smallest);
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let least = pipeline.run(&[BudgetRequest::Smallest]).expect("a row");
         let Some(Ok(least)) = least.into_iter().next() else {
@@ -186,7 +186,7 @@ fn hiding_takes_no_longer_than_it_may_and_lowers_what_the_planned_order_needs() 
         let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
         options.runtime = Runtime::DEFAULT;
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let plain = pipeline.enforceable(graph.clone());
         assert!(plain.lean_peak() <= plain.planned_peak(), "seed {seed}");
@@ -212,7 +212,7 @@ fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
         let graph = random_training_graph(seed, 150);
         let options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.8));
         let nothing = Choices::new();
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let mut planner = Searches::new(&pipeline.task(), &pipeline.orders);
         let budget = pipeline.budget(options.budget, || Bytes::ZERO);
@@ -279,7 +279,7 @@ fn barriers_that_take_for_ever_are_added_up_without_an_overflow() {
     let graph = random_training_graph(7, 60);
     let mut options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.5));
     options.device.launch = Nanos(u64::MAX / 2);
-    let original = Original::of(&graph, &options);
+    let original = Original::of((&graph, &graph), &options);
     let nothing = Choices::new();
     let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
     let mut barred = graph.clone();
@@ -315,7 +315,7 @@ fn updates_keep_the_sequence_that_they_have_in_a_file_that_is_not_sorted() {
         }
         let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(2.0));
         options.runtime.settings = RuntimeSettings::DEFAULT;
-        let original = Original::of(&graph, &options);
+        let original = Original::of((&graph, &graph), &options);
         if original.sequences.is_empty() {
             continue;
         }

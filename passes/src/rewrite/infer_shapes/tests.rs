@@ -255,6 +255,12 @@ fn what_inputs_make_of_a_value_goes_before_its_declaration() {
     assert_eq!(declared("a"), "[?, n]");
     assert_eq!(declared("b"), "[?, ?]");
     assert_eq!(declared("c"), "[9, n]"); // an output's is the caller's
+    let a = g.tensor_named("a").expect("a tensor");
+    assert_eq!(
+        g.tensor(a).stale.as_deref().map(declaration),
+        Some("[3, n]".to_owned())
+    );
+    assert_eq!(without_stale(&g).tensor(a).stale, None);
     let found = stale(&listed, &g);
     let found = found
         .iter()
