@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
-use crate::graph::{AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind};
+use crate::graph::{
+    AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses, topological,
+};
 use crate::operators;
 use crate::operators::variants::Part;
 use crate::operators::variants::nodes::nodes_of;
 use crate::pass::{Changed, Pass};
 use crate::plan::{How, Instance};
 
-/// **Does**: lists the nodes in the plan's order; for every copy in the plan adds a mirror
+/// **Does**: lists the nodes in the plan's order, or one that can run; for every copy in the plan adds a mirror
 /// node and lets its readers read the mirror's results.
 /// **Needs**: the instances of a plan of this graph.
 /// **Keeps**: originals (all but the inputs that now read a mirror), graph inputs and outputs,
@@ -67,13 +69,15 @@ impl Pass for InsertMirrors<'_> {
             };
             order.push(mirror(graph, instance, original, number, &mut latest));
         }
-        let changed = if order == before {
-            Changed::No
-        } else {
-            Changed::Yes
-        };
         graph.set_order(order);
-        Ok(changed)
+        // A plan may have what reads before what writes: then it stands behind that, and is judged as it is then.
+        if let Ok(order) = topological(graph, &Uses::of(graph)) {
+            graph.set_order(order);
+        }
+        Ok(match graph.order() == before {
+            true => Changed::No,
+            false => Changed::Yes,
+        })
     }
 }
 

@@ -71,6 +71,23 @@ fn later_readers_read_the_mirror() {
 }
 
 #[test]
+fn what_reads_stands_behind_what_writes_whatever_the_plan_says() {
+    let early = [
+        "relu",
+        "exp",
+        "relu",
+        "exp2",
+        "relu_grad",
+        "exp2_grad",
+        "exp_grad",
+    ];
+    let (_, rewritten) = applied(CHAIN, &early);
+    let nodes = rewritten.order().iter();
+    let names = nodes.map(|&id| rewritten.node(id).name.as_str());
+    insta::assert_snapshot!(names.collect::<Vec<_>>().join(" "), @"exp relu relu/recompute_1 exp2 exp2_grad relu_grad exp_grad");
+}
+
+#[test]
 fn a_mirror_without_readers_takes_no_number() {
     let both = [
         "exp",
