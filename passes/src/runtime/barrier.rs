@@ -167,7 +167,7 @@ impl Skeleton {
         self.output.push(false);
         if !self.wide.is_empty() {
             self.wide.push(NO_TENSOR);
-            self.whole.push(false);
+            self.known.push(None);
         }
         if let Some(shapes) = shapes {
             shapes.add_scalar();

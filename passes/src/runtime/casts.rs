@@ -383,7 +383,7 @@ impl<'s> CastedGraph<'s> {
             owned: from.owned.clone(),
             output: from.output.clone(),
             wide: from.wide.clone(),
-            whole: from.whole.clone(),
+            known: from.known.clone(),
             moved: from.moved.clone(),
             ..Skeleton::default().run_by(from.release)
         };
@@ -430,8 +430,8 @@ impl<'s> CastedGraph<'s> {
         };
         let fits = |share: &Share| {
             let [written, read] = [share.written, share.read].map(|tensor| tensor as usize);
-            let whole = from.whole[written] && from.whole[read];
-            share.always || whole && from.size[written] == from.size[read]
+            let known = from.known[written].is_some() && from.known[written] == from.known[read];
+            share.always || known && from.size[written] == from.size[read]
         };
         let shares = from.shares.get(at).iter().map(|share| Share {
             written: now(from.writes.get(at), &node.writes, share.written),
@@ -446,6 +446,31 @@ impl<'s> CastedGraph<'s> {
 mod tests {
     use super::*;
     use crate::graph::TensorId;
+    use crate::pass::Pass;
+    use crate::rewrite::infer_shapes::InferShapes;
+
+    /// Between two nodes in float32 what is declared of the tensor in float16 does not count (measured: dlrm in float16 took 64 KiB more in
+    /// PRIORITY_BASED order, for a Relu behind a Gemm).
+    #[test]
+    fn what_is_computed_in_place_of_what_a_product_writes_has_the_name_of_its_rows() {
+        let in_place = |rows: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 15]>
+                g (float16[N,64] x, float16[64,64] w, float16[64] b) => (float16[N,64] y)
+                <float16[{rows},64] a, float16[{rows},64] r> {{ a = Gemm (x, w, b) r = Relu (a) y = Sigmoid (r) }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = [("N".to_owned(), 8)].into_iter().collect();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            let costs = vec![Cost::default(); graph.node_count()];
+            let (form, _) = Skeleton::of(&graph, Provider::Cpu, &costs).into_run();
+            let relu = (0..form.len()).filter(|&node| !form.shares.get(node).is_empty());
+            relu.count()
+        };
+        // Relu and Sigmoid. Where the Relu's result has another name than the product's, neither is: the Sigmoid's has the product's.
+        assert_eq!(in_place("N"), 2);
+        assert_eq!(in_place("named"), 0);
+    }
 
     /// What runs at ORT_DISABLE_ALL, by index: each node as what it writes and reads; `~` is what a cast makes of a tensor in
     /// float16, `^` what is cast to it.

@@ -289,7 +289,7 @@ impl<'s> Nodes<'s> {
             fusing: vec![Fusing::No; nodes],
             equal: vec![0; nodes],
             wide: self.skeleton.wide.clone(),
-            whole: self.skeleton.whole.clone(),
+            known: self.skeleton.known.clone(),
             moved: self.skeleton.moved.clone(),
             ..structure
         };

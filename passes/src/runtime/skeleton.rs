@@ -3,6 +3,8 @@
 //! Nodes are positions in the file's order, tensors are [`TensorId`] numbers. A skeleton is cheap
 //! to build, so that variants of one graph can be tried by the thousand.
 
+use std::collections::BTreeMap;
+
 use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
@@ -100,8 +102,9 @@ pub(crate) struct Skeleton {
     /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
     /// that what its node writes before a cast, both in float32; [`NO_TENSOR`] for all others.
     pub(crate) wide: Vec<u32>,
-    /// By tensor of such a graph: does the runtime know the whole shape? Else nothing is computed in its place.
-    pub(crate) whole: Vec<bool>,
+    /// By tensor of such a graph, if the runtime knows the whole shape: equal numbers for what it knows to be equal. Other tensors are not
+    /// computed in each other's place.
+    pub(crate) known: Vec<Option<u32>>,
     /// By the result of a Cast that the runtime may move in front of a Transpose, in their sequence: the tensor that it writes there.
     pub(crate) moved: Vec<(u32, u32)>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
@@ -145,12 +148,14 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
-        if provider == Provider::Cpu && are_there(graph) {
-            skeleton.add_wide(graph, shapes);
-            skeleton.shared = shared_constants(graph);
-        }
         if provider == Provider::Cpu {
-            skeleton.add_moved(graph, shapes);
+            let mut known = Vec::new();
+            if are_there(graph) {
+                known = numbered(shapes);
+                skeleton.add_wide(graph, &known);
+                skeleton.shared = shared_constants(graph);
+            }
+            skeleton.add_moved(graph, &known);
         }
         let uses = Uses::of(graph);
         for (position, &id) in graph.order().iter().enumerate() {
@@ -177,25 +182,25 @@ impl Skeleton {
     }
 
     /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].
-    fn add_wide(&mut self, graph: &Graph, shapes: &[KnownDimensions]) {
+    fn add_wide(&mut self, graph: &Graph, known: &[Option<u32>]) {
         self.wide = vec![NO_TENSOR; self.size.len()];
-        self.whole = shapes[..self.size.len()].iter().map(is_whole).collect();
-        for (of, shapes) in halves(graph).zip(shapes[self.size.len()..].chunks(2)) {
+        self.known = known[..self.size.len()].to_vec();
+        for (of, known) in halves(graph).zip(known[self.size.len()..].chunks(2)) {
             self.wide[of.index()] = self.size.len() as u32;
-            for shape in shapes {
+            for &known in known {
                 let bytes = |count: u64| count.saturating_mul(4);
                 self.size
                     .push(graph.tensor(of).element_count().map_or(0, bytes));
                 self.owned.push(false);
                 self.output.push(false);
                 self.wide.push(NO_TENSOR);
-                self.whole.push(is_whole(shape));
+                self.known.push(known);
             }
         }
     }
 
     /// Takes in what casts write that the runtime may move; see [`Skeleton::moved`].
-    fn add_moved(&mut self, graph: &Graph, shapes: &[KnownDimensions]) {
+    fn add_moved(&mut self, graph: &Graph, known: &[Option<u32>]) {
         for cast in movable_casts(graph).into_keys() {
             let new = self.size.len();
             self.moved.push((cast.0, new as u32));
@@ -204,7 +209,7 @@ impl Skeleton {
             self.output.push(false);
             if !self.wide.is_empty() {
                 self.wide.push(NO_TENSOR);
-                self.whole.push(is_whole(&shapes[new]));
+                self.known.push(known[new]);
             }
         }
     }
@@ -223,7 +228,7 @@ impl Skeleton {
         self.output.push(false);
         if let Some(&wide) = self.wide.get(tensor as usize) {
             self.wide.push(NO_TENSOR);
-            self.whole.push(self.whole[tensor as usize]);
+            self.known.push(self.known[tensor as usize]);
             if wide != NO_TENSOR {
                 self.wide[new as usize] = self.forward(wide);
                 self.forward(wide + 1);
@@ -279,7 +284,7 @@ impl Skeleton {
             linked.output.push(false);
             if !linked.wide.is_empty() {
                 linked.wide.push(NO_TENSOR);
-                linked.whole.push(false);
+                linked.known.push(None);
             }
             writes[first as usize].push(tensor);
             reads[second as usize].push(tensor);
@@ -357,9 +362,20 @@ impl Skeleton {
     }
 }
 
-fn is_whole(shape: &KnownDimensions) -> bool {
-    let shape = shape.as_ref();
-    shape.is_some_and(|shape| !shape.contains(&Dimension::Unknown))
+/// Equal numbers for equal shapes, where they are known whole.
+fn numbered(shapes: &[KnownDimensions]) -> Vec<Option<u32>> {
+    let mut numbers: BTreeMap<&[Dimension], u32> = BTreeMap::new();
+    let mut known = Vec::with_capacity(shapes.len());
+    for shape in shapes {
+        let whole = shape
+            .as_deref()
+            .filter(|shape| !shape.contains(&Dimension::Unknown));
+        known.push(whole.map(|shape| {
+            let next = numbers.len() as u32;
+            *numbers.entry(shape).or_insert(next)
+        }));
+    }
+    known
 }
 
 /// In-place results need shapes that the runtime knows to be equal, number by number and name by name, and equal

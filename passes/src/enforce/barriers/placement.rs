@@ -213,7 +213,7 @@ impl Placement {
             owned: with_room(&self.base.owned, added),
             output: with_room(&self.base.output, added),
             wide: self.base.wide.clone(),
-            whole: self.base.whole.clone(),
+            known: self.base.known.clone(),
             ..Skeleton::default().run_by(self.base.release)
         };
         let mut position = Vec::with_capacity(nodes);
