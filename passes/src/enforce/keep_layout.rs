@@ -2,7 +2,7 @@
 //!
 //! At ORT_ENABLE_ALL the runtime would copy what such nodes read and write into another layout, which is not simulated
 //! (`runtime/blocks.rs`). It leaves a convolution alone whose weights may change, and a pool of which it does not know how many channels
-//! it reads (measured with 1.19.2 and 1.32.0). So both read these from a Reshape to zeros, each of which means the same dimension as
+//! it reads (measured). So both read these from a Reshape to zeros, each of which means the same dimension as
 //! before, and of which the runtime does not know that they are zeros. It only forwards, and all bits stay.
 
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::barrier_form::{BarrierForm, joins_reshapes};
+use super::barrier_form::{BarrierForm, NAME, joins_reshapes, number};
 use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
@@ -14,9 +14,6 @@ use crate::graph::{
     TensorKind,
 };
 use crate::operators::MICROSOFT;
-
-/// What barriers are called, with a number behind it.
-const NAME: &str = "ckpt-opt/barrier_";
 
 /// What a shape of eight sizes takes: bytes.
 const SHAPE: u64 = 64;
@@ -45,11 +42,6 @@ impl Release {
         let has = self.barrier == BarrierForm::PassThrough;
         has.then(|| Node::new(name, MICROSOFT, "PassThrough", inputs, outputs))
     }
-}
-
-/// The number of a barrier, by its name.
-pub(super) fn number(node: &Node) -> Option<u32> {
-    node.name.strip_prefix(NAME)?.parse().ok()
 }
 
 /// By tensor: does it come out of a node that a Reshape behind it may be made one with?

@@ -5,6 +5,14 @@ use crate::graph::{Graph, Node, Tensor};
 /// Since then a Min takes integers, and a Constant may have a list of them.
 const OPSET: i64 = 12;
 
+/// What barriers are called, with a number behind it.
+pub(super) const NAME: &str = "ckpt-opt/barrier_";
+
+/// The number of a barrier, by its name.
+pub(super) fn number(node: &Node) -> Option<u32> {
+    node.name.strip_prefix(NAME)?.parse().ok()
+}
+
 /// How one release hands a tensor on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierForm {

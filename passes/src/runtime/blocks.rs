@@ -1,11 +1,12 @@
 //! What the CPU computes in blocks of channels (NCHWc) at ORT_ENABLE_ALL, which is not simulated.
 //!
 //! Source: `NchwcTransformer`, and graphs that sessions of 1.19.2 and 1.32.0 saved. It puts nodes behind all others that copy what such a
-//! node reads and writes, filled up to whole blocks; how large those are depends on the processor.
+//! node reads and writes, filled up to whole blocks; how large those are depends on the processor. `enforce/keep_layout.rs` keeps nodes from it,
+//! which was measured with both.
 
 use std::collections::HashSet;
 
-use super::barrier::number;
+use super::barrier_form::number;
 use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::MICROSOFT;
 
