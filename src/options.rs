@@ -9,9 +9,10 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{self, BudgetRequest};
 use ckpt_passes::program::{Solver, Solving};
-use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::device::Device;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::runtime::settings::RuntimeSettings;
+use ckpt_passes::runtime::{Release, Runtime};
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub runtime: Option<&'static Release>,
     /// The settings of the session that the peak is for.
     pub runtime_settings: RuntimeSettings,
+    /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is.
+    pub promise: Promise,
     /// How to plan.
     pub strategy: Strategy,
     /// Which operators may be replaced by others that compute the same bits.
@@ -69,6 +72,7 @@ impl Default for Options {
             profile: None,
             runtime: None,
             runtime_settings: RuntimeSettings::DEFAULT,
+            promise: Promise::ANY,
             strategy: Strategy::Auto,
             variants: Group::ALL.into_iter().collect(),
             allow: BTreeSet::new(),
@@ -96,7 +100,10 @@ impl Options {
                 seed: self.seed,
                 evaluations: EVALUATIONS,
             },
-            runtime: self.runtime.unwrap_or_default().with(self.runtime_settings),
+            runtime: Runtime {
+                promise: self.promise,
+                ..self.runtime.unwrap_or_default().with(self.runtime_settings)
+            },
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),

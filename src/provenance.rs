@@ -8,7 +8,7 @@ use crate::json::line;
 use crate::session::METADATA;
 
 /// The options that reach the plan, named as on the command line. What is in files (costs, profiles, tables of convolutions) is
-/// not said.
+/// not said, only that there was something.
 #[derive(Serialize)]
 struct Request<'a> {
     budget: String,
@@ -17,8 +17,13 @@ struct Request<'a> {
     allow: Vec<&'a str>,
     seed: u64,
     runtime_settings: &'static str,
+    order: &'static str,
+    level: &'static str,
     device: &'a str,
     reserve_bytes: u64,
+    /// Did files say something of nodes?
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    from_files: bool,
 }
 
 /// Keys and values for `metadata_props`.
@@ -31,8 +36,13 @@ pub(crate) fn metadata(job: &Job, budget: &Budget) -> Vec<(String, String)> {
         allow: options.allow.iter().map(String::as_str).collect(),
         seed: options.seed,
         runtime_settings: options.runtime_settings.name(),
+        order: options.promise.order_name(),
+        level: options.promise.level_name(),
         device: &options.device.name,
         reserve_bytes: options.reserve.0,
+        from_files: !options.costs.is_empty()
+            || options.profile.is_some()
+            || !options.device.convolutions.table.is_empty(),
     };
     let said = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),

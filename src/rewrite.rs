@@ -63,10 +63,12 @@ impl Rewritten {
         for fault in &optimized.summary.faults {
             job.warn(Warning::GivenUp(fault.to_string()));
         }
+        let (order, level) = optimized.summary.promise.told();
         for way in optimized.summary.over_budget() {
             job.warn(Warning::Doubt(format!(
-                "the graph stays as it is, which fits the budget in DEFAULT order at ORT_DISABLE_ALL, and takes {} in {} \
-                 order at {}",
+                "the graph stays as it is, which fits the budget in {} order at {}, and takes {} in {} order at {}",
+                order.name(),
+                level.name(),
                 way.bytes,
                 way.order.name(),
                 way.level.name()

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{Options, Summary};
+use ckpt_passes::runtime::level::Level;
+use ckpt_passes::runtime::order::ExecutionOrder;
+use ckpt_passes::runtime::promise::Promise;
 use serde::Serialize;
 
 use crate::json::line;
+use crate::onnx::Model;
 
 /// What keys of the model's metadata begin with that is our own.
 pub(crate) const METADATA: &str = "ckpt-opt.";
@@ -27,7 +32,7 @@ pub struct Session {
     budget_bytes: u64,
     /// What the caller owns.
     fixed_bytes: u64,
-    /// The predicted peak of both execution orders, with what the caller owns.
+    /// The predicted peak, the most of all orders and levels for which the budget holds, with what the caller owns.
     peak_bytes: u64,
 }
 
@@ -38,23 +43,29 @@ struct SessionOptions {
     enable_mem_pattern: bool,
     /// The arena reserves more than is in use, which no budget counts.
     enable_cpu_mem_arena: bool,
+    /// The name in `onnxruntime.ExecutionOrder`, where the budget holds in one order alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_order: Option<&'static str>,
+    /// The name in `onnxruntime.GraphOptimizationLevel`, where it holds at one level alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph_optimization_level: Option<&'static str>,
 }
 
 impl Session {
     /// What a plan holds for.
     pub fn of(options: &Options, summary: &Summary, switched_off: Vec<&'static str>) -> Session {
-        let bound = options.bindings.iter();
-        let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
         Session {
             runtime: options.runtime.release.name,
             session_options: SessionOptions {
                 enable_mem_reuse: options.runtime.settings.reuse,
                 enable_mem_pattern: options.runtime.settings.pattern,
                 enable_cpu_mem_arena: false,
+                execution_order: options.runtime.promise.order.map(ExecutionOrder::name),
+                graph_optimization_level: options.runtime.promise.level.map(Level::name),
             },
             session_config_entries: config_entries(&switched_off),
             provider_options: provider_options(summary),
-            dimensions: dimensions.join(" "),
+            dimensions: dimensions(options),
             budget_bytes: summary.budget.0,
             fixed_bytes: summary.fixed.0,
             peak_bytes: summary.after.bytes.0,
@@ -91,6 +102,74 @@ impl Session {
         .map(|(key, value)| (format!("{METADATA}{key}"), value))
         .collect()
     }
+}
+
+/// What a written file says of its budget.
+pub(crate) struct Said {
+    /// Without the prefix.
+    entries: BTreeMap<String, String>,
+}
+
+impl Said {
+    pub(crate) fn by(model: &Model) -> Said {
+        let entries = model.metadata().into_iter();
+        let own = entries.filter_map(|(key, value)| {
+            let key = key.strip_prefix(METADATA)?.to_owned();
+            Some((key, value))
+        });
+        Said {
+            entries: own.collect(),
+        }
+    }
+
+    /// The sessions for which the budget holds; what the user says of them goes before.
+    pub(crate) fn promise(&self, user: Promise) -> Promise {
+        let options = self.json("session_options");
+        let named = |key: &str| options[key].as_str().unwrap_or_default().to_owned();
+        let (order, level) = (named("execution_order"), named("graph_optimization_level"));
+        let mut orders = Promise::ORDERS.into_iter().filter_map(|(_, order)| order);
+        let mut levels = Promise::LEVELS.into_iter().filter_map(|(_, level)| level);
+        Promise {
+            order: user
+                .order
+                .or_else(|| orders.find(|one| one.name() == order)),
+            level: user
+                .level
+                .or_else(|| levels.find(|one| one.name() == level)),
+        }
+    }
+
+    /// The budget, if it is one for steps with these options, of which the caller owns as much as `fixed`. What files said of
+    /// single nodes is not known here, nor what a provider was to be told.
+    pub(crate) fn budget(&self, options: &Options, fixed: Bytes) -> Option<Bytes> {
+        let number = |key: &str| self.entries.get(key)?.parse::<u64>().ok();
+        let (session, request) = (self.json("session_options"), self.json("options"));
+        let Options {
+            runtime, device, ..
+        } = options;
+        let is_for_these = self.entries.get("dimensions") == Some(&dimensions(options))
+            && self.entries.get("runtime").map(String::as_str) == Some(runtime.release.name)
+            && session["enable_mem_reuse"] == runtime.settings.reuse
+            && session["enable_mem_pattern"] == runtime.settings.pattern
+            && request["device"] == device.name.as_str()
+            && request["from_files"] != true
+            && number("fixed_bytes") == Some(fixed.0)
+            && self.promise(Promise::ANY).covers(runtime.promise)
+            && !self.entries.contains_key("provider_options");
+        number("budget_bytes").filter(|_| is_for_these).map(Bytes)
+    }
+
+    fn json(&self, key: &str) -> serde_json::Value {
+        let text = self.entries.get(key).map_or("", String::as_str);
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+/// The dimensions that are bound: `batch=4`, with blanks between them.
+fn dimensions(options: &Options) -> String {
+    let bound = options.bindings.iter();
+    let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
+    dimensions.join(" ")
 }
 
 /// What switches optimizers off.

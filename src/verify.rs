@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::job::{self, Job, counterparts, measured};
 use crate::onnx::{self, Model};
 use crate::options::Options;
-use crate::session::METADATA;
+use crate::session::{METADATA, Said};
 
 /// What two files that compute the same need.
 #[derive(Clone, Debug)]
@@ -22,22 +22,28 @@ pub struct Verification {
 }
 
 /// Proves that `written` computes what `original` computes, but for what [`Options::allow`] names; an error says what
-/// differs. Planning has no part in the proof.
+/// differs. Planning has no part in the proof. What `written` says of its budget is held against it where it was said of such a
+/// step as `options` describe.
 pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
+    let said = Said::by(written);
+    let options = &Options {
+        promise: said.promise(options.promise),
+        ..options.clone()
+    };
     let job = Job::new(original, options)?;
     let passes = job.options.for_passes(BudgetRequest::Smallest)?;
     let other = job::graph(written, &passes, options.profile.as_deref())?;
     let before = measured(original, &job.graph, &passes)?;
     let after = measured(written, &other, &passes.for_written(&other))?;
-    let unlimited = Bytes(u64::MAX);
+    let budget = said.budget(&passes, after.fixed);
+    let budget = budget.unwrap_or(Bytes(u64::MAX));
     let (input, output) = (original.file_name(), written.file_name());
-    let found = verify_written(&job.graph, &other, &passes, unlimited).map_err(|error| {
-        Error::Different {
+    let found =
+        verify_written(&job.graph, &other, &passes, budget).map_err(|error| Error::Different {
             input: input.clone(),
             output: output.clone(),
             error: error.into(),
-        }
-    })?;
+        })?;
     let nodes = counterparts(&job.graph, &other, &found);
     onnx::compare(original, written, &nodes, METADATA).map_err(|difference| {
         Error::DifferentFile {

@@ -242,9 +242,61 @@ fn json_has_the_promised_keys() {
       "total_seconds": null,
       "runtime": "training-1.19.2",
       "runtime_settings": "lean",
+      "order": "any",
+      "level": "any",
       "device": "cpu"
     }
     "#);
+}
+
+#[test]
+fn what_session_a_budget_is_for_is_written_and_told() {
+    let folder = Folder::new();
+    let one_session = ["--order", "priority", "--level", "all", "--json", "--quiet"];
+    let output = folder.output(
+        SMALL
+            .into_iter()
+            .chain(one_session)
+            .chain(["--session-options", "session.json"]),
+    );
+    assert!(output.status.success(), "{}", shown(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(
+        (&told["order"], &told["level"]),
+        (&"priority".into(), &"all".into())
+    );
+    // What stands first is that session's.
+    let of_session = |ways: &Value| {
+        let mut ways = ways.as_array().expect("a list").iter();
+        let way =
+            ways.find(|way| way["order"] == "PRIORITY_BASED" && way["level"] == "ORT_ENABLE_ALL");
+        way.expect("that session")["bytes"].clone()
+    };
+    assert_eq!(told["peak_before_bytes"], of_session(&told["peaks_before"]));
+    assert_eq!(told["peak_after_bytes"], of_session(&told["peaks_after"]));
+    let session = fs::read(folder.path("session.json")).expect("it is written");
+    let session: Value = serde_json::from_slice(&session).expect("JSON");
+    let options = &session["session_options"];
+    assert_eq!(options["execution_order"], "PRIORITY_BASED");
+    assert_eq!(options["graph_optimization_level"], "ORT_ENABLE_ALL");
+}
+
+#[test]
+fn verify_holds_a_file_against_the_budget_that_it_names() {
+    let folder = Folder::new();
+    assert!(folder.output(SMALL).status.success());
+    let verify = || folder.output(["verify", "in.onnx", "out.onnx"]);
+    assert!(verify().status.success(), "{}", shown(&verify()));
+    // The first digit of the budget, behind the key and the value's tag and length.
+    let mut file = fs::read(folder.path("out.onnx")).expect("it is written");
+    let key = b"ckpt-opt.budget_bytes";
+    let at = file.windows(key.len()).position(|part| part == key);
+    file[at.expect("the key") + key.len() + 2] = b'0';
+    fs::write(folder.path("out.onnx"), file).expect("it can be written");
+    let refused = verify();
+    assert_eq!(refused.status.code(), Some(1), "{}", shown(&refused));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("error[different]"), "{said}");
 }
 
 #[test]

@@ -688,6 +688,57 @@ fn check_bits_and_budget(original: &Path, dims: &[&str], budget: &str, settings:
     }
 }
 
+/// What is promised for one level holds there in both orders, and is predicted.
+#[test]
+fn a_budget_for_one_level_holds_at_that_level() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = folder.path().join("original.onnx");
+    let path = original.to_str().expect("a text");
+    assert_success(&python(["tools/generate.py", "transformer", "300", path]));
+    let rewritten = folder.path().join("rewritten.onnx");
+    let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
+        .args([&original, &rewritten])
+        .args(["--budget", "fixed+60%", "--level", "all", "--json"])
+        .arg("--quiet")
+        .output()
+        .expect("ckpt-opt starts");
+    assert_success(&output);
+    let planned: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let script: [&OsStr; 6] = [
+        "tools/check_model.py".as_ref(),
+        "--json".as_ref(),
+        "--settings".as_ref(),
+        "default".as_ref(),
+        original.as_os_str(),
+        rewritten.as_os_str(),
+    ];
+    let checked = python(script);
+    let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    assert!(checked["ok"] == true, "{checked}");
+    let (budget, fixed) = (
+        number(&planned, "budget_bytes"),
+        number(&planned, "fixed_bytes"),
+    );
+    let ways = planned["peaks_after"].as_array().expect("a list");
+    for (order, way) in [
+        ("DEFAULT", "enable_all"),
+        ("PRIORITY_BASED", "enable_all_priority"),
+    ] {
+        let predicted = ways
+            .iter()
+            .find(|way| way["order"] == order && way["level"] == "ORT_ENABLE_ALL");
+        let predicted = number(predicted.expect("that way"), "bytes") - fixed;
+        let took = number(&checked["rewritten"], way);
+        assert!(took <= budget - fixed, "{way}: {took} of {budget}");
+        let off = (took - predicted).abs() / predicted;
+        assert!(off < 0.01, "{way}: {took}, predicted {predicted}");
+    }
+    let before = &checked["original"]["enable_all"];
+    let told = number(&planned, "peak_before_bytes") - fixed;
+    let off = (before.as_f64().expect("a number") - told).abs() / told;
+    assert!(off < 0.01, "{before}, predicted {told}");
+}
+
 #[test]
 fn graphs_in_mixed_precision_keep_their_bits_and_budgets() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -14,17 +14,17 @@ use clap_complete::Shell;
 use super::failure::Failure;
 use super::passes::Dump;
 use super::values::{
-    DIMENSION, Dimension, approximations, parse_budget, parse_dimension, parse_percent,
-    parse_seconds, releases, strategies,
+    DIMENSION, Dimension, approximations, levels, orders, parse_budget, parse_dimension,
+    parse_percent, parse_seconds, releases, strategies,
 };
 use crate::inputs::{Budget, parse_size};
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
-The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, with the \
-session's settings as --runtime-settings says, one training step of the written graph stays within \
-the budget and computes the same results, bit for bit. What the arena reserves without using it \
-comes on top.
+The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, at every level of \
+optimization, or in the order and at the level that --order and --level name, with the session's settings as \
+--runtime-settings says, one training step of the written graph stays within the budget. In every order and at every \
+level it computes the same results, bit for bit. What the arena reserves without using it comes on top.
 
 Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget. OUT is whole or not there: where it was \
 written and only the result could not be printed, that is a warning.";
@@ -218,6 +218,15 @@ pub(super) struct Setting {
     /// The runtime settings that the peak is for.
     #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
     pub(super) runtime_settings: RuntimeSettings,
+    /// In which order of execution the budget holds: default (what every session uses unless told otherwise), priority, or any of
+    /// those that there are. Other orders compute the same and may take more.
+    #[arg(long, value_name = "NAME", default_value = "any", value_parser = orders())]
+    pub(super) order: String,
+    /// At which level of optimization the budget holds: all (what every session uses unless told otherwise), extended, basic,
+    /// disable, or any of them. At other levels a step may take more. What stands in the table before and after is for that
+    /// order and level; any tells of DEFAULT and ORT_DISABLE_ALL before, of the most after.
+    #[arg(long, value_name = "NAME", default_value = "any", value_parser = levels())]
+    pub(super) level: String,
 }
 
 /// `ckpt-opt inspect IN`.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::device::Device;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
 
 use super::arguments::{
@@ -358,6 +359,7 @@ fn options(
         profile: profile.map(Arc::new),
         runtime: setting.runtime.as_deref().and_then(Release::named),
         runtime_settings: setting.runtime_settings.settings(),
+        promise: Promise::named(&setting.order, &setting.level).unwrap_or_default(),
         control: messages.control(),
         ..Options::default()
     })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ckpt_passes::operators::variants::APPROXIMATIONS;
 use ckpt_passes::runtime::Release;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -44,6 +45,16 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// What `--runtime` takes.
 pub(super) fn releases() -> PossibleValuesParser {
     PossibleValuesParser::new(Release::ALL.map(|release| release.name))
+}
+
+/// What `--order` takes.
+pub(super) fn orders() -> PossibleValuesParser {
+    PossibleValuesParser::new(Promise::ORDERS.map(|(name, _)| name))
+}
+
+/// What `--level` takes.
+pub(super) fn levels() -> PossibleValuesParser {
+    PossibleValuesParser::new(Promise::LEVELS.map(|(name, _)| name))
 }
 
 pub(super) fn approximations() -> PossibleValuesParser {

@@ -1,5 +1,6 @@
 //! A model file: its bytes, mapped into memory, and where the parts that we read lie in them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use memmap2::Mmap;
+use prost::Message as _;
 use sha2::{Digest, Sha256};
 
 use super::file::{FileIdentity, FileState, kind};
 use super::import_error::{ImportError, ImportProblem};
-use super::schema::{graph, model};
+use super::schema::{StringStringEntryProto, graph, model};
 use super::wire::{Message, WireError};
 
 /// Protobuf's readers refuse longer messages.
@@ -131,6 +133,18 @@ impl Model {
     pub(crate) fn sha256(&self) -> String {
         let digest = Sha256::digest(&self.bytes);
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Keys and values of `metadata_props`, as far as they can be read.
+    pub(crate) fn metadata(&self) -> BTreeMap<String, String> {
+        let fields = self.message().fields().flatten();
+        let entries = fields.filter(|field| field.number == model::METADATA_PROPS);
+        let entries = entries.filter_map(|field| {
+            let contents = field.message().ok()?;
+            let entry = StringStringEntryProto::decode(contents.bytes).ok()?;
+            Some((entry.key, entry.value))
+        });
+        entries.collect()
     }
 
     /// All of ModelProto.

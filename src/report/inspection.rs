@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{BufferKind, Peak, StepLimits};
+use ckpt_passes::runtime::level::Level;
 
 use super::layers::{Layer, layers};
 use super::sketch::sketch;
@@ -27,10 +28,14 @@ pub(super) fn text(inspection: &Inspection) -> String {
         "{} nodes; the caller owns {}\n",
         inspection.nodes, measured.fixed
     );
+    let level = match measured.level {
+        Level::DisableAll => String::new(),
+        level => format!(", {}", level.name()),
+    };
     for (order, peak) in peaks(measured) {
         let _ = writeln!(
             text,
-            "\n{order} order: peak {} at step {} of {} (node {})",
+            "\n{order} order{level}: peak {} at step {} of {} (node {})",
             peak.bytes,
             peak.step,
             peak.nodes.len(),

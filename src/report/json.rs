@@ -50,6 +50,9 @@ struct Figures<'a> {
     total_seconds: f64,
     runtime: &'static str,
     runtime_settings: &'static str,
+    /// For which order and level the budget holds.
+    order: &'static str,
+    level: &'static str,
     device: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     provider_options: Option<ProviderOptions>,
@@ -203,6 +206,8 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         total_seconds: outcome.total_time.as_secs_f64(),
         runtime: outcome.rewritten.runtime().name,
         runtime_settings: outcome.rewritten.options().runtime_settings.name(),
+        order: summary.promise.order_name(),
+        level: summary.promise.level_name(),
         device: &outcome.rewritten.options().device.name,
         provider_options: provider_options(summary),
     }

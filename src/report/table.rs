@@ -7,8 +7,9 @@ use std::path::Path;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::{Execution, Summary};
-use ckpt_passes::runtime::executions::Level;
+use ckpt_passes::runtime::level::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use super::{Outcome, peak_and_holders};
@@ -31,11 +32,8 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for (label, value) in facts(outcome) {
         let _ = writeln!(text, "{label:<24}{value}");
     }
-    let before = format!(
-        "{}, {}",
-        ExecutionOrder::Default.name(),
-        Level::DisableAll.name()
-    );
+    let (order, level) = summary.promise.told();
+    let before = format!("{}, {}", order.name(), level.name());
     let _ = write!(
         text,
         "\nbefore ({before}): {}",
@@ -92,6 +90,9 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         }
         .to_owned(),
     ));
+    if summary.promise != Promise::ANY {
+        facts.push(("the budget holds in", promised(summary.promise)));
+    }
     let off = outcome.rewritten.switched_off();
     if !off.is_empty() {
         let off = format!("{} switched off (see --session-options)", off.join(", "));
@@ -111,8 +112,9 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
 
 /// In which order and at which level the rewritten graph needs what is said to be its peak.
 fn way_of_peak(summary: &Summary) -> String {
+    let promise = summary.promise;
     let mut ways = summary.executions.iter();
-    match ways.find(|way| way.bytes == summary.after.bytes) {
+    match ways.find(|way| way.bytes == summary.after.bytes && promise.holds(way.order, way.level)) {
         Some(way) => format!("{}, {}", way.order.name(), way.level.name()),
         // At a level between the two that the result tells of.
         None => "the most of all orders and levels".to_owned(),
@@ -128,6 +130,13 @@ fn usual_before(summary: &Summary) -> Option<String> {
     let text = usual.bytes.to_string();
     (text != summary.before.bytes.to_string())
         .then(|| format!("{text} (DEFAULT, {})", usual.level.name()))
+}
+
+/// In which sessions a budget holds.
+fn promised(promise: Promise) -> String {
+    let order = promise.order.map_or("every order", ExecutionOrder::name);
+    let level = promise.level.map_or("every level", Level::name);
+    format!("{order}, {level}")
 }
 
 /// What a graph takes that stays as it is, where that is over its budget.

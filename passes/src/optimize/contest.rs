@@ -11,7 +11,6 @@ use super::faults::{self, Found, is_unproved};
 use super::near_smallest::near_smallest;
 use super::original::Original;
 use super::published::MOST_NODES;
-use super::simulation::{describe, simulated, unmodified};
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
@@ -357,15 +356,9 @@ impl<'g> Session<'g> {
         summary.time_before = step(self.graph, &reference.options);
         summary.time_added = summary.time_added.saturating_add(slower);
         summary.lower_bound = summary.lower_bound.saturating_add(slower);
-        let Options {
-            device, overrides, ..
-        } = &reference.options;
-        let costs = costs(self.graph, device, overrides);
-        if let Some((_, run)) = simulated(self.graph, &costs, &reference.options).first() {
-            summary.before = describe(self.graph, &costs, run, reference.options.reserve);
-        }
-        (summary.executions_before, summary.reserved_before) =
-            unmodified(self.graph, &costs, &reference.options);
+        let (original, options) = (reference.original(), &reference.options);
+        summary.before = original.peak(options.reserve);
+        (summary.executions_before, summary.reserved_before) = original.needs(options).clone();
         found
     }
 }
@@ -445,6 +438,38 @@ mod tests {
             let options = options.with_choice(&graph, choice);
             let cost = costs(&graph, &options.device, &options.overrides)[0];
             assert_eq!((cost.time.0, cost.workspace), (3_000, Bytes(77)));
+        }
+    }
+
+    #[test]
+    fn the_smallest_peak_is_come_near_and_all_work_for_it_is_counted() {
+        for seed in 0..6 {
+            let graph = random_training_graph(seed, 40);
+            let options = Options {
+                variants: Group::ALL.into(),
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            };
+            let found = optimize(&graph, &options).expect("a plan").summary;
+            let least = found.smallest_peak;
+            let near = least + Bytes(least.0 / 200);
+            assert!(found.after.bytes <= near && near <= found.budget + Bytes(1));
+            assert_eq!(
+                found.evaluations,
+                options.watch.evaluations(),
+                "seed {seed}"
+            );
+            // What is a little less is refused by the smallest that is found, or is found.
+            let less = Options {
+                budget: BudgetRequest::Bytes(least - Bytes(1)),
+                ..options
+            };
+            match optimize(&graph, &less) {
+                Ok(found) => assert!(found.summary.after.bytes < least),
+                Err(OptimizeError::Infeasible { smallest, .. }) => {
+                    assert!(smallest.bytes >= least && !smallest.holders.is_empty());
+                }
+                Err(other) => panic!("seed {seed}: {other}"),
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::simulation::{beside_steps, simulated};
+use super::simulation::{SimulatedRun, beside_steps, simulated};
 use super::{Chosen, Optimized, Options};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
@@ -63,11 +63,15 @@ pub(super) fn name_algorithms(found: &mut Optimized, original: &Graph, options: 
     }
 }
 
-/// By node id: what the budget leaves for the node's workspace, in every way of running the graph.
+/// By node id: what the budget leaves for the node's workspace, in every way of running the graph that is promised.
 fn rooms(graph: &Graph, options: &Options, budget: Bytes) -> Vec<Bytes> {
     let costs = costs(graph, &options.device, &options.overrides);
     let mut rooms = vec![budget; graph.node_count()];
-    for (_, run) in simulated(graph, &costs, options) {
+    let promised = |run: &SimulatedRun| run.promised;
+    let runs = simulated(graph, &costs, options)
+        .into_iter()
+        .filter(promised);
+    for SimulatedRun { liveness: run, .. } in runs {
         let beside = beside_steps(graph, &run);
         for ((&id, &need), &objects) in run.order.iter().zip(&run.profile).zip(&run.objects) {
             let others = need + Bytes(TENSOR.0.saturating_mul(objects)) + beside;

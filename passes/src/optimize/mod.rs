@@ -30,7 +30,7 @@ pub use faults::FailedCandidate;
 pub use limits::{Kept, StepLimits, limits};
 use listing::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
-use simulation::{describe, larger, need, simulated};
+use simulation::{at_level, describe, larger, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
@@ -46,10 +46,12 @@ use crate::rewrite::infer_shapes::{
 use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
-use crate::runtime::executions::{Level, Reserved};
+use crate::runtime::executions::Reserved;
 use crate::runtime::functions::awaits_types;
+use crate::runtime::level::Level;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
+use crate::runtime::promise::Promise;
 use crate::runtime::{Release, Runtime, TRAINING, is_for_training};
 use crate::search::Effort;
 use crate::strategy::Strategy;
@@ -172,23 +174,26 @@ pub struct Summary {
     pub budget: Bytes,
     /// What the caller owns, and the reserve.
     pub fixed: Bytes,
-    /// The unmodified graph in DEFAULT order.
+    /// The unmodified graph in the session for which the budget holds, or of several in DEFAULT order, unoptimized
+    /// ([`Promise::told`]).
     pub before: Peak,
     /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.
     pub after: Peak,
     /// What the unmodified graph needs in each order and at each level.
     pub executions_before: Vec<Execution>,
-    /// What the rewritten graph needs in each order and at each level. It fits in all of them, but for a graph that stays as it is because
-    /// the budget is enough in DEFAULT order, unoptimized, and nothing was found that fits in all.
+    /// What the rewritten graph needs in each order and at each level. It fits in all that are promised, but for a graph that stays as
+    /// it is because the budget is enough in the session of which its peak is told, and nothing was found that fits in all.
     pub executions: Vec<Execution>,
+    /// For which of them the budget holds.
+    pub promise: Promise,
     /// The smallest peak that the search can reach.
     pub smallest_peak: Bytes,
     /// What the written order of first computations needs as planned, with variants and without
     /// recomputation, the runtime's frame included: what order and variants give alone.
     pub reordered_peak: Bytes,
-    /// What the arena reserves for a step of the unmodified graph in DEFAULT order, what the caller owns included.
+    /// What the arena reserves for a step of the unmodified graph in the session of `before`, what the caller owns included.
     pub reserved_before: Reserved,
-    /// The same of the rewritten graph, in the order and form in which it is most.
+    /// The same of the rewritten graph, in the order and form in which it is most, of those that are promised.
     pub reserved_after: Reserved,
     /// Time of the unmodified step in nanoseconds, by the cost model.
     pub time_before: u64,
@@ -254,7 +259,14 @@ impl Summary {
 
     /// In which orders and at which levels the budget does not hold; see [`Summary::executions`].
     pub fn over_budget(&self) -> impl Iterator<Item = &Execution> {
-        let over = |execution: &&Execution| execution.bytes > self.budget;
+        let over = |execution: &&Execution| {
+            let Execution {
+                order,
+                level,
+                bytes,
+            } = **execution;
+            bytes > self.budget && self.promise.holds(order, level)
+        };
         self.executions.iter().filter(over)
     }
 
@@ -371,6 +383,8 @@ pub enum OptimizeError {
 /// What one step of a graph needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
+    /// At which level of the runtime's optimizations.
+    pub level: Level,
     /// What the caller owns, and the reserve.
     pub fixed: Bytes,
     /// In DEFAULT order.
@@ -388,12 +402,13 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
+    let (_, level) = options.runtime.promise.told();
     let right = without_stale(&graph);
     let all = [
         Some(&graph),
         matches!(right, Cow::Owned(_)).then_some(&*right),
     ];
-    let all = all.map(|graph| Some(simulated(&as_listed(graph?), &costs, options)));
+    let all = all.map(|graph| Some(at_level(&as_listed(graph?), &costs, level, options)));
     let peak = |wanted: ExecutionOrder| {
         let runs = all.iter().flatten().filter_map(|all| {
             let mut found = all.iter().filter(|(order, _)| *order == wanted);
@@ -404,6 +419,7 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
     };
     let nothing = || Peak::nothing(options.reserve);
     Ok(Measured {
+        level,
         fixed: fixed_bytes(&graph) + options.reserve,
         default: peak(ExecutionOrder::Default).unwrap_or_else(nothing),
         priority: peak(ExecutionOrder::PriorityBased).unwrap_or_else(nothing),
@@ -636,7 +652,9 @@ fn verify_rewritten(
         simulated(graph, &costs, options)
     };
     let before = simulate(&as_listed(original));
-    let before = before.first().map_or(Vec::new(), |(_, run)| run.nodes());
+    let before = before
+        .first()
+        .map_or(Vec::new(), |run| run.liveness.nodes());
     let unchanged = is_unchanged(original, rewritten, &correspondence)
         || is_only_taken_apart(original, rewritten, options);
     // Sorted, its nodes have other indices than they had.
@@ -645,24 +663,21 @@ fn verify_rewritten(
             Some(_) => is_listed_alike(original, rewritten),
             None => is_as_listed(original),
         };
-    for (order, after) in simulate(listed.unwrap_or(rewritten)) {
+    for (number, run) in simulate(listed.unwrap_or(rewritten)).iter().enumerate() {
         // The unmodified graph may itself update in another sequence in another order.
-        if !runs_as_before {
-            verify::updates(
-                original,
-                &before,
-                rewritten,
-                &after.nodes(),
-                &correspondence,
-            )
-            .map_err(failed)?;
+        if !runs_as_before && (number == 0 || !unchanged) {
+            let after = run.liveness.nodes();
+            verify::updates(original, &before, rewritten, &after, &correspondence)
+                .map_err(failed)?;
         }
-        let need = need(rewritten, &after);
-        verify::budget(budget, [(order.name(), need)]).map_err(failed)?;
-        // DEFAULT order comes first, and is the one of which the peak of a graph as it is is told. What it takes
-        // in the others, the result says.
-        if unchanged {
-            break;
+        // Of a graph as it is, one peak is told. What it takes in the other ways, the result says.
+        let holds = match unchanged {
+            true => run.told,
+            false => run.promised,
+        };
+        if holds {
+            let need = need(rewritten, &run.liveness);
+            verify::budget(budget, [(run.order.name(), need)]).map_err(failed)?;
         }
     }
     Ok(correspondence)

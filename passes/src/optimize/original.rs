@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order, larger, unmodified};
+use super::simulation::{describe, in_default_order, larger, told, unmodified};
 use super::{Execution, Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
@@ -25,8 +25,8 @@ pub(super) struct Original<'g> {
     declared: &'g Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
-    /// What it needs in DEFAULT order: as it is declared, or without declarations that are wrong, whichever is more, so that it fits that as
-    /// it is written.
+    /// What it needs in the session of which its peak is told: as it is declared, or without declarations that are wrong, whichever
+    /// is more, so that it fits that as it is written.
     pub(super) liveness: Liveness,
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
     pub(super) sequences: Vec<(NodeId, NodeId)>,
@@ -41,17 +41,19 @@ impl<'g> Original<'g> {
     /// For the device and the settings in `options`; `declared` is the same graph with declarations that are wrong.
     pub(super) fn of((graph, declared): (&'g Graph, &'g Graph), options: &Options) -> Original<'g> {
         let costs = costs(graph, &options.device, &options.overrides);
-        let of = |graph| in_default_order(&as_listed(graph), &costs, options);
-        let liveness = match ptr::eq(graph, declared) {
+        let is_right = ptr::eq(graph, declared);
+        let most = |of: &dyn Fn(&Graph) -> Liveness| match is_right {
             true => of(graph),
             false => larger(graph, of(declared), of(graph)),
         };
+        let default = most(&|graph| in_default_order(&as_listed(graph), &costs, options));
+        let liveness = most(&|graph| told(&as_listed(graph), &costs, options));
         Original {
             graph,
             declared,
-            sequences: sequences(graph, &liveness.nodes()),
-            costs,
+            sequences: sequences(graph, &default.nodes()),
             liveness,
+            costs,
             provider: options.device.provider,
             runtime: options.runtime,
             watch: options.watch.clone(),
@@ -60,7 +62,7 @@ impl<'g> Original<'g> {
         }
     }
 
-    /// What it needs in DEFAULT order, unoptimized, in detail.
+    /// That in detail.
     pub(super) fn peak(&self, reserve: Bytes) -> Peak {
         describe(self.graph, &self.costs, &self.liveness, reserve)
     }

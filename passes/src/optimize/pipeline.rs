@@ -414,9 +414,9 @@ impl<'o> Pipeline<'o> {
             return true;
         }
         let runs = simulated(graph, &candidate.costs, self.options);
-        runs.into_iter().all(|(_, run)| {
+        runs.into_iter().all(|run| {
             let mut place = vec![0; graph.node_count()];
-            for (step, id) in run.nodes().iter().enumerate() {
+            for (step, id) in run.liveness.nodes().iter().enumerate() {
                 place[id.index()] = step;
             }
             let mut pairs = original.sequences.iter();
@@ -424,8 +424,8 @@ impl<'o> Pipeline<'o> {
         })
     }
 
-    /// The graph as it is, if it fits the `budget` in DEFAULT order, unoptimized: that is what its peak is said to be, so
-    /// it has to be enough, even where nothing is found that fits in every way of running it.
+    /// The graph as it is, if it fits the `budget` in the session of which its peak is told: that has to be enough, even where
+    /// nothing is found that fits in every way of running it.
     pub(super) fn untouched(&self, budget: Bytes) -> Option<Result<Optimized, OptimizeError>> {
         let (graph, options) = (self.original.graph, self.options);
         if need(graph, &self.original.liveness) > budget {

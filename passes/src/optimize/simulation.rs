@@ -11,6 +11,7 @@ use crate::cost::Cost;
 use crate::enforce::colour_shapes::ColourShapes;
 use crate::graph::{Graph, TensorId};
 use crate::runtime::executions::{Executions, Reserved};
+use crate::runtime::level::Level;
 use crate::runtime::liveness::{Holder, Liveness};
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
@@ -88,10 +89,13 @@ impl Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
         let executions = executions_of(listed.unwrap_or(&graph), &costs, options);
         let all = executions.simulate(options.runtime.settings);
-        let by_level = by_level(&graph, &executions, &all, Bytes::ZERO);
+        let by_level = by_level(&graph, &executions, &all, options);
+        let promised = executions.promised(options.runtime.promise);
         // The first of equals, so that the plain DEFAULT order is described where it can be.
-        let all = all.into_iter().map(|(_, liveness)| liveness).rev();
+        let all = all.into_iter().zip(promised).rev();
+        let all = all.filter(|&(_, promised)| promised);
         let worst = all
+            .map(|((_, liveness), _)| liveness)
             .filter(|liveness| counts(need(&graph, liveness)))
             .max_by_key(|liveness| need(&graph, liveness))
             .unwrap_or_else(|| Liveness::in_file_order(&graph, options.device.provider, &costs));
@@ -106,7 +110,7 @@ impl Candidate {
         }
     }
 
-    /// The largest need: of both orders, with and without the runtime's optimizations.
+    /// The largest need: of all orders and levels for which it is promised.
     pub(super) fn need(&self) -> Bytes {
         need(&self.graph, &self.worst)
     }
@@ -117,7 +121,9 @@ impl Candidate {
         let graph = listing.as_deref().unwrap_or(&self.graph);
         let executions = executions_of(graph, &self.costs, options);
         let all = executions.reserved(options.runtime.settings).into_iter();
-        all.fold(Reserved::default(), Reserved::max)
+        let promised = executions.promised(options.runtime.promise);
+        let all = all.zip(promised).filter(|&(_, promised)| promised);
+        all.fold(Reserved::default(), |most, (one, _)| most.max(one))
     }
 
     /// What it needs in each order and at each level.
@@ -135,13 +141,61 @@ impl Candidate {
     }
 }
 
-/// Every way in which the runtime may run `graph` with the options' settings; `costs` by node id.
-pub(super) fn simulated(
+/// A way in which the runtime may run a graph.
+pub(super) struct SimulatedRun {
+    pub(super) order: ExecutionOrder,
+    /// Is its need promised?
+    pub(super) promised: bool,
+    /// Is it the one of which the peak is told if the graph is unmodified?
+    pub(super) told: bool,
+    pub(super) liveness: Liveness,
+}
+
+/// Every way in which the runtime may run `graph` with the options' settings, the first of them DEFAULT order, unoptimized; `costs`
+/// by node id.
+pub(super) fn simulated(graph: &Graph, costs: &[Cost], options: &Options) -> Vec<SimulatedRun> {
+    let executions = executions_of(graph, costs, options);
+    let all = executions.simulate(options.runtime.settings).into_iter();
+    let promised = executions.promised(options.runtime.promise);
+    let (order, level) = options.runtime.promise.told();
+    let told = executions.at(order, level);
+    let runs = all.zip(promised).enumerate();
+    let runs = runs.map(|(number, ((order, liveness), promised))| SimulatedRun {
+        order,
+        promised,
+        told: told == Some(number),
+        liveness,
+    });
+    runs.collect()
+}
+
+/// What `graph` needs at that level, order by order.
+pub(super) fn at_level(
     graph: &Graph,
     costs: &[Cost],
+    level: Level,
     options: &Options,
 ) -> Vec<(ExecutionOrder, Liveness)> {
-    executions_of(graph, costs, options).simulate(options.runtime.settings)
+    let executions = executions_of(graph, costs, options);
+    let mut all: Vec<Option<_>> = executions
+        .simulate(options.runtime.settings)
+        .into_iter()
+        .map(Some)
+        .collect();
+    let ways = executions.by_level(&[level]).into_iter();
+    ways.filter_map(|(_, _, way)| all[way].take()).collect()
+}
+
+/// What an unmodified graph needs in the session of which its peak is told.
+pub(super) fn told(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
+    let (order, level) = options.runtime.promise.told();
+    if (order, level) == (ExecutionOrder::Default, Level::DisableAll) {
+        return in_default_order(graph, costs, options);
+    }
+    let runs = at_level(graph, costs, level, options).into_iter();
+    let mut of_order = runs.filter(|&(other, _)| other == order);
+    let told = of_order.next().map(|(_, liveness)| liveness);
+    told.unwrap_or_else(|| in_default_order(graph, costs, options))
 }
 
 fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &Options) -> Executions<'g> {
@@ -149,7 +203,7 @@ fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &Options) -> Exe
     Executions::of(graph, release, provider, costs)
 }
 
-/// The first of [`simulated`].
+/// The first of [`simulated`], with less work.
 pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
     let (provider, runtime) = (options.device.provider, options.runtime);
     Executions::in_default_order(graph, runtime.release, provider, costs, runtime.settings)
@@ -164,8 +218,8 @@ pub(super) fn larger(graph: &Graph, one: Liveness, other: Liveness) -> Liveness 
     }
 }
 
-/// What `graph` needs as its file has it in each order and at each level, and what the arena reserves for it in DEFAULT order,
-/// unoptimized.
+/// What `graph` needs as its file has it in each order and at each level, and what the arena reserves for it in the session of which
+/// its peak is told.
 pub(super) fn unmodified(
     graph: &Graph,
     costs: &[Cost],
@@ -175,8 +229,13 @@ pub(super) fn unmodified(
     let executions = executions_of(&listed, costs, options);
     let settings = options.runtime.settings;
     let all = executions.simulate(settings);
-    let reserved = executions.reserved(settings).first().copied();
-    let needs = by_level(graph, &executions, &all, options.reserve);
+    let (order, level) = options.runtime.promise.told();
+    let told = executions.at(order, level).unwrap_or_default();
+    let reserved = executions.reserved(settings).get(told).copied();
+    let mut needs = by_level(graph, &executions, &all, options);
+    for need in &mut needs {
+        need.bytes += options.reserve;
+    }
     (needs, reserved.unwrap_or_default())
 }
 
@@ -185,13 +244,17 @@ fn by_level(
     graph: &Graph,
     executions: &Executions<'_>,
     simulated: &[(ExecutionOrder, Liveness)],
-    reserve: Bytes,
+    options: &Options,
 ) -> Vec<Execution> {
-    let ways = executions.by_level().into_iter();
+    let mut levels = vec![Level::DisableAll, Level::EnableAll];
+    // And the one that is promised.
+    let named = options.runtime.promise.level;
+    levels.extend(named.filter(|level| !levels.contains(level)));
+    let ways = executions.by_level(&levels).into_iter();
     let ways = ways.map(|(order, level, way)| Execution {
         order,
         level,
-        bytes: need(graph, &simulated[way].1) + reserve,
+        bytes: need(graph, &simulated[way].1),
     });
     ways.collect()
 }

@@ -2,9 +2,12 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
+use super::fused_graph::{FormsOfLevels, OptimizedForm};
 use super::known_shapes::{Shapes, runtime_shapes};
+use super::level::Level;
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
 use super::order::{ExecutionOrder, execution_order};
+use super::promise::Promise;
 use super::release::Release;
 use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
@@ -42,26 +45,8 @@ pub struct Executions<'g> {
     shapes: Shapes,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
+    levels: FormsOfLevels,
     ways: Vec<Way>,
-}
-
-/// `SessionOptions.graph_optimization_level`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// The graph runs as it is.
-    DisableAll,
-    /// What every session uses unless told otherwise.
-    EnableAll,
-}
-
-impl Level {
-    /// What ONNX Runtime calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::DisableAll => "ORT_DISABLE_ALL",
-            Level::EnableAll => "ORT_ENABLE_ALL",
-        }
-    }
 }
 
 struct Way {
@@ -80,7 +65,8 @@ impl<'g> Executions<'g> {
         provider: Provider,
         costs: &[Cost],
     ) -> Executions<'g> {
-        Executions::with_forms(graph, release, provider, costs, Skeleton::optimized)
+        let forms = Skeleton::optimized_by_level;
+        Executions::with_forms(graph, release, provider, costs, forms)
     }
 
     /// The first of [`Executions::simulate`], with little work.
@@ -91,7 +77,7 @@ impl<'g> Executions<'g> {
         costs: &[Cost],
         settings: RuntimeSettings,
     ) -> Option<Liveness> {
-        let all = Executions::with_forms(graph, release, provider, costs, |_| Vec::new());
+        let all = Executions::with_forms(graph, release, provider, costs, |_| Default::default());
         let first = all.ways.first()?;
         Some(all.simulate_one(first, settings))
     }
@@ -101,12 +87,12 @@ impl<'g> Executions<'g> {
         release: &'static Release,
         provider: Provider,
         costs: &[Cost],
-        optimized: impl FnOnce(&Skeleton) -> Vec<(Skeleton, Vec<u32>)>,
+        optimized: impl FnOnce(&Skeleton) -> (Vec<OptimizedForm>, FormsOfLevels),
     ) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let shapes = Shapes::of(graph, &shapes, skeleton.size.len()).for_pattern(release.pattern);
-        let optimized = optimized(&skeleton);
+        let (optimized, levels) = optimized(&skeleton);
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
@@ -128,6 +114,7 @@ impl<'g> Executions<'g> {
             skeleton,
             positions,
             optimized,
+            levels,
             ways,
         }
     }
@@ -139,24 +126,33 @@ impl<'g> Executions<'g> {
         })
     }
 
-    /// Which of what [`Executions::simulate`] says holds for each order and level.
-    pub fn by_level(&self) -> Vec<(ExecutionOrder, Level, usize)> {
+    /// Which of what [`Executions::simulate`] says holds for each order and these levels.
+    pub fn by_level(&self, levels: &[Level]) -> Vec<(ExecutionOrder, Level, usize)> {
         let as_it_is = self.ways.iter().filter(|way| way.form.is_none());
         let mut found = Vec::new();
         for way in as_it_is {
-            let at = |form: Option<usize>| {
-                let mut ways = self.ways.iter().enumerate();
-                ways.find(|(_, other)| other.order == way.order && other.form == form)
-            };
-            // The last form is that of the highest level.
-            for (level, form) in [
-                (Level::DisableAll, None),
-                (Level::EnableAll, self.optimized.len().checked_sub(1)),
-            ] {
-                found.extend(at(form).map(|(index, _)| (way.order, level, index)));
+            for &level in levels {
+                found.extend(
+                    self.at(way.order, level)
+                        .map(|index| (way.order, level, index)),
+                );
             }
         }
         found
+    }
+
+    /// Which of what [`Executions::simulate`] says holds for that order and level.
+    pub fn at(&self, order: ExecutionOrder, level: Level) -> Option<usize> {
+        let form = self.levels.at(level);
+        let is_it = |way: &Way| way.order == order && way.form == form;
+        self.ways.iter().position(is_it)
+    }
+
+    /// By what [`Executions::simulate`] says: is it promised?
+    pub fn promised(&self, promise: Promise) -> Vec<bool> {
+        let at = |level| self.levels.at(level);
+        let holds = |way: &Way| promise.holds_in(way.order, way.form, at);
+        self.ways.iter().map(holds).collect()
     }
 
     /// What the arena reserves with `settings`, by way, what the caller owns included.

@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::casting::{Casting, NO_TENSOR};
+use super::level::Level;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;
@@ -32,6 +33,26 @@ use crate::runtime::fusing::Fusing;
 
 /// A skeleton of what runs, and by node its position in the graph's order.
 pub(crate) type OptimizedForm = (Skeleton, Vec<u32>);
+
+/// Which of the forms runs at which level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FormsOfLevels {
+    count: usize,
+    /// Is the first of them what runs at ORT_ENABLE_BASIC?
+    has_basic: bool,
+}
+
+impl FormsOfLevels {
+    /// The form's number; none for the graph as it is.
+    pub(crate) fn at(self, level: Level) -> Option<usize> {
+        match level {
+            Level::DisableAll => None,
+            Level::EnableBasic => self.has_basic.then_some(0),
+            // What ORT_ENABLE_ALL does beyond this changes no order and no size (`blocks.rs`).
+            Level::EnableExtended | Level::EnableAll => self.count.checked_sub(1),
+        }
+    }
+}
 
 /// What runs when the runtime has optimized `graph` as far as it can, in `order`: a node by what it writes.
 /// To be compared with the runtime.
@@ -57,7 +78,16 @@ impl Skeleton {
     /// What runs at ORT_ENABLE_BASIC and at the levels above, where that is something else. Tensors keep
     /// their numbers. Casts come last (`casts.rs`).
     pub(crate) fn optimized(&self) -> Vec<OptimizedForm> {
-        let forms = self.fused().into_iter();
+        self.optimized_by_level().0
+    }
+
+    /// The same, with the levels at which they run.
+    pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
+        let (forms, has_basic) = self.fused();
+        let levels = FormsOfLevels {
+            count: forms.len(),
+            has_basic,
+        };
         let with_casts = |(form, positions): OptimizedForm| match form.as_run() {
             None => (form, positions),
             Some((run, kept)) => {
@@ -65,10 +95,11 @@ impl Skeleton {
                 (run, kept.collect())
             }
         };
-        forms.map(with_casts).collect()
+        (forms.into_iter().map(with_casts).collect(), levels)
     }
 
-    fn fused(&self) -> Vec<OptimizedForm> {
+    /// The forms, and whether the first of them is that of ORT_ENABLE_BASIC.
+    fn fused(&self) -> (Vec<OptimizedForm>, bool) {
         let mut nodes = Nodes::of(self);
         let mut forms = Vec::new();
         let forwards = self.fusing.contains(&Fusing::Forwards);
@@ -90,10 +121,11 @@ impl Skeleton {
         if nodes.fuse_all(basic) || forwards || measured || shared || merged {
             forms.push(nodes.form());
         }
+        let has_basic = !forms.is_empty();
         if nodes.fuse_all(extended) {
             forms.push(nodes.form());
         }
-        forms
+        (forms, has_basic)
     }
 }
 

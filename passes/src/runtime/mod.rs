@@ -19,17 +19,20 @@ pub mod fusing;
 mod half;
 pub mod inferred_shapes;
 pub mod known_shapes;
+pub mod level;
 pub mod liveness;
 mod memory_efficient_order;
 pub(crate) mod memory_pattern;
 pub(crate) mod merged;
 mod named_sizes;
 pub mod order;
+pub mod promise;
 mod release;
 pub(crate) mod rounding;
 pub mod settings;
 pub(crate) mod skeleton;
 
+use promise::Promise;
 use settings::RuntimeSettings;
 
 pub use release::{Release, STOCK, TRAINING, is_for_training};
@@ -41,6 +44,8 @@ pub struct Runtime {
     pub release: &'static Release,
     /// How a session uses memory.
     pub settings: RuntimeSettings,
+    /// For which of its sessions a budget holds.
+    pub promise: Promise,
 }
 
 impl Runtime {
@@ -59,6 +64,17 @@ impl Runtime {
     /// of the step all of them are there: what counts in any order is the most that the others need at a time.
     pub fn keeps_results_apart(self) -> bool {
         self.settings.pattern && self.release.pattern == release::PatternOf::FirstStep
+    }
+}
+
+impl Release {
+    /// In these settings, for any session.
+    pub const fn with(&'static self, settings: RuntimeSettings) -> Runtime {
+        Runtime {
+            release: self,
+            settings,
+            promise: Promise::ANY,
+        }
     }
 }
 

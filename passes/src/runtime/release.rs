@@ -1,9 +1,7 @@
 //! Which ONNX Runtime: what differs between the releases that are known.
 
-use super::Runtime;
 use super::barrier_form::BarrierForm;
 use super::blocks;
-use super::settings::RuntimeSettings;
 use crate::graph::{ElementType, Graph, Node};
 use crate::operators::{MICROSOFT, Provider};
 
@@ -86,14 +84,6 @@ impl Default for &'static Release {
 impl Release {
     /// All that are known.
     pub const ALL: [&'static Release; 2] = [&TRAINING, &STOCK];
-
-    /// In these settings.
-    pub const fn with(&'static self, settings: RuntimeSettings) -> Runtime {
-        Runtime {
-            release: self,
-            settings,
-        }
-    }
 
     /// Does the CPU compute the node in float16, where this room has it between casts or in pieces? What is rounded around it is
     /// not known then.

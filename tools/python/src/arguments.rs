@@ -9,6 +9,7 @@ use ckpt_opt::inputs::{Optimizer, OptimizerError};
 use ckpt_opt::{Error, Model, Options, inputs};
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Group};
 use ckpt_passes::runtime::Release;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
@@ -78,6 +79,8 @@ pub(crate) struct Settings {
     conv_table: Option<Source>,
     runtime: Option<String>,
     runtime_settings: String,
+    order: String,
+    level: String,
     strategy: String,
     variants: Vec<String>,
     allow: Vec<String>,
@@ -103,6 +106,14 @@ impl Settings {
                 )));
             }
         };
+        let promise = Promise::named(&self.order, &self.level).ok_or_else(|| {
+            let orders = Promise::ORDERS.map(|(name, _)| name).join(", ");
+            let levels = Promise::LEVELS.map(|(name, _)| name).join(", ");
+            usage(format!(
+                "order {:?} and level {:?}: expected one of {orders}, and one of {levels}",
+                self.order, self.level
+            ))
+        })?;
         let runtime = match self.runtime.as_deref() {
             None => None,
             Some(name) => Some(Release::named(name).ok_or_else(|| {
@@ -188,6 +199,7 @@ impl Settings {
             profile: profile.map(Arc::new),
             runtime,
             runtime_settings,
+            promise,
             strategy,
             variants: variants.into_iter().collect(),
             allow: self.allow.into_iter().collect(),

@@ -272,6 +272,18 @@ class Runtime(unittest.TestCase):
             onnxruntime.InferenceSession(out, options, providers=["CPUExecutionProvider"])
         self.assertTrue(ckpt_opt.ort.session_options(MODEL).enable_mem_pattern)
 
+    def test_a_session_runs_in_the_order_and_at_the_level_for_which_the_budget_holds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "out.onnx")
+            ckpt_opt.optimize(MODEL, out, budget="fixed+70%", order="priority", level="extended", **LEAN)
+            options = ckpt_opt.ort.session_options(out)
+            self.assertEqual(options.execution_order, onnxruntime.ExecutionOrder.PRIORITY_BASED)
+            level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            self.assertEqual(options.graph_optimization_level, level)
+            onnxruntime.InferenceSession(out, options, providers=["CPUExecutionProvider"])
+        with self.assertRaises(ckpt_opt.UsageError):
+            ckpt_opt.optimize(MODEL, level="none", **LEAN)
+
     def test_a_module_on_the_rewritten_graph_trains_as_on_the_original(self):
         from model_inputs import BUFFER_SUFFIX, Inputs
         from onnx import numpy_helper

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use crate::graph::NodeId;
 use crate::parallel;
 use crate::runtime::liveness::Needs;
-use crate::runtime::order::{ExecutionOrder, execution_order};
+use crate::runtime::order::{ExecutionOrder, execution_order, in_sequence};
+use crate::runtime::promise::Promise;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::Skeleton;
 use crate::watch::Watch;
@@ -44,6 +45,8 @@ pub(super) struct BarrierChoice<'p> {
     sequences: Vec<(u32, u32)>,
     budget: u64,
     settings: RuntimeSettings,
+    /// For which ways of running the graph the budget holds.
+    promise: Promise,
     /// Bytes that a tensor takes besides its elements.
     object: u64,
     /// Are those of what barriers pass on left out?
@@ -111,6 +114,7 @@ impl<'p> BarrierChoice<'p> {
                 .collect(),
             budget,
             settings: conditions.runtime.settings,
+            promise: conditions.runtime.promise,
             object: conditions.object.0,
             relaxed: false,
             allowance: WORK,
@@ -213,14 +217,22 @@ impl<'p> BarrierChoice<'p> {
     pub(super) fn planned(&self) -> &PlannedNeed {
         self.planned.get_or_init(|| {
             let built = Built::of(self.placement, &[]);
-            PlannedNeed::of(&self.needs(&built, &built.plain.0, &built.sequence()))
+            let (form, sequence) = self.as_planned(&built);
+            PlannedNeed::of(&self.needs(&built, form, &sequence))
         })
+    }
+
+    /// The graph in the form for which the budget holds, in the file's order.
+    fn as_planned<'b>(&self, built: &'b Built) -> (&'b Skeleton, Vec<u32>) {
+        let form = built.at(self.promise.told().1);
+        (&form.0, in_sequence(&form.0, &form.1))
     }
 
     /// The most that it needs with both settings off.
     pub(super) fn lean(&self) -> u64 {
         let built = Built::of(self.placement, &[]);
-        Needs::of(&built.plain.0, &built.sequence(), None, self.object).most()
+        let (form, sequence) = self.as_planned(&built);
+        Needs::of(form, &sequence, None, self.object).most()
     }
 
     /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much
@@ -258,6 +270,7 @@ impl<'p> BarrierChoice<'p> {
         let built = Built::of(self.placement, barriers);
         let mut ways = built.plain();
         ways.extend(built.optimized());
+        ways.retain(|&way| self.is_promised(&built, way));
         let needs = parallel::map(&ways, |way| self.run(&built, *way).need);
         needs.into_iter().max().unwrap_or(0)
     }
@@ -269,7 +282,7 @@ impl<'p> BarrierChoice<'p> {
         let last = effort.hint.filter(|&way| built.has(way));
         let ways = built.plain().into_iter();
         let ways = ways.chain(std::iter::once_with(|| built.optimized()).flatten());
-        let ways = ways.filter(|&way| last != Some(way));
+        let ways = ways.filter(|&way| last != Some(way) && self.matters(&built, way));
         for way in last.into_iter().chain(ways) {
             effort.work = effort.work.saturating_add(built.form(way).0.len());
             let run = self.run(&built, way);
@@ -284,7 +297,8 @@ impl<'p> BarrierChoice<'p> {
     /// The ways of running the graph with barriers: as it is, and if it fits so, as the runtime optimizes it.
     fn runs(&self, barriers: &[Barrier], effort: &mut TrialEffort) -> Vec<TrialRun> {
         let built = Built::of(self.placement, barriers);
-        let mut run = |ways: Vec<TrialWay>| {
+        let mut run = |mut ways: Vec<TrialWay>| {
+            ways.retain(|&way| self.matters(&built, way));
             let visits = ways.iter().map(|&way| built.form(way).0.len());
             effort.work = visits.fold(effort.work, usize::saturating_add);
             parallel::map(&ways, |&way| self.run(&built, way))
@@ -300,6 +314,18 @@ impl<'p> BarrierChoice<'p> {
         self.watch.is_some_and(Watch::is_stopped)
     }
 
+    /// Does the budget hold there?
+    fn is_promised(&self, built: &Built, way: TrialWay) -> bool {
+        let (form, order) = way;
+        self.promise
+            .holds_in(order, form, |level| built.number_at(level))
+    }
+
+    /// Is anything to be kept there? Sequences are in every way of running the graph.
+    fn matters(&self, built: &Built, way: TrialWay) -> bool {
+        !self.sequences.is_empty() || self.is_promised(built, way)
+    }
+
     fn is_kept_by(&self, run: &TrialRun) -> bool {
         run.broken.is_none() && run.need <= self.budget
     }
@@ -308,6 +334,15 @@ impl<'p> BarrierChoice<'p> {
         let (skeleton, position) = built.form(way);
         let order = execution_order(skeleton, way.1);
         let wanted: Vec<u32> = order.iter().map(|&node| position[node as usize]).collect();
+        if !self.is_promised(built, way) {
+            return TrialRun {
+                way,
+                need: 0,
+                exceeds: vec![false; wanted.len()],
+                broken: self.broken_sequence(&wanted),
+                wanted,
+            };
+        }
         let mut needs = self.needs(built, skeleton, &order);
         if self.relaxed {
             let outputs = built.outputs_of_barriers(&wanted);

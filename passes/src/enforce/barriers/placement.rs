@@ -63,7 +63,9 @@ impl Placement {
         costs: &[Cost],
         runtime: Runtime,
     ) -> Placement {
-        let Runtime { release, settings } = runtime;
+        let Runtime {
+            release, settings, ..
+        } = runtime;
         let shapes = runtime_shapes(graph);
         let base = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let coloured = || {

@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 use super::placement::{Barrier, Placement};
+use crate::runtime::fused_graph::{FormsOfLevels, OptimizedForm};
 use crate::runtime::known_shapes::Shapes;
-use crate::runtime::order::{ExecutionOrder, in_sequence};
+use crate::runtime::level::Level;
+use crate::runtime::order::ExecutionOrder;
 use crate::runtime::skeleton::Skeleton;
 
 /// One way in which the runtime executes the graph with barriers.
@@ -32,7 +34,7 @@ pub(super) struct Built {
     pub(super) shapes: Option<Shapes>,
     /// By position in the file: how many tensors the barrier there writes that last.
     outputs: Vec<u32>,
-    optimized: OnceLock<Vec<(Skeleton, Vec<u32>)>>,
+    optimized: OnceLock<(Vec<OptimizedForm>, FormsOfLevels)>,
 }
 
 /// The positions in the file of nodes that have these in a graph of which those in the file are known.
@@ -61,19 +63,31 @@ impl Built {
         }
     }
 
-    /// The file's order.
-    pub(super) fn sequence(&self) -> Vec<u32> {
-        in_sequence(&self.plain.0, &self.plain.1)
+    pub(super) fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
+        &self.by_level().0
     }
 
-    pub(super) fn forms(&self) -> &[(Skeleton, Vec<u32>)] {
+    fn by_level(&self) -> &(Vec<OptimizedForm>, FormsOfLevels) {
         let (skeleton, position) = self.listed.as_ref().unwrap_or(&self.plain);
         let optimize = || {
-            let forms = skeleton.optimized().into_iter();
+            let (forms, levels) = skeleton.optimized_by_level();
             let in_file = |(form, kept): (Skeleton, Vec<u32>)| (form, in_file(&kept, position));
-            forms.map(in_file).collect()
+            (forms.into_iter().map(in_file).collect(), levels)
         };
         self.optimized.get_or_init(optimize)
+    }
+
+    /// The number of the form that runs at that level.
+    pub(super) fn number_at(&self, level: Level) -> usize {
+        match level {
+            Level::DisableAll => 0,
+            level => self.by_level().1.at(level).map_or(0, |form| form + 1),
+        }
+    }
+
+    /// That form.
+    pub(super) fn at(&self, level: Level) -> &(Skeleton, Vec<u32>) {
+        self.form((self.number_at(level), ExecutionOrder::Default))
     }
 
     pub(super) fn form(&self, way: TrialWay) -> &(Skeleton, Vec<u32>) {

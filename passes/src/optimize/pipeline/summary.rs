@@ -63,7 +63,9 @@ impl Pipeline<'_> {
                 .map(|id| candidate.costs[id.index()].time.0)
                 .fold(0, u64::saturating_add),
             reordered_peak: reordered.unwrap_or_else(|| original_need(original)) + reserve,
-            lower_bound: match late {
+            promise: runtime.promise,
+            // What the runtime makes of a graph can take less than the graph.
+            lower_bound: match late || !runtime.promise.holds_unoptimized() {
                 true => 0,
                 false => self.lower_bound(&task.relaxed_search(&order), room, time_added, longer),
             },

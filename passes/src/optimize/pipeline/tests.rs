@@ -11,6 +11,9 @@ use crate::optimize::{optimize, verify_written};
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;
+use crate::runtime::level::Level;
+use crate::runtime::order::ExecutionOrder;
+use crate::runtime::promise::Promise;
 use crate::strategy::tests::options;
 use crate::testing::{SplitMix64, random_training_graph, strange_training_graph};
 
@@ -440,4 +443,37 @@ fn weights_that_a_graph_updates_itself_are_overwritten_once_all_have_read_them()
         planned > 30 && copies > 10,
         "{planned} plans, {copies} copies"
     );
+}
+
+#[test]
+fn a_budget_for_some_sessions_holds_in_these_and_is_proved_there() {
+    let sessions = [
+        (Some(ExecutionOrder::Default), None),
+        (None, Some(Level::EnableAll)),
+        (
+            Some(ExecutionOrder::PriorityBased),
+            Some(Level::EnableBasic),
+        ),
+    ];
+    for seed in 0..6 {
+        let graph = random_training_graph(seed, 40);
+        for (order, level) in sessions {
+            let promise = Promise { order, level };
+            let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+            options.runtime.promise = promise;
+            let found = optimize(&graph, &options).expect("a plan");
+            let summary = &found.summary;
+            let told = summary.executions.iter();
+            let told = told.filter(|way| promise.holds(way.order, way.level));
+            let most = told.map(|way| way.bytes).max().expect("one at least");
+            assert!(most <= summary.after.bytes && summary.after.bytes <= summary.budget);
+            let proved = verify_written(&graph, &found.graph, &options, summary.after.bytes);
+            assert!(proved.is_ok(), "seed {seed}: {proved:?}");
+            // It does not hold by chance. Of what stays as it is, one session counts.
+            let less = most - Bytes(1);
+            let proved = verify_written(&graph, &found.graph, &options, less);
+            let same = summary.nodes_after == summary.nodes_before;
+            assert!(proved.is_err() || same, "seed {seed}");
+        }
+    }
 }

@@ -79,10 +79,42 @@ impl Pipeline<'_> {
         let mut plan = |target| planner.cheaper(target, below);
         let (found, target) = self.planned(&mut plan, room, least, &Goal::below(budget, below))?;
         // A published strategy's plan is written as it is.
-        match self.options.strategy {
-            Strategy::Auto => Ok(self.with_room_for_barriers(planner, found, target, budget)),
-            _ => Ok(found),
+        if self.options.strategy != Strategy::Auto {
+            return Ok(found);
         }
+        let found = self.with_room_for_barriers(planner, found, target, budget);
+        Ok(self.with_room_of_level(planner, found, target, budget))
+    }
+
+    /// `found`, or what adds less since it is planned for more than its `target`: the search knows the graph as it is, and what the
+    /// runtime makes of it at the level that is promised can take less.
+    fn with_room_of_level(
+        &self,
+        planner: &mut dyn Planner,
+        found: Candidate,
+        target: Bytes,
+        budget: Bytes,
+    ) -> Candidate {
+        let mut best = found;
+        if self.options.runtime.promise.holds_unoptimized() {
+            return best;
+        }
+        let mut target = target;
+        for _ in 0..TUNING.plans_for_level {
+            let (left, added) = (budget - best.need(), self.added(&best));
+            if left <= Bytes(budget.0 / TUNING.unused_part) || self.stopped() {
+                break;
+            }
+            let mut plan = |target| planner.cheaper(target, added);
+            let goal = Goal::below(budget, added);
+            match self.planned(&mut plan, target + left, None, &goal) {
+                Ok((other, reached)) if self.added(&other) < added => {
+                    (best, target) = (other, reached);
+                }
+                _ => break,
+            }
+        }
+        best
     }
 
     /// `found`, or what adds less since it is planned for less than its `target`: the search knows nothing of barriers, and what

@@ -17,6 +17,9 @@ from . import Budget, Model, Result, _model, optimize
 #: What keys of the metadata begin with that is this program's own.
 PREFIX = "ckpt-opt."
 
+#: Options whose values have names, and where ONNX Runtime has these.
+_NAMED = {"execution_order": "ExecutionOrder", "graph_optimization_level": "GraphOptimizationLevel"}
+
 
 def metadata(model: Model) -> Dict[str, str]:
     """What a rewritten file says of itself, without the prefix of the keys; empty for any other file."""
@@ -37,7 +40,8 @@ def session_options(model: Model, options: Any = None) -> Any:
     options = options or onnxruntime.SessionOptions()
     said = metadata(model)
     for name, value in json.loads(said.get("session_options", "{}")).items():
-        setattr(options, name, value)
+        kind = _NAMED.get(name)
+        setattr(options, name, getattr(getattr(onnxruntime, kind), value) if kind else value)
     for name, value in json.loads(said.get("session_config_entries", "{}")).items():
         options.add_session_config_entry(name, value)
     return options
