@@ -1,6 +1,6 @@
 //! How a release hands a tensor on without a copy, so that who reads it waits.
 
-use crate::graph::{Graph, Node, Tensor};
+use crate::graph::{ElementType, Graph, Node, Tensor};
 
 /// Since then a Min takes integers, and a Constant may have a list of them.
 const OPSET: i64 = 12;
@@ -21,7 +21,9 @@ pub(crate) enum BarrierForm {
     /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
     /// that x has. No number of a tensor is read. Constant folding leaves a Size alone, even of a known shape (measured), but
     /// a Reshape of what alone reads a Reshape, a Squeeze or an Unsqueeze is made one with it if all sizes are
-    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node.
+    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node. A list of sizes
+    /// that is joined for a Reshape becomes a constant where the runtime knows what it amounts to (ReshapeFusion), and
+    /// who waited for one of its parts waits no more (measured): no list of integers is handed on.
     Reshape,
 }
 
@@ -41,8 +43,12 @@ impl BarrierForm {
 
     /// Can a barrier hand the tensor on?
     pub(crate) fn may_pass(self, tensor: &Tensor) -> bool {
-        let has_axes = || tensor.shape.as_ref().is_some_and(|shape| !shape.is_empty());
-        self == BarrierForm::PassThrough || has_axes()
+        let may = |shape: &Vec<u64>| match shape.len() {
+            0 => false,
+            1 => tensor.element != Some(ElementType::Int64),
+            _ => true,
+        };
+        self == BarrierForm::PassThrough || tensor.shape.as_ref().is_some_and(may)
     }
 
     /// How many tensors that a barrier writes have objects to the end of the step: those that nobody reads, and aliases.
@@ -57,4 +63,25 @@ impl BarrierForm {
 /// Is it one of those that the runtime makes one of?
 pub(super) fn joins_reshapes(node: &Node) -> bool {
     node.domain.is_empty() && matches!(node.op_type.as_str(), "Reshape" | "Squeeze" | "Unsqueeze")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::TensorKind;
+
+    #[test]
+    fn lists_of_sizes_and_single_numbers_are_not_handed_on() {
+        let tensor = |element, shape: &[u64]| Tensor {
+            element: Some(element),
+            shape: Some(shape.to_vec()),
+            ..Tensor::new("t", TensorKind::Value)
+        };
+        let may = |element, shape: &[u64]| BarrierForm::Reshape.may_pass(&tensor(element, shape));
+        assert!(may(ElementType::Int64, &[4, 7]));
+        assert!(may(ElementType::Float, &[2]));
+        assert!(!may(ElementType::Int64, &[2]));
+        assert!(!may(ElementType::Float, &[]));
+        assert!(BarrierForm::PassThrough.may_pass(&tensor(ElementType::Int64, &[2])));
+    }
 }
