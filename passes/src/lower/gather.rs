@@ -1,7 +1,7 @@
 //! Gradients of what picks elements: they are added at the places where they came from.
 
 use super::operation::{op, op_of};
-use super::pooling::{added, zeros};
+use super::pooling::{added, zeros_for};
 use super::site::{LoweringSite, Obstacle, case};
 use crate::graph::TensorId;
 
@@ -34,7 +34,7 @@ pub(super) fn gather_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let places = site.reshaped(indices, &column);
     let all = site.add(op("Shape", [updates]));
     let places = site.add(op("Expand", [places, all]));
-    let zeros = site.add(zeros(shape, element));
+    let zeros = zeros_for(site, dy, shape, element);
     site.put(added(zeros, places, updates, axis as i64), dx);
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) fn gather_elements_grad(site: &mut LoweringSite) -> Result<(), Obstac
     let element = site.element(dy)?;
     let rank = site.rank(dy)?;
     let axis = site.axis(0, rank)?;
-    let zeros = site.add(zeros(shape, element));
+    let zeros = zeros_for(site, dy, shape, element);
     site.put(added(zeros, indices, dy, axis as i64), dx);
     Ok(())
 }
@@ -106,7 +106,7 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let places = site.add(op("Expand", [places, all]));
     let rows = outer.iter().product();
     let flat = site.ints(&[rows, inner]);
-    let zeros = site.add(zeros(flat, element));
+    let zeros = zeros_for(site, dy, flat, element);
     let sum = site.add(added(zeros, places, updates, 0));
     site.put(op("Reshape", [sum, shape]), dx);
     Ok(())

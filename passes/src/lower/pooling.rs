@@ -22,11 +22,25 @@ pub(super) fn max_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     site.needs_opset(16)?;
     let count = site.reduced("ReduceProd", shape, &[0], true);
     let count = site.add(count);
-    let zeros = site.add(zeros(count, element));
+    let zeros = zeros_for(site, dy, count, element);
     let (places, updates) = (site.reshaped(indices, &[-1]), site.reshaped(dy, &[-1]));
     let sum = site.add(added(zeros, places, updates, 0));
     site.put(op("Reshape", [sum, shape]), dx);
     Ok(())
+}
+
+/// Zeros of a shape, to which numbers are added. They wait for these, and are made in each step: of a known shape, constant folding would
+/// make them before the first, and the session would hold them all the time. No size is below zero, so the shape is the larger list.
+pub(super) fn zeros_for(
+    site: &mut LoweringSite,
+    numbers: TensorId,
+    shape: TensorId,
+    element: ElementType,
+) -> TensorId {
+    let count = site.add(op("Size", [numbers]));
+    let below = site.add(op("Neg", [count]));
+    let shape = site.add(op("Max", [shape, below]));
+    site.add(zeros(shape, element))
 }
 
 /// Zeros of a shape.

@@ -130,7 +130,10 @@ fn the_operator_set_rises_where_places_may_be_there_twice() {
     "g/Reshape:0" = Reshape(i, "ckpt-opt/lower/constant_0")
     "g/Shape:0" = Shape(dy)
     "g/Expand:0" = Expand("g/Reshape:0", "g/Shape:0")
-    "g/ConstantOfShape:0" = ConstantOfShape(s)
+    "g/Size:0" = Size(dy)
+    "g/Neg:0" = Neg("g/Size:0")
+    "g/Max:0" = Max(s, "g/Neg:0")
+    "g/ConstantOfShape:0" = ConstantOfShape("g/Max:0")
     dx = ScatterElements("g/ConstantOfShape:0", "g/Expand:0", dy)
     "#);
 }
