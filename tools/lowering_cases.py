@@ -28,7 +28,7 @@ class Case:
     symbols: dict = field(default_factory=dict)
     # Does 1.19.2 have a kernel for it on the CPU?
     kernel: bool = True
-    # In 16 bits nobody has a kernel; results are rounded once or more.
+    # The least error that is allowed: in 16 bits nobody has a kernel, and results are rounded once or more.
     floor: float = 0.0
 
 
@@ -668,8 +668,206 @@ def others(rng):
             yield case
 
 
+# Recurrent layers: (sequence, batch, input, hidden, direction, bias, first states)
+
+RECURRENT = [
+    (5, 3, 4, 6, "forward", True, True),
+    (9, 2, 7, 5, "forward", False, False),
+    (1, 4, 3, 8, "forward", True, False),
+    (40, 16, 64, 128, "forward", True, True),
+    (6, 3, 4, 5, "reverse", True, True),
+    (7, 2, 5, 4, "bidirectional", True, True),
+    (4, 3, 6, 3, "bidirectional", False, False),
+]
+
+
+def backwards(direction):
+    """By direction: does it begin with the last step?"""
+    return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+
+
+def in_turn(count, is_backwards):
+    """Each step, and the one before it."""
+    steps = list(range(count))[:: -1 if is_backwards else 1]
+    return list(zip(steps, [None, *steps]))
+
+
+def lstm(i, direction):
+    """Y, last Y, last C, all C and the gates i, o, f, c."""
+    s, n, h = i["x"].shape[0], i["x"].shape[1], i["r"].shape[2]
+    flags = backwards(direction)
+    y, cells, gates = (np.zeros((s, len(flags), n, k)) for k in (h, h, 4 * h))
+    last = [np.zeros((len(flags), n, h)) for _ in range(2)]
+    for d, flag in enumerate(flags):
+        bias = i["b"][d, : 4 * h] + i["b"][d, 4 * h :] if "b" in i else 0
+        before, cell = (i[k][d] if k in i else np.zeros((n, h)) for k in ("h0", "c0"))
+        for t, _ in in_turn(s, flag):
+            z = i["x"][t] @ i["w"][d].T + before @ i["r"][d].T + bias
+            gates[t, d] = np.concatenate([sigmoid(z[:, : 3 * h]), np.tanh(z[:, 3 * h :])], 1)
+            let_in, out, forget, new = np.split(gates[t, d], 4, 1)
+            cell = forget * cell + let_in * new
+            before = out * np.tanh(cell)
+            y[t, d], cells[t, d] = before, cell
+        last[0][d], last[1][d] = before, cell
+    return {"y": y, "yh": last[0], "yc": last[1], "cells": cells, "gates": gates}
+
+
+def lstm_gradient(i, direction):
+    s, n, h = i["x"].shape[0], i["x"].shape[1], i["r"].shape[2]
+    dx, dw, dr = (np.zeros(i[k].shape) for k in ("x", "w", "r"))
+    flags = backwards(direction)
+    db, dh0, dc0 = np.zeros((len(flags), 8 * h)), np.zeros((len(flags), n, h)), np.zeros((len(flags), n, h))
+    for d, flag in enumerate(flags):
+        dh, dc = (i[k][d].copy() if k in i else np.zeros((n, h)) for k in ("dh", "dc"))
+        for t, previous in reversed(in_turn(s, flag)):
+            let_in, out, forget, new = np.split(i["gates"][t, d], 4, 1)
+            before, old = ((i[k][previous, d] if previous is not None else i[first][d] if first in i else np.zeros((n, h)))
+                           for k, first in (("y", "h0"), ("cells", "c0")))
+            dh = dh + (i["dy"][t, d] if "dy" in i else 0)
+            bent = np.tanh(i["cells"][t, d])
+            dc = dc + dh * out * (1 - bent**2)
+            dz = np.concatenate([dc * new * let_in * (1 - let_in), dh * bent * out * (1 - out),
+                                 dc * old * forget * (1 - forget), dc * let_in * (1 - new**2)], 1)
+            dc = dc * forget
+            dh = dz @ i["r"][d]
+            dx[t] += dz @ i["w"][d]
+            dw[d] += dz.T @ i["x"][t]
+            dr[d] += dz.T @ before
+            db[d] += np.tile(dz.sum(0), 2)
+        dh0[d], dc0[d] = dh, dc
+    return {"dx": dx, "dw": dw, "dr": dr, "db": db, "dh0": dh0, "dc0": dc0}
+
+
+def gru(i, direction, late):
+    """Y, last Y and the gates z, r, h."""
+    s, n, h = i["x"].shape[0], i["x"].shape[1], i["r"].shape[2]
+    flags = backwards(direction)
+    y, gates, last = np.zeros((s, len(flags), n, h)), np.zeros((s, len(flags), n, 3 * h)), np.zeros((len(flags), n, h))
+    for d, flag in enumerate(flags):
+        bx, bh = np.split(i["b"][d], 2) if "b" in i else np.zeros((2, 3 * h))
+        before = i["h0"][d] if "h0" in i else np.zeros((n, h))
+        w, r = i["w"][d], i["r"][d]
+        for t, _ in in_turn(s, flag):
+            of_x = i["x"][t] @ w.T + bx
+            both = sigmoid(of_x[:, : 2 * h] + before @ r[: 2 * h].T + bh[: 2 * h])
+            update, reset = np.split(both, 2, 1)
+            if late:
+                within = reset * (before @ r[2 * h :].T + bh[2 * h :])
+            else:
+                within = (reset * before) @ r[2 * h :].T + bh[2 * h :]
+            new = np.tanh(of_x[:, 2 * h :] + within)
+            before = (1 - update) * new + update * before
+            y[t, d], gates[t, d] = before, np.concatenate([both, new], 1)
+        last[d] = before
+    return {"y": y, "yh": last, "gates": gates}
+
+
+def gru_gradient(i, direction, late):
+    s, n, h = i["x"].shape[0], i["x"].shape[1], i["r"].shape[2]
+    dx, dw, dr = (np.zeros(i[k].shape) for k in ("x", "w", "r"))
+    flags = backwards(direction)
+    db, dh0 = np.zeros((len(flags), 6 * h)), np.zeros((len(flags), n, h))
+    for d, flag in enumerate(flags):
+        bias = i["b"][d, 5 * h :] if "b" in i else 0
+        dh = i["dh"][d].copy() if "dh" in i else np.zeros((n, h))
+        w, r = i["w"][d], i["r"][d]
+        for t, previous in reversed(in_turn(s, flag)):
+            update, reset, new = np.split(i["gates"][t, d], 3, 1)
+            before = i["y"][previous, d] if previous is not None else i["h0"][d] if "h0" in i else np.zeros((n, h))
+            dh = dh + (i["dy"][t, d] if "dy" in i else 0)
+            dz = dh * (before - new) * update * (1 - update)
+            dn = dh * (1 - update) * (1 - new**2)
+            if late:
+                ds = dn * (before @ r[2 * h :].T + bias) * reset * (1 - reset)
+                through, of_new = (dn * reset) @ r[2 * h :], (dn * reset).T @ before
+            else:
+                product = dn @ r[2 * h :]
+                ds = product * before * reset * (1 - reset)
+                through, of_new = product * reset, dn.T @ (reset * before)
+            both = np.concatenate([dz, ds], 1)
+            all_of = np.concatenate([both, dn], 1)
+            dh = dh * update + both @ r[: 2 * h] + through
+            dx[t] += all_of @ w
+            dw[d] += all_of.T @ i["x"][t]
+            dr[d] += np.concatenate([both.T @ before, of_new])
+            db[d] += np.concatenate([all_of.sum(0), both.sum(0), (dn * reset if late else dn).sum(0)])
+        dh0[d] = dh
+    return {"dx": dx, "dw": dw, "dr": dr, "db": db, "dh0": dh0}
+
+
+def recurrent_inputs(rng, gates, shape):
+    """What a layer reads."""
+    s, n, width, h, direction, bias, states = shape
+    count = len(backwards(direction))
+    inputs = {"x": normal(rng, s, n, width), "w": normal(rng, count, gates * h, width), "r": normal(rng, count, gates * h, h)}
+    inputs["r"] *= np.float32(h**-0.5)
+    inputs["w"] *= np.float32(width**-0.5)
+    if bias:
+        inputs["b"] = normal(rng, count, 2 * gates * h)
+    if states:
+        inputs["h0"] = normal(rng, count, n, h)
+        if gates == 4:
+            inputs["c0"] = normal(rng, count, n, h)
+    return inputs
+
+
+def layers(rng):
+    for shape in RECURRENT:
+        s, n, width, h, direction, _, states = shape
+        count, has_kernel = len(backwards(direction)), direction == "forward"
+        kinds = [("LSTM", 4, {}, lstm, lstm_gradient)]
+        for late in (0, 1):
+            kinds.append(("GRU", 3, {"linear_before_reset": late}, lambda i, d, late=late: gru(i, d, late),
+                          lambda i, d, late=late: gru_gradient(i, d, late)))
+        for name, gates, attributes, forward, backward in kinds:
+            attributes = {"hidden_size": h, "direction": direction, **attributes}
+            inputs = recurrent_inputs(rng, gates, shape)
+            label = f"[{s},{n},{width},{h}]{direction}{attributes.get('linear_before_reset', '')}"
+
+            states_of = ["h0", "c0"] if gates == 4 else ["h0"]
+            results = ["y", "yh", "yc", "cells", "gates"] if gates == 4 else ["y", "yh", "gates"]
+            read = [k if k in inputs else "" for k in ("x", "w", "r", "b", "", *states_of)]
+            layer = op(f"{name}Training", read, results, **attributes)
+            case = Case(f"{name}Training{label}", [layer], inputs, lambda i, f=forward, d=direction: f(i, d), kernel=has_kernel)
+            yield case
+            if width == 4 and has_kernel:
+                yield Case(f"{case.name}/symbolic", [layer], inputs, case.reference, 14,
+                           symbols={"x": ["s", "n", 4], **{k: [1, "n", h] for k in states_of}})
+            outputs = ["dx", "dw", "dr", "db", "dh0"] + (["dc0"] if gates == 4 else [])
+            for which in ("all", "last", "steps"):
+                further = {"dy": normal(rng, s, count, n, h), "dh": normal(rng, count, n, h), "dc": normal(rng, count, n, h)}
+                wanted = {"all": {"dy", "dh", "dc"}, "last": {"dh", "dc"}, "steps": {"dy"}}[which]
+                wanted = {k for k in wanted if k != "dc" or gates == 4}
+                further = {k: further[k] for k in wanted}
+                if which != "all" and s == 40:
+                    continue
+                found = forward(wide(inputs), direction)
+                # As the kernel of 1.19.2 reads them: LSTMGrad has no bias.
+                kept = {k: found[k].astype(np.float32) for k in ("y", "cells", "gates") if k in found}
+                before = ["x", "w", "r", *([] if gates == 4 else ["b"]), "", *states_of]
+                fed = {**inputs, **kept, **further}
+                read = [k if k in fed else "" for k in (*before, *kept, "dy", "dh", *(["dc"] if gates == 4 else []))]
+                fed = {k: v for k, v in fed.items() if k in read}
+                node = op(f"{name}Grad", read, outputs, **attributes)
+                yield Case(f"{name}Grad{label}/{which}", [node], fed, lambda i, f=backward, d=direction: f(i, d), kernel=has_kernel)
+                # The gates are those of a layer in the same graph.
+                both = {**inputs, **further}
+
+                def whole(i, f=forward, b=backward, d=direction):
+                    result = f(i, d)
+                    return {**b({**i, **result}, d), "y": result["y"]}
+
+                # Both round the gates: a kernel's own are off by 1.1e-6.
+                case = Case(f"{name}Grad{label}/{which}/whole", [layer, node], both, whole, kernel=has_kernel, floor=1e-6)
+                yield case
+                if width == 4 and has_kernel:
+                    yield Case(f"{case.name}/symbolic", [layer, node], both, whole, 15,
+                               floor=1e-6, symbols={"x": ["s", "n", 4], "dy": ["s", 1, "n", h], **{k: [1, "n", h] for k in states_of},
+                                        **{k: [1, "n", h] for k in ("dh", "dc") if k in both}})
+
+
 def cases():
     """All cases, the same in every call."""
-    for family in (activations, softmaxes, batch_norms, layer_norms, convolutions, pools, losses, gathers, slices, arithmetic, others):
+    for family in (activations, softmaxes, batch_norms, layer_norms, convolutions, pools, losses, gathers, slices, arithmetic, others, layers):
         rng = np.random.default_rng(list(family.__name__.encode()))
         yield from family(rng)

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::attribute;
 use super::schema::{AttributeProto, attribute as attribute_field, node as field};
 use super::splice::Splice;
+use super::subgraph;
 use super::tensor;
 use super::wire::{Message, WireError};
 
@@ -144,14 +145,11 @@ pub(crate) fn splice(
     Ok(Some(out))
 }
 
-/// NodeProto for a node without a template.
+/// NodeProto for a node without a template. Subgraphs are written if they were made from scratch as well.
 pub(crate) fn from_scratch(node: InGraph<'_>) -> Result<Splice, NodeProblem> {
-    let found = node.captures();
-    if !found.is_empty() {
-        return Err(NodeProblem::Captures {
-            found,
-            expected: Vec::new(),
-        });
+    let (found, expected) = (node.captures(), subgraph::outer(node.node));
+    if found != expected {
+        return Err(NodeProblem::Captures { found, expected });
     }
     let mut out = Splice::default();
     let mut missing = Changes {
@@ -167,7 +165,11 @@ pub(crate) fn from_scratch(node: InGraph<'_>) -> Result<Splice, NodeProblem> {
     add_name(&mut out, &mut missing, node);
     add_op_type(&mut out, &mut missing, node);
     for Attribute { name, value } in &node.node.attributes {
-        out.add_message(field::ATTRIBUTE, &attribute_proto(name, value)?);
+        let body = node.node.bodies.iter().find(|body| body.attribute == *name);
+        match body {
+            Some(body) => out.add_field(field::ATTRIBUTE, subgraph::encode(body)?),
+            None => out.add_message(field::ATTRIBUTE, &attribute_proto(name, value)?),
+        }
     }
     add_domain(&mut out, &mut missing, node);
     Ok(out)

@@ -10,13 +10,17 @@
 
 mod activation;
 mod arithmetic;
+mod body;
 mod convolution;
 mod facts;
 mod gather;
+mod gru;
 mod loss;
+mod lstm;
 mod normalization;
 mod operation;
 mod pooling;
+mod recurrent;
 mod resize;
 mod site;
 mod slice;

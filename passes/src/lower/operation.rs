@@ -1,6 +1,6 @@
 //! One node of a lowering, before it is put into the graph.
 
-use crate::graph::{Attribute, AttributeValue, TensorId};
+use crate::graph::{Attribute, AttributeValue, Body, TensorId};
 
 /// An operator with what it reads.
 pub(super) struct NewNode {
@@ -8,6 +8,9 @@ pub(super) struct NewNode {
     pub(super) op_type: &'static str,
     pub(super) inputs: Vec<Option<TensorId>>,
     pub(super) attributes: Vec<Attribute>,
+    pub(super) bodies: Vec<Body>,
+    /// What the bodies read of the graph around them.
+    pub(super) captures: Vec<TensorId>,
 }
 
 /// A standard operator.
@@ -17,6 +20,8 @@ pub(super) fn op<const N: usize>(op_type: &'static str, inputs: [TensorId; N]) -
         op_type,
         inputs: inputs.map(Some).to_vec(),
         attributes: Vec::new(),
+        bodies: Vec::new(),
+        captures: Vec::new(),
     }
 }
 

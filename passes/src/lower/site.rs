@@ -70,6 +70,8 @@ pub(super) struct Shared {
     pub(super) step: Option<StepInputs>,
     /// Buffers and outputs that went with accumulations.
     pub(super) dropped: BTreeSet<TensorId>,
+    /// Recurrent layers as they were, by what they kept for their gradients.
+    layers: BTreeMap<TensorId, Node>,
     /// Raising the operator set changes nothing of the graph's own nodes.
     can_rise: bool,
 }
@@ -87,6 +89,7 @@ impl Shared {
             parts: BTreeMap::new(),
             step: None,
             dropped: BTreeSet::new(),
+            layers: BTreeMap::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
                 let changes =
@@ -328,6 +331,8 @@ impl<'a> LoweringSite<'a> {
         );
         self.made.push(Node {
             attributes: operation.attributes,
+            bodies: operation.bodies,
+            captures: operation.captures,
             ..node
         });
     }
@@ -336,6 +341,18 @@ impl<'a> LoweringSite<'a> {
         let wish = format!("{}/{of}:0", self.base);
         let name = self.graph.free_tensor_name(&wish);
         self.graph.add_tensor(Tensor::new(name, TensorKind::Value))
+    }
+
+    /// What no name begins with yet.
+    pub(super) fn free_prefix(&mut self) -> String {
+        let wish = format!("{}/step", self.base);
+        loop {
+            let prefix = self.shared.free_name(&wish);
+            let mut tensors = self.graph.tensor_ids().map(|id| self.graph.tensor(id));
+            if !tensors.any(|tensor| tensor.name.starts_with(&prefix)) {
+                return prefix;
+            }
+        }
     }
 
     /// A list of integers.
@@ -555,6 +572,28 @@ impl<'a> LoweringSite<'a> {
         self.shared
             .dropped
             .extend(node.reads().chain(node.writes()));
+    }
+
+    /// Keeps the node as it was, for the gradient that reads `kept` of it.
+    pub(super) fn keep_layer(&mut self, kept: TensorId) {
+        self.shared.layers.insert(kept, self.node.clone());
+    }
+
+    /// The node that wrote `kept`, as it was.
+    pub(super) fn layer(&self, kept: TensorId) -> Option<&Node> {
+        self.shared.layers.get(&kept)
+    }
+
+    /// Do other nodes than gradients of this operator that also read `kept` read the output at `position`, or the caller?
+    pub(super) fn is_read_beside(&self, position: usize, gradient: &str, kept: TensorId) -> bool {
+        let Some(id) = self.output(position) else {
+            return false;
+        };
+        let is_gradient = |&reader: &NodeId| {
+            let node = self.graph.node(reader);
+            node.is(CONTRIB, gradient) && node.reads().any(|read| read == kept)
+        };
+        self.graph.outputs.contains(&id) || !self.uses.readers(id).iter().all(is_gradient)
     }
 
     /// Says that an output has the new value of a buffer.

@@ -2,8 +2,8 @@
 
 use super::site::{CONTRIB, LoweringSite, Obstacle};
 use super::{
-    activation, arithmetic, convolution, gather, loss, normalization, pooling, resize, slice,
-    softmax, training,
+    activation, arithmetic, convolution, gather, gru, loss, lstm, normalization, pooling, resize,
+    slice, softmax, training,
 };
 use crate::graph::Node;
 
@@ -114,6 +114,10 @@ pub const TABLE: &[Lowering] = &[
     same("InPlaceAccumulatorV2", training::in_place_accumulator),
     same("InPlaceAccumulator", training::accumulator),
     same("FakeQuantGrad", training::fake_quant_grad),
+    near("LSTMTraining", lstm::training),
+    near("LSTMGrad", lstm::gradient),
+    near("GRUTraining", gru::training),
+    near("GRUGrad", gru::gradient),
 ];
 
 /// The entry for a node's operator.

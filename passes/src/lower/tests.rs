@@ -290,3 +290,95 @@ fn what_cannot_be_updated_is_named() {
     assert_snapshot!(updated(Update::Sgd, TRAINED, &other), @r#"error: InPlaceAccumulatorV2 "sum": it cannot be written in standard operators with the update in the graph: it accumulates "other"; expected a gradient called WEIGHT_grad"#);
     assert_snapshot!(updated(Update::Sgd, "(float[4] x) => (float[4] y)", "y = Exp (x)"), @"error: no node accumulates the gradient of a weight (InPlaceAccumulatorV2), so there is no weight to update; expected training_model.onnx as onnxruntime.training.artifacts.generate_artifacts writes it");
 }
+
+const LSTM: &str = "(float[S,N,3] x, float[1,16,3] w, float[1,16,4] r, float[S,1,N,4] dy) => (float[S,1,N,4] y, float[1,16,4] dr)";
+const LSTM_LAYER: &str =
+    "[l] y, yh, yc, c, k = com.microsoft.LSTMTraining <hidden_size = 4> (x, w, r)
+    [g] dx, dw, dr = com.microsoft.LSTMGrad <hidden_size = 4> (x, w, r, , , , y, c, k, dy)";
+
+#[test]
+fn a_recurrent_layer_s_gates_are_computed_where_its_gradient_needs_them() {
+    let listing = lowered(15, LSTM, LSTM_LAYER);
+    let operators = |of: &str| {
+        let is_of = |line: &&str| line.trim_start().starts_with(&format!("\"{of}/"));
+        let lines = listing.lines().filter(is_of);
+        lines
+            .filter_map(|line| Some(line.split_once(" = ")?.1.split('(').next()?.to_owned()))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert!(listing.contains("y, yh, yc = LSTM(x, w, r)"), "{listing}");
+    assert_eq!(operators("l"), "", "{listing}");
+    assert_snapshot!(operators("g"), @"Squeeze Squeeze Squeeze Shape Shape Gather Concat ConstantOfShape Slice Concat Reshape Reshape Gemm Gemm Split Sigmoid Reshape Sigmoid Reshape Sigmoid Reshape Tanh Reshape Mul Shape Gather Concat ConstantOfShape Scan Tanh Mul Sub Mul Sub Mul Mul Mul Sub Mul Sub Sub Mul Mul Sub Mul Squeeze Shape Gather Concat ConstantOfShape Shape Gather Concat ConstantOfShape Scan Reshape Gemm");
+}
+
+#[test]
+fn what_a_layer_keeps_is_computed_if_others_read_it() {
+    let asked = LSTM.replace("=> (", "=> (float[S,1,N,4] c, ");
+    let listing = lowered(15, &asked, LSTM_LAYER);
+    assert!(listing.contains("c = Unsqueeze(\"l/Scan:0"), "{listing}");
+    assert!(!listing.contains("\nk = "), "{listing}");
+}
+
+#[test]
+fn a_scan_reads_the_weights_by_their_names_and_no_name_is_there_twice() {
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g {LSTM} {{ {LSTM_LAYER} }}"#
+    );
+    let mut graph = Graph::parse(&text).unwrap();
+    lower(&mut graph, &BTreeMap::new(), None).unwrap();
+    let scans: Vec<_> = graph
+        .order()
+        .iter()
+        .map(|&id| graph.node(id))
+        .filter(|node| node.is("", "Scan"))
+        .collect();
+    let mut names: Vec<&str> = graph
+        .tensor_ids()
+        .map(|id| &*graph.tensor(id).name)
+        .collect();
+    let mut read = Vec::new();
+    for scan in &scans {
+        let body = &scan.bodies[0].graph;
+        let outer: Vec<_> = body.outer().collect();
+        read.push(
+            scan.captures
+                .iter()
+                .map(|&id| &*graph.tensor(id).name)
+                .collect::<Vec<_>>(),
+        );
+        let inner = body.tensor_ids().filter(|id| !outer.contains(id));
+        names.extend(inner.map(|id| &*body.tensor(id).name));
+        assert_eq!(
+            outer
+                .iter()
+                .map(|&id| &*body.tensor(id).name)
+                .collect::<Vec<_>>(),
+            read[read.len() - 1]
+        );
+    }
+    assert_eq!(read, [vec![], vec!["g/Squeeze:0_1"]]);
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn recurrent_layers_that_no_kernel_computes_are_refused_by_name() {
+    let inputs = "(float[S,N,3] x, float[1,16,3] w, float[1,16,4] r, int32[N] n, float[1,12] p) => (float[S,1,N,4] y)";
+    let of = |attributes: &str, read: &str| {
+        let attributes = format!("hidden_size = 4{attributes}");
+        let node = format!(
+            "[l] y, a, b, c, k = com.microsoft.LSTMTraining <{attributes}> (x, w, r{read})"
+        );
+        lowered(15, inputs, &node)
+    };
+    assert_snapshot!(of("", ", , n"), @r#"error: LSTMTraining "l": it cannot be written in standard operators where sequences have lengths of their own"#);
+    assert_snapshot!(of("", ", , , , , p"), @r#"error: LSTMTraining "l": it cannot be written in standard operators with peepholes"#);
+    assert_snapshot!(of(", clip = 1.0", ""), @r#"error: LSTMTraining "l": it cannot be written in standard operators with clipped gates"#);
+    assert_snapshot!(of(", input_forget = 1", ""), @r#"error: LSTMTraining "l": it cannot be written in standard operators where the input gate is what the forget gate leaves"#);
+    assert_snapshot!(of(", activations = [\"Sigmoid\", \"Relu\", \"Tanh\"]", ""), @r#"error: LSTMTraining "l": it cannot be written in standard operators with other activations than ["Sigmoid", "Tanh", "Tanh"]"#);
+    assert_snapshot!(of(", direction = \"sideways\"", ""), @r#"error: LSTMTraining "l": attribute "direction": expected forward, reverse or bidirectional, found "sideways""#);
+    assert!(of(", activations = [\"sigmoid\", \"tanh\", \"tanh\"]", "").contains("LSTM("));
+}
