@@ -130,11 +130,20 @@ pub(super) fn concat_training(site: &mut LoweringSite) -> Result<(), Obstacle> {
     if let Some(lengths) = site.output(1) {
         let rank = site.rank(first)?;
         let place = site.axis(0, rank)?;
-        let mut sizes = Vec::with_capacity(inputs.len());
-        for input in inputs.iter().flatten() {
-            sizes.push(Some(site.size_of(*input, place)));
+        let list: Option<Vec<i64>> = inputs
+            .iter()
+            .flatten()
+            .map(|input| i64::try_from(site.size(*input, place)?).ok())
+            .collect();
+        match list {
+            Some(list) => site.put_ints(&list, lengths),
+            None => {
+                let sizes = inputs.iter().flatten();
+                let sizes = sizes.map(|input| Some(site.size_of(*input, place)));
+                let sizes = sizes.collect();
+                site.put(op_of("Concat", sizes).int("axis", 0), lengths);
+            }
         }
-        site.put(op_of("Concat", sizes).int("axis", 0), lengths);
     }
     site.put(op_of("Concat", inputs).int("axis", axis), y);
     Ok(())

@@ -91,14 +91,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let to_new = site.add(op("Mul", [closed, slope]));
         let closed = rest(site, gates.reset);
         let to_reset = site.add(op("Mul", [gates.within, closed]));
-        let sequences = match late {
-            true => {
-                let to_within = site.add(op("Mul", [to_new, gates.reset]));
-                let to_reset = site.add(op("Mul", [to_within, to_reset]));
-                [to_update, to_reset, to_new, gates.update, to_within]
-            }
-            false => [to_update, to_reset, to_new, gates.update, gates.reset],
-        };
+        let sequences = [to_update, to_reset, to_new, gates.update, gates.reset];
         let mut sequences: Vec<TensorId> = sequences
             .into_iter()
             .map(|numbers| direction.steps(site, numbers))
@@ -106,7 +99,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
 
         let mut body = layer.body(site);
         let dh = body.input();
-        let [to_update, to_reset, to_new, update, other] = [(); 5].map(|()| body.input());
+        let [to_update, to_reset, to_new, update, reset] = [(); 5].map(|()| body.input());
         let hidden = match dy {
             None => dh,
             Some(dy) => {
@@ -118,15 +111,16 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let [r_of_gates, r_of_new] = weights.of_state.map(|r| body.outer(site, r));
         let of_update = body.add(op("Mul", [hidden, to_update]));
         let of_new = body.add(op("Mul", [hidden, to_new]));
+        // Each result of the body is made of the one before: the runtime makes room for them in that sequence, whatever its order.
         let (of_reset, through_new, of_within) = if late {
-            let of_reset = body.add(op("Mul", [hidden, to_reset]));
-            let of_within = body.add(op("Mul", [hidden, other]));
+            let of_within = body.add(op("Mul", [of_new, reset]));
+            let of_reset = body.add(op("Mul", [of_within, to_reset]));
             let through = body.add(op("MatMul", [of_within, r_of_new]));
             (of_reset, through, Some(of_within))
         } else {
             let product = body.add(op("MatMul", [of_new, r_of_new]));
             let of_reset = body.add(op("Mul", [product, to_reset]));
-            let through = body.add(op("Mul", [product, other]));
+            let through = body.add(op("Mul", [product, reset]));
             (of_reset, through, None)
         };
         let of_gates = body.add(op("Concat", [of_update, of_reset]).int("axis", 1));
@@ -134,24 +128,21 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let kept = body.add(op("Mul", [hidden, update]));
         let before = body.add(op("Add", [kept, through_gates]));
         let before = body.add(op("Add", [before, through_new]));
-        let mut results = vec![before, of_gates, of_new];
+        let mut results = vec![before, of_new];
         results.extend(of_within);
+        results.push(of_gates);
         let first = [layer.state(site, last, place)];
         let results = direction.against(site, body, (&first, &sequences), &results);
+        let (of_new, of_gates) = (results[1], results[results.len() - 1]);
+        let of_within = of_within.map(|_| results[2]);
         of_hidden.push(results[0]);
         let [w_of_gates, w_of_new] = weights.of_x;
-        of_x.push(op("MatMul", [results[1], w_of_gates]));
-        of_x.push(op("MatMul", [results[2], w_of_new]));
-        of_b.push([
-            results[1],
-            results[2],
-            *results.get(3).unwrap_or(&results[2]),
-        ]);
-        let of_gates = site.reshaped(results[1], &[-1, 2 * layer.hidden]);
-        let of_new = site.reshaped(results[2], &[-1, layer.hidden]);
-        let of_within = results
-            .get(3)
-            .map(|&within| site.reshaped(within, &[-1, layer.hidden]));
+        of_x.push(op("MatMul", [of_gates, w_of_gates]));
+        of_x.push(op("MatMul", [of_new, w_of_new]));
+        of_b.push([of_gates, of_new, of_within.unwrap_or(of_new)]);
+        let of_gates = site.reshaped(of_gates, &[-1, 2 * layer.hidden]);
+        let of_new = site.reshaped(of_new, &[-1, layer.hidden]);
+        let of_within = of_within.map(|within| site.reshaped(within, &[-1, layer.hidden]));
         let x = direction.x_rows;
         of_w.push([(of_gates, x), (of_new, x)]);
         of_r.push([

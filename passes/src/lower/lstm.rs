@@ -40,7 +40,8 @@ pub(super) fn training(site: &mut LoweringSite) -> Result<(), Obstacle> {
     for place in 0..layer.directions.len() {
         let direction = layer.direction(site, place);
         let parts = gates_of(site, &layer, &direction);
-        all_cells.push(cells_of(site, &layer, &direction, &parts));
+        let let_in = site.add(op("Mul", [parts.input, parts.candidate]));
+        all_cells.push(cells_of(site, &layer, &direction, (parts.forget, let_in)));
         let parts = [parts.input, parts.output, parts.forget, parts.candidate];
         all_gates.push(site.add(op("Concat", parts).int("axis", 2)));
     }
@@ -86,17 +87,11 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let (mut of_hidden, mut of_cell) = (Vec::new(), Vec::new());
     for place in 0..layer.directions.len() {
         let direction = layer.direction(site, place);
-        let (gates, cells) = match known {
-            Some(_) => {
-                let gates = gates_of(site, &layer, &direction);
-                let cells = cells_of(site, &layer, &direction, &gates);
-                (gates, cells)
-            }
+        let gates = match known {
+            Some(_) => gates_of(site, &layer, &direction),
             None => {
-                let cells = site.input(7)?;
-                let [gates, cells] =
-                    [kept, cells].map(|all| layer.of_direction(site, all, 1, place));
-                (parts(site, &layer, gates, 2), cells)
+                let gates = layer.of_direction(site, kept, 1, place);
+                parts(site, &layer, gates, 2)
             }
         };
         let Gates {
@@ -105,6 +100,14 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
             forget,
             candidate,
         } = gates;
+        let let_in = site.add(op("Mul", [input, candidate]));
+        let cells = match known {
+            Some(_) => cells_of(site, &layer, &direction, (forget, let_in)),
+            None => {
+                let cells = site.input(7)?;
+                layer.of_direction(site, cells, 1, place)
+            }
+        };
         let rest = |site: &mut LoweringSite, gate| site.add(op("Sub", [one, gate]));
         let bent = site.add(op("Tanh", [cells]));
         let square = site.add(op("Mul", [bent, bent]));
@@ -113,7 +116,6 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let closed = rest(site, output);
         let to_output = site.add(op("Mul", [bent, output]));
         let to_output = site.add(op("Mul", [to_output, closed]));
-        let let_in = site.add(op("Mul", [input, candidate]));
         let closed = rest(site, input);
         let to_input = site.add(op("Mul", [let_in, closed]));
         let kept = site.add(op("Sub", [cells, let_in]));
@@ -239,20 +241,20 @@ fn parts(site: &mut LoweringSite, layer: &Layer, all: TensorId, axis: i64) -> Ga
     }
 }
 
-/// The cells after each step.
+/// The cells after each step, of what is kept and what comes in.
 fn cells_of(
     site: &mut LoweringSite,
     layer: &Layer,
     direction: &Direction,
-    gates: &Gates,
+    (forget, let_in): (TensorId, TensorId),
 ) -> TensorId {
-    let let_in = site.add(op("Mul", [gates.input, gates.candidate]));
+    let sequences = [forget, let_in];
     let mut body = layer.body(site);
-    let [before, forget, added] = [(); 3].map(|()| body.input());
-    let stays = body.add(op("Mul", [before, forget]));
+    let [before, kept, added] = [(); 3].map(|()| body.input());
+    let stays = body.add(op("Mul", [before, kept]));
     let cell = body.add(op("Add", [stays, added]));
-    let kept = body.add(op("Identity", [cell]));
+    let after = body.add(op("Identity", [cell]));
     let first = layer.state(site, layer.first_cell, direction.place);
-    let given = (&[first][..], &[gates.forget, let_in][..]);
-    scan(site, body, given, &[cell, kept], direction.backwards)[1]
+    let given = (&[first][..], &sequences[..]);
+    scan(site, body, given, &[cell, after], direction.backwards)[1]
 }

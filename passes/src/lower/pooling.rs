@@ -30,16 +30,18 @@ pub(super) fn max_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
 }
 
 /// Zeros of a shape, to which numbers are added. They wait for these, and are made in each step: of a known shape, constant folding would
-/// make them before the first, and the session would hold them all the time. No size is below zero, so the shape is the larger list.
+/// make them before the first, and the session would hold them all the time. No size is as large as what the shape is compared with.
 pub(super) fn zeros_for(
     site: &mut LoweringSite,
     numbers: TensorId,
     shape: TensorId,
     element: ElementType,
 ) -> TensorId {
+    const HUGE: i64 = 1 << 62;
     let count = site.add(op("Size", [numbers]));
-    let below = site.add(op("Neg", [count]));
-    let shape = site.add(op("Max", [shape, below]));
+    let huge = site.int(HUGE);
+    let above = site.add(op("Add", [count, huge]));
+    let shape = site.add(op("Min", [shape, above]));
     site.add(zeros(shape, element))
 }
 

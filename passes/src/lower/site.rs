@@ -361,6 +361,16 @@ impl<'a> LoweringSite<'a> {
         self.integers(shape, values)
     }
 
+    /// A list of integers as an output.
+    pub(super) fn put_ints(&mut self, values: &[i64], output: TensorId) {
+        let value = AttributeValue::Tensor {
+            element: ElementType::Int64,
+            shape: vec![values.len() as u64],
+            constant: Some(Constant::Ints(values.to_vec())),
+        };
+        self.put(op("Constant", []).with("value", value), output);
+    }
+
     /// One integer.
     pub(super) fn int(&mut self, value: i64) -> TensorId {
         self.integers(Vec::new(), &[value])
