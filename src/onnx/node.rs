@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use ckpt_passes::graph::{Attribute, AttributeValue, Graph, Node, TensorId};
+use ckpt_passes::graph::{Attribute, AttributeValue, Body, Graph, Node, TensorId, TensorKind};
 use prost::Message as _;
 use thiserror::Error;
 
 use super::attribute;
-use super::schema::{AttributeProto, attribute as attribute_field, node as field};
+use super::schema::{
+    AttributeProto, TensorType, TypeProto, ValueInfoProto, attribute as attribute_field,
+    attribute_type, graph as graph_field, node as field,
+};
 use super::splice::Splice;
-use super::subgraph;
 use super::tensor;
 use super::wire::{Message, WireError};
 
@@ -147,7 +149,7 @@ pub(crate) fn splice(
 
 /// NodeProto for a node without a template. Subgraphs are written if they were made from scratch as well.
 pub(crate) fn from_scratch(node: InGraph<'_>) -> Result<Splice, NodeProblem> {
-    let (found, expected) = (node.captures(), subgraph::outer(node.node));
+    let (found, expected) = (node.captures(), outer(node.node));
     if found != expected {
         return Err(NodeProblem::Captures { found, expected });
     }
@@ -167,12 +169,74 @@ pub(crate) fn from_scratch(node: InGraph<'_>) -> Result<Splice, NodeProblem> {
     for Attribute { name, value } in &node.node.attributes {
         let body = node.node.bodies.iter().find(|body| body.attribute == *name);
         match body {
-            Some(body) => out.add_field(field::ATTRIBUTE, subgraph::encode(body)?),
+            Some(body) => out.add_field(field::ATTRIBUTE, self::body(body)?),
             None => out.add_message(field::ATTRIBUTE, &attribute_proto(name, value)?),
         }
     }
     add_domain(&mut out, &mut missing, node);
     Ok(out)
+}
+
+/// The names of the outer tensors that the subgraphs of a node read.
+fn outer(node: &Node) -> Vec<String> {
+    let outer = node.bodies.iter().flat_map(|body| {
+        let name = |id| body.graph.tensor(id).name.clone();
+        body.graph.outer().map(name)
+    });
+    outer.collect()
+}
+
+/// AttributeProto of a subgraph whose nodes were made from scratch.
+fn body(body: &Body) -> Result<Splice, NodeProblem> {
+    let inner = &*body.graph;
+    let nodes = || inner.order().iter().map(|&id| inner.node(id));
+    let mut tensors = inner.tensor_ids().map(|id| inner.tensor(id));
+    let is_read = nodes().any(|node| node.template.is_some())
+        || tensors.any(|tensor| tensor.kind == TensorKind::Initializer);
+    if is_read {
+        return Err(NodeProblem::Opaque {
+            name: body.attribute.clone(),
+        });
+    }
+    let mut contents = Splice::default();
+    for node in nodes() {
+        let node = InGraph { node, graph: inner };
+        contents.add_field(graph_field::NODE, from_scratch(node)?);
+    }
+    contents.add_text(graph_field::NAME, &inner.name);
+    for (field, ids) in [
+        (graph_field::INPUT, &inner.inputs[..]),
+        (graph_field::OUTPUT, &inner.outputs[..]),
+    ] {
+        for &id in ids {
+            contents.add_message(field, &declaration(inner, id));
+        }
+    }
+    let mut out = Splice::default();
+    out.add_text(attribute_field::NAME, &body.attribute);
+    out.add_field(attribute_field::G, contents);
+    let kind = AttributeProto {
+        r#type: attribute_type::GRAPH,
+        ..AttributeProto::default()
+    };
+    out.add(&kind.encode_to_vec());
+    Ok(out)
+}
+
+/// Of which type a tensor is; how large, what is around the subgraph decides.
+fn declaration(graph: &Graph, id: TensorId) -> ValueInfoProto {
+    let tensor = graph.tensor(id);
+    let r#type = tensor.element.map(|element| TypeProto {
+        tensor_type: Some(TensorType {
+            elem_type: element as i32,
+            shape: None,
+        }),
+        ..TypeProto::default()
+    });
+    ValueInfoProto {
+        name: tensor.name.clone(),
+        r#type,
+    }
 }
 
 // Each writes its part once: where the template has it first, or at the end.

@@ -1,18 +1,12 @@
-//! The subgraphs of control-flow nodes: what they read from the graph around them, and how one made from scratch is written.
+//! What the subgraphs of control-flow nodes read from the graph around them.
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use ckpt_passes::graph::{Body, Graph, Node, TensorId, TensorKind};
 use prost::Message as _;
 
 use super::import_error::{DEEPEST, ImportProblem};
-use super::node::{InGraph, NodeProblem, from_scratch};
-use super::schema::{
-    AttributeProto, NodeProto, TensorType, TypeProto, ValueInfoProto, attribute, attribute_type,
-    graph,
-};
-use super::splice::Splice;
+use super::schema::{AttributeProto, NodeProto, ValueInfoProto, graph};
 use super::tensor::{TensorHeader, pieces};
 
 /// The outer tensors that the subgraphs in `attribute` read, in order.
@@ -78,66 +72,4 @@ fn of_graph(
     reads.retain(|name| !defined.contains(name));
     outer_reads.append(&mut reads);
     Ok(())
-}
-
-/// The names of the outer tensors that the subgraphs of a node read.
-pub(crate) fn outer(node: &Node) -> Vec<String> {
-    let outer = node.bodies.iter().flat_map(|body| {
-        let name = |id| body.graph.tensor(id).name.clone();
-        body.graph.outer().map(name)
-    });
-    outer.collect()
-}
-
-/// AttributeProto of a subgraph whose nodes were made from scratch.
-pub(crate) fn encode(body: &Body) -> Result<Splice, NodeProblem> {
-    let inner = &*body.graph;
-    let nodes = || inner.order().iter().map(|&id| inner.node(id));
-    let mut tensors = inner.tensor_ids().map(|id| inner.tensor(id));
-    let is_read = nodes().any(|node| node.template.is_some())
-        || tensors.any(|tensor| tensor.kind == TensorKind::Initializer);
-    if is_read {
-        return Err(NodeProblem::Opaque {
-            name: body.attribute.clone(),
-        });
-    }
-    let mut contents = Splice::default();
-    for node in nodes() {
-        let node = InGraph { node, graph: inner };
-        contents.add_field(graph::NODE, from_scratch(node)?);
-    }
-    contents.add_text(graph::NAME, &inner.name);
-    for (field, ids) in [
-        (graph::INPUT, &inner.inputs[..]),
-        (graph::OUTPUT, &inner.outputs[..]),
-    ] {
-        for &id in ids {
-            contents.add_message(field, &declaration(inner, id));
-        }
-    }
-    let mut out = Splice::default();
-    out.add_text(attribute::NAME, &body.attribute);
-    out.add_field(attribute::G, contents);
-    let kind = AttributeProto {
-        r#type: attribute_type::GRAPH,
-        ..AttributeProto::default()
-    };
-    out.add(&kind.encode_to_vec());
-    Ok(out)
-}
-
-/// Of which type a tensor is; how large, what is around the subgraph decides.
-fn declaration(graph: &Graph, id: TensorId) -> ValueInfoProto {
-    let tensor = graph.tensor(id);
-    let r#type = tensor.element.map(|element| TypeProto {
-        tensor_type: Some(TensorType {
-            elem_type: element as i32,
-            shape: None,
-        }),
-        ..TypeProto::default()
-    });
-    ValueInfoProto {
-        name: tensor.name.clone(),
-        r#type,
-    }
 }

@@ -1,14 +1,14 @@
 //! GRU layers that are trained: `y = (1 − z) · n + z · y₋₁`, where `n` is what is new.
 
 use super::operation::op;
-use super::recurrent::{self, Direction, Layer};
+use super::recurrent::{self, Layer, LayerDirection};
 use super::site::{LoweringSite, Obstacle};
 use crate::graph::{Node, TensorId};
 
 const GRADIENT: &str = "GRUGrad";
 
 /// Of one direction, by rows: gates of all steps and samples, and the parts of what they are made of.
-struct Gates {
+struct GruGates {
     update: TensorId,
     reset: TensorId,
     new: TensorId,
@@ -197,7 +197,7 @@ fn is_late(node: &Node) -> bool {
     node.int("linear_before_reset").unwrap_or(0) != 0
 }
 
-fn weights_of(site: &mut LoweringSite, layer: &Layer, direction: &Direction) -> Weights {
+fn weights_of(site: &mut LoweringSite, layer: &Layer, direction: &LayerDirection) -> Weights {
     let sizes = [2 * layer.hidden, layer.hidden];
     let [of_x, of_state] = [direction.w, direction.r].map(|all| {
         let parts = recurrent::split(site, all, 0, &sizes);
@@ -210,7 +210,7 @@ fn weights_of(site: &mut LoweringSite, layer: &Layer, direction: &Direction) -> 
 fn biases(
     site: &mut LoweringSite,
     layer: &Layer,
-    direction: &Direction,
+    direction: &LayerDirection,
 ) -> Option<[[TensorId; 2]; 2]> {
     let sizes = [2 * layer.hidden, layer.hidden];
     let [of_x, of_state] = layer
@@ -223,10 +223,10 @@ fn biases(
 fn gates_of(
     site: &mut LoweringSite,
     layer: &Layer,
-    direction: &Direction,
+    direction: &LayerDirection,
     weights: &Weights,
     late: bool,
-) -> Gates {
+) -> GruGates {
     let biases = biases(site, layer, direction);
     let (x, before) = (direction.x_rows, direction.before);
     let bias = biases.map(|[gates, _]| site.add(op("Add", gates)));
@@ -252,7 +252,7 @@ fn gates_of(
         )
     };
     let sum = site.add(sum);
-    Gates {
+    GruGates {
         update,
         reset,
         new: site.add(op("Tanh", [sum])),
@@ -264,10 +264,10 @@ fn gates_of(
 fn given_gates(
     site: &mut LoweringSite,
     layer: &Layer,
-    direction: &Direction,
+    direction: &LayerDirection,
     weights: &Weights,
     (all, late): (TensorId, bool),
-) -> Gates {
+) -> GruGates {
     let all = layer.of_direction(site, all, 1, direction.place);
     let all = site.reshaped(all, &[-1, 3 * layer.hidden]);
     let parts = recurrent::split(site, all, 1, &[layer.hidden; 3]);
@@ -279,7 +279,7 @@ fn given_gates(
         }
         false => op("Mul", [parts[1], before]),
     };
-    Gates {
+    GruGates {
         update: parts[0],
         reset: parts[1],
         new: parts[2],

@@ -2,14 +2,14 @@
 
 use super::body::scan;
 use super::operation::op;
-use super::recurrent::{self, Direction, Layer};
+use super::recurrent::{self, Layer, LayerDirection};
 use super::site::{LoweringSite, Obstacle, case};
 use crate::graph::TensorId;
 
 const GRADIENT: &str = "LSTMGrad";
 
 /// The gates of all steps and samples, each step by step.
-struct Gates {
+struct LstmGates {
     input: TensorId,
     output: TensorId,
     forget: TensorId,
@@ -94,7 +94,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
                 parts(site, &layer, gates, 2)
             }
         };
-        let Gates {
+        let LstmGates {
             input,
             output,
             forget,
@@ -209,7 +209,7 @@ fn check(site: &LoweringSite, lengths: usize) -> Result<(), Obstacle> {
 }
 
 /// `sigmoid(z)` and, of the candidate, `tanh(z)`, where `z = X · Wᵀ + Y₋₁ · Rᵀ + b`.
-fn gates_of(site: &mut LoweringSite, layer: &Layer, direction: &Direction) -> Gates {
+fn gates_of(site: &mut LoweringSite, layer: &Layer, direction: &LayerDirection) -> LstmGates {
     let biases = layer.biases(site, direction.place, 4);
     let bias = biases.map(|both| site.add(op("Add", both)));
     let of_x = site.add(recurrent::product(direction.x_rows, direction.w, bias));
@@ -223,7 +223,7 @@ fn gates_of(site: &mut LoweringSite, layer: &Layer, direction: &Direction) -> Ga
         let gate = site.add(op(op_type, [of]));
         direction.steps(site, gate)
     };
-    Gates {
+    LstmGates {
         input: gate("Sigmoid", open.input),
         output: gate("Sigmoid", open.output),
         forget: gate("Sigmoid", open.forget),
@@ -231,9 +231,9 @@ fn gates_of(site: &mut LoweringSite, layer: &Layer, direction: &Direction) -> Ga
     }
 }
 
-fn parts(site: &mut LoweringSite, layer: &Layer, all: TensorId, axis: i64) -> Gates {
+fn parts(site: &mut LoweringSite, layer: &Layer, all: TensorId, axis: i64) -> LstmGates {
     let parts = recurrent::split(site, all, axis, &[layer.hidden; 4]);
-    Gates {
+    LstmGates {
         input: parts[0],
         output: parts[1],
         forget: parts[2],
@@ -245,7 +245,7 @@ fn parts(site: &mut LoweringSite, layer: &Layer, all: TensorId, axis: i64) -> Ga
 fn cells_of(
     site: &mut LoweringSite,
     layer: &Layer,
-    direction: &Direction,
+    direction: &LayerDirection,
     (forget, let_in): (TensorId, TensorId),
 ) -> TensorId {
     let sequences = [forget, let_in];

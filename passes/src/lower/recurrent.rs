@@ -30,7 +30,7 @@ pub(super) struct Layer {
 
 /// One direction of a layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Direction {
+pub(super) struct LayerDirection {
     pub(super) place: usize,
     pub(super) backwards: bool,
     /// `[gates · hidden, input]`
@@ -69,7 +69,7 @@ impl Layer {
     }
 
     /// What one direction reads.
-    pub(super) fn direction(&self, site: &mut LoweringSite, place: usize) -> Direction {
+    pub(super) fn direction(&self, site: &mut LoweringSite, place: usize) -> LayerDirection {
         let backwards = self.directions[place];
         let [w, r] = [self.w, self.r].map(|weights| self.of_direction(site, weights, 0, place));
         let y = self.of_direction(site, self.y, 1, place);
@@ -92,7 +92,7 @@ impl Layer {
             op("Concat", [first, rest])
         };
         let before = site.add(before.int("axis", 0));
-        Direction {
+        LayerDirection {
             place,
             backwards,
             w,
@@ -170,7 +170,7 @@ impl Layer {
     }
 }
 
-impl Direction {
+impl LayerDirection {
     /// Numbers of all steps and samples, step by step.
     pub(super) fn steps(&self, site: &mut LoweringSite, numbers: TensorId) -> TensorId {
         site.add(op("Reshape", [numbers, self.shape]))
