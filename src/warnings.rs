@@ -252,7 +252,16 @@ mod tests {
     #[test]
     fn whoever_plans_scans_for_builds_without_training_is_told_of_lean_settings() {
         let graph = Graph::parse("g (float[2] x) => (float[2] y) { [s] y = Scan (x) }").unwrap();
-        let said = |release, settings| laid_out_around(&graph, Runtime { release, settings });
+        let said = |release, settings| {
+            laid_out_around(
+                &graph,
+                Runtime {
+                    release,
+                    settings,
+                    ..Runtime::DEFAULT
+                },
+            )
+        };
         assert!(said(&STOCK, RuntimeSettings::DEFAULT).is_some_and(|text| text.contains("of s,")));
         assert_eq!(said(&STOCK, RuntimeSettings::LEAN), None);
         assert_eq!(
@@ -262,7 +271,7 @@ mod tests {
         let without = Graph::parse("g (float[2] x) => (float[2] y) { y = Relu (x) }").unwrap();
         let stock = Runtime {
             release: &STOCK,
-            settings: RuntimeSettings::DEFAULT,
+            ..Runtime::DEFAULT
         };
         assert_eq!(laid_out_around(&without, stock), None);
     }
