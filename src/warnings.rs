@@ -1,12 +1,11 @@
 //! What the user should look at before planning: what in the model, the options and their files does not go together.
 
-use ckpt_passes::graph::{Graph, Node, TensorId};
+use ckpt_passes::graph::{Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
 use ckpt_passes::runtime::blocks::in_blocks;
 use ckpt_passes::runtime::settings::RuntimeSettings;
-use ckpt_passes::runtime::{Runtime, STOCK};
 use ckpt_passes::strategy::Strategy;
 
 use crate::inputs::{Profile, unknown_nodes};
@@ -70,7 +69,6 @@ pub(crate) fn doubts(
             "the memory that the subgraphs of {node}{more} take is not counted: {why}; --costs can give it, as the node's workspace_bytes"
         ));
     }
-    doubts.extend(laid_out_around(graph, options.runtime));
     if has_yield(graph) {
         let settings = match options.runtime.settings {
             RuntimeSettings::LEAN => "",
@@ -184,28 +182,6 @@ fn has_yield(graph: &Graph) -> bool {
         .any(|node| node.is("com.microsoft", "YieldOp"))
 }
 
-/// Measured with Scans of which sizes have names: as predicted at ORT_DISABLE_ALL, up to 4 % more at ORT_ENABLE_ALL.
-fn laid_out_around(graph: &Graph, runtime: Runtime) -> Option<String> {
-    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    let scan = nodes.find(|node| node.is("", "Scan"))?;
-    let is_laid_out =
-        runtime.release.name == STOCK.name && runtime.settings != RuntimeSettings::LEAN;
-    is_laid_out.then(|| {
-        format!(
-            "around subgraphs, such as that of {}, builds without training lay some tensors out in another way at ORT_ENABLE_ALL: a \
-             step may take some percent more than is predicted; --runtime-settings lean is exact",
-            node_name(scan)
-        )
-    })
-}
-
-fn node_name(node: &Node) -> &str {
-    match node.name.as_str() {
-        "" => &node.op_type,
-        name => name,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ckpt_passes::graph::Body;
@@ -247,32 +223,5 @@ mod tests {
         assert_eq!(found("1,1,1", "<group = 2>"), 1);
         assert_eq!(found("1,1", "<group = 2>"), 0);
         assert_eq!(found("1", ""), 0);
-    }
-
-    #[test]
-    fn whoever_plans_scans_for_builds_without_training_is_told_of_lean_settings() {
-        let graph = Graph::parse("g (float[2] x) => (float[2] y) { [s] y = Scan (x) }").unwrap();
-        let said = |release, settings| {
-            laid_out_around(
-                &graph,
-                Runtime {
-                    release,
-                    settings,
-                    ..Runtime::DEFAULT
-                },
-            )
-        };
-        assert!(said(&STOCK, RuntimeSettings::DEFAULT).is_some_and(|text| text.contains("of s,")));
-        assert_eq!(said(&STOCK, RuntimeSettings::LEAN), None);
-        assert_eq!(
-            said(&ckpt_passes::runtime::TRAINING, RuntimeSettings::DEFAULT),
-            None
-        );
-        let without = Graph::parse("g (float[2] x) => (float[2] y) { y = Relu (x) }").unwrap();
-        let stock = Runtime {
-            release: &STOCK,
-            ..Runtime::DEFAULT
-        };
-        assert_eq!(laid_out_around(&without, stock), None);
     }
 }

@@ -195,3 +195,45 @@ fn a_wrong_size_takes_a_place_in_the_block_beside_what_it_takes() {
     assert!(large - small >= 7 * TENSOR, "{small} {large}");
     assert!(small.abs_diff(right) < TENSOR, "{small} {right}");
 }
+
+#[test]
+fn what_is_not_known_to_be_laid_out_as_simulated_is_not_planned() {
+    use crate::runtime::level::Level;
+    use crate::runtime::promise::Promise;
+    use crate::runtime::settings::RuntimeSettings;
+    use crate::runtime::{STOCK, TRAINING};
+
+    let text = "g (float[2] x) => (float[2] y) { [s] y = Scan <body = ...> (x) }";
+    let graph = Graph::parse(text).unwrap();
+    let refused = |runtime: Runtime| {
+        let error = understand(
+            &graph,
+            &Options {
+                runtime,
+                ..options(Strategy::Auto, BudgetRequest::Smallest)
+            },
+        )
+        .err();
+        let text = error.map(|error| error.to_string());
+        text.filter(|text| text.contains("lays memory out around Scan \"s\""))
+    };
+    let default = STOCK.with(RuntimeSettings::DEFAULT);
+    let text = refused(default).expect("an error");
+    assert!(
+        text.contains("--runtime-settings lean, or --level disable"),
+        "{text}"
+    );
+    let unoptimized = Promise {
+        level: Some(Level::DisableAll),
+        ..Promise::ANY
+    };
+    assert_eq!(refused(STOCK.with(RuntimeSettings::LEAN)), None);
+    assert_eq!(refused(TRAINING.with(RuntimeSettings::DEFAULT)), None);
+    assert_eq!(
+        refused(Runtime {
+            promise: unoptimized,
+            ..default
+        }),
+        None
+    );
+}
