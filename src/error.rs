@@ -13,6 +13,7 @@ use crate::inputs::{
     ConvTableError, CostsError, DeviceError, OptimizerError, ProfileError, SizeProblem,
 };
 use crate::onnx::{Difference, ExportError, ImportError};
+use crate::report::png::PngError;
 
 /// Why a call did not do what it was asked to do. Nothing was written.
 #[derive(Debug, Error)]
@@ -33,6 +34,8 @@ pub enum Error {
     Gpu(#[from] GpuError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Picture(#[from] PngError),
     #[error(
         "--device {device} has no cuDNN; {asked} is for v100, a100, h100, h200 or a file with the provider cuda"
     )]

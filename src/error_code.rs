@@ -129,6 +129,7 @@ impl Error {
             Error::Device(_) | Error::Optimizer(_) | Error::Costs(_) => OPTION_FILE,
             Error::ConvTable(_) | Error::Profile(_) => OPTION_FILE,
             Error::Gpu(_) => GPU,
+            Error::Picture(_) => CANNOT_WRITE,
             Error::Optimize { error, .. } => optimized(error),
             Error::Lower {
                 error: LowerError::Circle,

@@ -564,6 +564,10 @@ fn memory_over_one_step_is_drawn_before_and_after() {
     for name in ["before, peak ", "after, peak ", "budget, "] {
         assert!(plot.contains(name), "{plot}");
     }
+    let arguments = ["--dry-run", "--plot", "step.PNG"];
+    folder.output(SMALL.into_iter().chain(arguments));
+    let picture = fs::read(folder.path("step.PNG")).expect("a picture");
+    assert_eq!(picture, ckpt_opt::report::png::png(&plot).expect("a PNG"));
 }
 
 #[test]

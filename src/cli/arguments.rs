@@ -135,7 +135,7 @@ pub(super) struct Rewrite {
     /// too), and the predicted peaks, as JSON. OUT has the same in its metadata.
     #[arg(long, value_name = "FILE")]
     pub(super) session_options: Option<PathBuf>,
-    /// Draw what each moment of a step needs, before and after, as an SVG file.
+    /// Draw what each moment of a step needs, before and after, as an SVG file or, where FILE ends with .png, in pixels.
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
     /// Write both steps as a trace that Perfetto and Chrome show, as JSON.
@@ -393,7 +393,7 @@ pub(super) struct Row {
     /// What the step is run with.
     #[command(flatten)]
     pub(super) setting: Setting,
-    /// Draw the added time over the budget, as an SVG file.
+    /// Draw the added time over the budget, as an SVG file or, where FILE ends with .png, in pixels.
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
     /// How to search, and what to say.

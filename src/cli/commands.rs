@@ -131,14 +131,14 @@ pub(super) fn rewrite(
         file.write(&rewritten.session().json())?;
     }
     if let Some(file) = report_file {
-        let text = match is_page(file.path()) {
+        let text = match file.ends_with(&["html", "htm"]) {
             true => outcome.page(trade_off(rewritten, messages).as_ref()),
             false => outcome.full_json(),
         };
         file.write(&text)?;
     }
     if let Some(file) = plot_file {
-        file.write(&outcome.plot())?;
+        file.write_picture(&outcome.plot())?;
     }
     if let Some(file) = trace_file {
         file.write(&outcome.trace())?;
@@ -162,14 +162,6 @@ pub(super) fn rewrite(
         Some(Sink::Output) => Printed::Aside(text),
         Some(Sink::File(destination)) => Printed::After(text, destination.name),
         None => Printed::Result(text),
-    })
-}
-
-/// Is the report to be one for a browser?
-fn is_page(path: &Path) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    ending.is_some_and(|ending| {
-        ending.eq_ignore_ascii_case("html") || ending.eq_ignore_ascii_case("htm")
     })
 }
 
@@ -279,7 +271,7 @@ fn compared(
     };
     let comparison = crate::sweep(&model, &budgets, strategies, &options)?;
     if let Some(plot) = plot {
-        plot.write(&comparison.plot())?;
+        plot.write_picture(&comparison.plot())?;
     }
     Ok(comparison)
 }

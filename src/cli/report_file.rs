@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use crate::error::Error;
 use crate::onnx::{Destination, FileIdentity, Pending, Sink, kind};
+use crate::report::png::png;
 
 /// A file that is read, and what names it.
 #[derive(Clone, Debug)]
@@ -34,11 +35,6 @@ enum Place {
 }
 
 impl ReportFile {
-    /// As the user called it.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The file that `option` names, found to be possible, and none of those that are read.
     pub(crate) fn at(
         option: &'static str,
@@ -87,17 +83,35 @@ impl ReportFile {
 
     /// Writes the report, all of it or nothing.
     pub(crate) fn write(self, text: &str) -> Result<(), Failure> {
+        self.write_bytes(text.as_bytes())
+    }
+
+    /// Writes a picture, in the form that the file's name asks for.
+    pub(crate) fn write_picture(self, svg: &str) -> Result<(), Failure> {
+        match self.ends_with(&["png"]) {
+            true => self.write_bytes(&png(svg).map_err(Error::from)?),
+            false => self.write(svg),
+        }
+    }
+
+    /// Does the file's name end with one of these, in capitals or not?
+    pub(crate) fn ends_with(&self, endings: &[&str]) -> bool {
+        let ending = self.path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| endings.iter().any(|one| ending.eq_ignore_ascii_case(one)))
+    }
+
+    fn write_bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let written = match self.place {
             Place::File(destination) => {
                 let sink = Sink::File(destination);
-                let file = Pending::write(sink, |file| file.write_all(text.as_bytes()));
+                let file = Pending::write(sink, |file| file.write_all(bytes));
                 file.and_then(Pending::commit).map_err(Error::from)?;
                 Ok(())
             }
-            Place::Open => fs::write(&self.path, text),
+            Place::Open => fs::write(&self.path, bytes),
             Place::Output => {
                 let mut out = io::stdout().lock();
-                out.write_all(text.as_bytes()).and_then(|()| out.flush())
+                out.write_all(bytes).and_then(|()| out.flush())
             }
         };
         written.map_err(|error| Failure::Report {

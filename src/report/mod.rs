@@ -8,6 +8,7 @@ mod layers;
 mod lowering;
 mod page;
 pub mod plot;
+pub mod png;
 pub mod rows;
 mod sketch;
 mod table;
@@ -87,6 +88,11 @@ impl Rewritten {
     /// Memory over one step, before and after, as an SVG image.
     pub fn plot(&self) -> String {
         self.outcome(None).plot()
+    }
+
+    /// The same in pixels, as a PNG file, for places that show no SVG.
+    pub fn png(&self) -> Result<Vec<u8>, Error> {
+        Ok(png::png(&self.plot())?)
     }
 
     /// Both steps, before and after, as a trace that Perfetto and Chrome show: nodes over the estimated time, and the

@@ -81,6 +81,12 @@ mod _ckpt_opt {
             self.with(ckpt_opt::Rewritten::plot)
         }
 
+        /// The same, as a PNG file.
+        fn png<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+            let bytes = self.with(ckpt_opt::Rewritten::png)?.map_err(failed)?;
+            Ok(PyBytes::new(py, &bytes))
+        }
+
         fn page(&self) -> PyResult<String> {
             self.with(|rewritten| rewritten.page(None))
         }

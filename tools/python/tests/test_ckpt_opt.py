@@ -44,6 +44,7 @@ class Package(unittest.TestCase):
         self.assertGreater(result.recomputed_nodes, 0)
         self.assertIn("wrote", str(result))
         self.assertIn("<svg", result._repr_svg_())
+        self.assertEqual(result.png()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertIn("<!DOCTYPE html>", result.html())
         self.assertGreater(len(json.loads(result.trace())["traceEvents"]), result.nodes_after)
         proved = ckpt_opt.verify(MODEL, self.out, **LEAN)

@@ -243,6 +243,11 @@ class Result:
         """Memory over one step, before and after, as an image."""
         return self._native.plot()
 
+    def png(self) -> bytes:
+        """The same in pixels, as a PNG file."""
+        with _errors():
+            return self._native.png()
+
     def html(self) -> str:
         """The result as a page for a browser, which needs nothing else."""
         return self._native.page()
