@@ -75,4 +75,4 @@ pub use report::rows::{Cell, Comparison, Fitting, Tried};
 pub use rewrite::{Prepared, Rewritten, Target, optimize};
 pub use session::Session;
 pub use sweep::{sweep, usual_budgets};
-pub use verify::{Verification, verify};
+pub use verify::{Claim, Verification, verify};

@@ -159,6 +159,11 @@ impl Said {
         number("budget_bytes").filter(|_| is_for_these).map(Bytes)
     }
 
+    /// Does the file say a budget at all?
+    pub(crate) fn has_budget(&self) -> bool {
+        self.entries.contains_key("budget_bytes")
+    }
+
     fn json(&self, key: &str) -> serde_json::Value {
         let text = self.entries.get(key).map_or("", String::as_str);
         serde_json::from_str(text).unwrap_or_default()

@@ -17,8 +17,21 @@ pub struct Verification {
     pub before: Measured,
     /// The one that stands for it.
     pub after: Measured,
+    /// What the second says of its budget.
+    pub claim: Claim,
     /// What the user should look at.
     pub warnings: Vec<Warning>,
+}
+
+/// What a file says of its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing.
+    None,
+    /// A step stays within so much, and does.
+    Holds(Bytes),
+    /// It was planned with other options than those that were given, so that nothing is known of it.
+    NotHeld,
 }
 
 /// Proves that `written` computes what `original` computes, but for what [`Options::allow`] names; an error says what
@@ -35,8 +48,15 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     let other = job::graph(written, &passes, options.profile.as_deref())?;
     let before = measured(original, &job.graph, &passes)?;
     let after = measured(written, &other, &passes.for_written(&other))?;
-    let budget = said.budget(&passes, after.fixed);
-    let budget = budget.unwrap_or(Bytes(u64::MAX));
+    let claim = match said.budget(&passes, after.fixed) {
+        Some(budget) => Claim::Holds(budget),
+        None if said.has_budget() => Claim::NotHeld,
+        None => Claim::None,
+    };
+    let budget = match claim {
+        Claim::Holds(budget) => budget,
+        Claim::None | Claim::NotHeld => Bytes(u64::MAX),
+    };
     let (input, output) = (original.file_name(), written.file_name());
     let found =
         verify_written(&job.graph, &other, &passes, budget).map_err(|error| Error::Different {
@@ -55,6 +75,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     Ok(Verification {
         before,
         after,
+        claim,
         warnings: job.warnings,
     })
 }

@@ -1,6 +1,8 @@
 //! What the documents say is so: links lead somewhere, files that are named are there, commands run and print what is
 //! quoted, and the reference has every option and every key.
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
@@ -12,6 +14,10 @@ use ckpt_opt::Code;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use support::blocks::{Block, parts};
+use support::package::package;
+use support::{python, root};
+
 /// Their commands run here.
 const RUN: [&str; 4] = [
     "README.md",
@@ -19,6 +25,9 @@ const RUN: [&str; 4] = [
     "docs/reference.md",
     "docs/faq.md",
 ];
+
+/// Its commands and its Python run as well, in a runtime without training.
+const STOCK: &str = "docs/stock.md";
 
 /// Commands that do not, by how they begin, and why.
 const NOT_RUN: [(&str, &str); 2] = [
@@ -41,11 +50,13 @@ package = types.ModuleType("onnxruntime.training")
 package.__path__ = [os.path.join(os.path.dirname(onnxruntime.__file__), "training")]
 sys.modules["onnxruntime.training"] = package
 random = numpy.random.default_rng(0)
-trained = ["fc.weight", "fc.bias"]
+trained = ["fc.weight", "fc.bias", "scale"]
 weights = [numpy_helper.from_array(random.random(shape, dtype=numpy.float32), name)
-           for name, shape in zip(trained, [(10, 192), (10,)])]
-nodes = [helper.make_node("Relu", ["images"], ["relu"]), helper.make_node("Flatten", ["relu"], ["flat"]),
-         helper.make_node("Gemm", ["flat", *trained], ["scores"], transB=1)]
+           for name, shape in zip(trained, [(10, 192), (10,), (3, 8, 8)])]
+names = ["scaled"] + [f"layer{i}" for i in range(24)]
+nodes = [helper.make_node("Tanh" if i % 2 else "Sigmoid", [names[i]], [names[i + 1]]) for i in range(24)]
+nodes = [helper.make_node("Mul", ["images", "scale"], ["scaled"]), *nodes, helper.make_node("Flatten", [names[-1]], ["flat"]),
+         helper.make_node("Gemm", ["flat", *trained[:2]], ["scores"], transB=1)]
 values = [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 8, 8]),
           helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 10])]
 graph = helper.make_graph(nodes, "forward", values[:1], values[1:], weights)
@@ -53,9 +64,26 @@ onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], 
 batches = [(random.random((16, 3, 8, 8), dtype=numpy.float32), random.integers(0, 10, 16)) for _ in range(2)]
 "#;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+/// The training graph that the page about current runtimes begins with.
+const ARTIFACTS: &str = r#"
+from onnxruntime.training import artifacts
+artifacts.generate_artifacts(onnx.load("forward.onnx"), requires_grad=trained, loss=artifacts.LossType.CrossEntropyLoss)
+"#;
+
+/// What that page's Python finds.
+const STOCK_PROLOGUE: &str = r#"
+import numpy, onnx
+random = numpy.random.default_rng(0)
+batches = [(random.random((16, 3, 8, 8), dtype=numpy.float32), random.integers(0, 10, 16)) for _ in range(2)]
+weights = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load("forward.onnx").graph.initializer}
+losses = []
+"#;
+
+/// Its loop of one's own defines a step.
+const OWN_LOOP: &str = r#"
+losses = [step({"images": images, "labels": labels}, 0.1) for images, labels in 4 * batches]
+assert losses[-2] < losses[0], losses
+"#;
 
 fn read(document: &Path) -> String {
     fs::read_to_string(document).unwrap_or_else(|error| panic!("{}: {error}", document.display()))
@@ -86,36 +114,6 @@ fn documents() -> Vec<PathBuf> {
     found.sort();
     assert!(found.len() > 10, "{found:?}");
     found
-}
-
-/// What stands between fences.
-struct Block {
-    language: String,
-    text: String,
-}
-
-/// A document's blocks, and its text without them.
-fn parts(document: &str) -> (Vec<Block>, String) {
-    let (mut blocks, mut prose): (Vec<Block>, String) = Default::default();
-    let mut inside = false;
-    for line in document.lines() {
-        if let Some(language) = line.trim_start().strip_prefix("```") {
-            inside = !inside;
-            if inside {
-                let (language, text) = (language.to_owned(), String::new());
-                blocks.push(Block { language, text });
-            }
-            continue;
-        }
-        let text = match blocks.last_mut().filter(|_| inside) {
-            Some(block) => &mut block.text,
-            None => &mut prose,
-        };
-        text.push_str(line);
-        text.push('\n');
-    }
-    assert!(!inside, "a fence is not closed");
-    (blocks, prose)
 }
 
 /// The places in a document that links can lead to, as GitHub names them.
@@ -269,7 +267,7 @@ impl Workshop {
         let text = &block.text;
         match block.language.as_str() {
             "sh" => text.lines().for_each(|line| self.line(document, line)),
-            "python" if text.contains("torch.onnx.export(\n") => (), // PyTorch is 5 GB.
+            "python" if text.contains("torch.onnx.export(\n") => (), // tests/pytorch.rs runs it.
             "python" => {
                 let script = format!("{PROLOGUE}{text}");
                 self.must(
@@ -305,11 +303,7 @@ impl Workshop {
 
 #[test]
 fn commands_in_readme_guide_and_reference_run() {
-    let setup = Command::new("sh")
-        .arg("tools/setup.sh")
-        .current_dir(root())
-        .output();
-    assert!(setup.expect("sh starts").status.success());
+    python(&[]);
     for document in RUN {
         let workshop = Workshop::new();
         let (blocks, _) = parts(&read(&root().join(document)));
@@ -317,6 +311,39 @@ fn commands_in_readme_guide_and_reference_run() {
             workshop.block(document, block);
         }
     }
+}
+
+#[test]
+fn what_the_page_about_current_runtimes_says_trains_there() {
+    python(&[]);
+    let stock = python(&["stock"]);
+    let stock = stock.to_str().expect("text");
+    let (workshop, package) = (Workshop::new(), package());
+    let made = format!("{PROLOGUE}{ARTIFACTS}");
+    workshop.must("artifacts", STOCK, ".venv/bin/python", &["-c", &made]);
+    let path = format!("PYTHONPATH={}", package.path().display());
+    let (blocks, _) = parts(&read(&root().join(STOCK)));
+    let mut ran = 0;
+    for block in &blocks {
+        if block.language != "python" {
+            workshop.block(STOCK, block);
+            continue;
+        }
+        let own = if block.text.contains("def step") {
+            OWN_LOOP
+        } else {
+            ""
+        };
+        let script = format!("{STOCK_PROLOGUE}{}{own}", block.text);
+        workshop.must(
+            "a Python block",
+            STOCK,
+            "env",
+            &[&path, stock, "-c", &script],
+        );
+        ran += 1;
+    }
+    assert_eq!(ran, 2);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 # return at once. Several at a time are fine, the first one works and the others wait.
 # With the argument stock the same for .venv-stock, which has a runtime without training; with stock 1.20.1 for
 # .venv-stock-1.20.1, which has another release of it.
-# With the argument ray for .venv-ray, which has Ray.
+# With the argument ray for .venv-ray, which has Ray; with torch for .venv-torch, which has PyTorch beside the runtime (5 GB).
 # Prints the path of the environment's Python.
 # With the argument browser or cmake it finds such a program, installed by apt-get unless there is one, and prints its path.
 set -eu
@@ -33,7 +33,8 @@ case "${1:-}" in
     "") venv=$root/.venv wanted=$root/tools/requirements.txt oldest=8 ;;
     stock) venv=$root/.venv-stock wanted=$root/tools/requirements-stock.txt oldest=11 ;;
     ray) venv=$root/.venv-ray wanted=$root/tools/requirements-ray.txt oldest=9 ;;
-    *) echo "tools/setup.sh: expected no argument, stock, ray, browser or cmake, found $1" >&2; exit 2 ;;
+    torch) venv=$root/.venv-torch wanted=$root/tools/requirements-torch.txt oldest=8 ;;
+    *) echo "tools/setup.sh: expected no argument, stock, ray, torch, browser or cmake, found $1" >&2; exit 2 ;;
 esac
 if [ "${1:-}" = stock ] && [ -n "${2:-}" ]; then
     venv=$venv-$2

@@ -3,9 +3,9 @@ package's hook for it.
 
 Usage: train_ortmodule.py [--network transformer|convolutions] [--budget SIZE] [--steps N]
 
-Needs the package (`pip install .`) and what tools/requirements.txt does not install: torch (2.2.2 was used; "numpy<2"),
-and ORTModule's extension, by `python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install` (a C++ compiler;
-four minutes).
+Needs the package (`pip install .`), what `tools/setup.sh torch` installs, and ORTModule's extension, by
+`python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install` (a C++ compiler; four minutes). `cargo xtask pytorch`
+does all that and runs it.
 
 Both runs have the same parameters and batches, one thread, and plain gradient descent. Prints JSON: the losses, whether
 losses and trained parameters and statistics are equal to the bit, and, with the malloc counter preloaded, the peak of the

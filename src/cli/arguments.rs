@@ -23,8 +23,9 @@ use crate::inputs::{Budget, parse_size};
 const AFTER_HELP: &str = "\
 The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, at every level of \
 optimization, or in the order and at the level that --order and --level name, with the session's settings as \
---runtime-settings says, one training step of the written graph stays within the budget. In every order and at every \
-level it computes the same results, bit for bit. What the arena reserves without using it comes on top.
+--runtime-settings says, one training step of the written graph stays within the budget. Where the session does not \
+optimize graphs (ORT_DISABLE_ALL) it computes the same results, bit for bit; at other levels the last bits can differ, as \
+between any two levels. What the arena reserves without using it comes on top.
 
 Exit status: 0 written; 1 error; 2 usage; 3 no plan fits the budget. OUT is whole or not there: where it was \
 written and only the result could not be printed, that is a warning.";

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::inspect::Inspection;
 use crate::rewrite::Rewritten;
 use crate::text::{self, LONGEST_NAME};
-use crate::verify::Verification;
+use crate::verify::{Claim, Verification};
 
 pub(crate) use lowering::lowering;
 
@@ -148,6 +148,12 @@ pub(crate) fn verification(verification: &Verification) -> String {
         let after = after.bytes.to_string();
         let _ = writeln!(text, "{order:<24}{before:>12}{after:>12}");
     }
+    let claim = match verification.claim {
+        Claim::None => return text,
+        Claim::Holds(budget) => format!("the second stays within its budget, {budget}"),
+        Claim::NotHeld => "the budget that the second names was not looked at: it was planned with other options than those given".to_owned(),
+    };
+    let _ = writeln!(text, "\n{claim}");
     text
 }
 

@@ -3,6 +3,9 @@
 // Not every test that has this module needs all of it.
 #![allow(dead_code)]
 
+pub(crate) mod blocks;
+pub(crate) mod package;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -22,7 +25,7 @@ pub(crate) fn assert_success(output: &Output) {
 }
 
 /// The Python of an environment, made unless it is there: without an argument that of the runtime that trains, with
-/// `stock` that of one that does not. `tools/setup.sh` keeps several processes apart.
+/// `stock` that of one that does not, with `torch` that of one beside PyTorch. `tools/setup.sh` keeps several processes apart.
 pub(crate) fn python(environment: &[&str]) -> PathBuf {
     let mut setup = Command::new("sh");
     let setup = setup.arg("tools/setup.sh").args(environment);

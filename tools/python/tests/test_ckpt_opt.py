@@ -307,7 +307,15 @@ class Runtime(unittest.TestCase):
                 save_checkpoint(weights, [], os.path.join(folder, "checkpoint"), False)
                 adamw(os.path.join(folder, "optimizer_model.onnx"))
                 if rewrites:
-                    module = ckpt_opt.ort.module(folder, "fixed+80%", dims)
+                    # What generate_artifacts writes of a model with batch normalizations: it is refused.
+                    names = ["x", "scale", "bias", "mean", "variance"]
+                    node = onnx.helper.make_node("BatchNormalization", names, ["y", "new_mean", "new_variance"], training_mode=0)
+                    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in names]
+                    evaluation = onnx.helper.make_graph([node], "eval", values, [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)])
+                    onnx.save(onnx.helper.make_model(evaluation, opset_imports=[onnx.helper.make_opsetid("", 15)], ir_version=8),
+                              os.path.join(folder, "eval_model.onnx"))
+                    with self.assertWarnsRegex(ckpt_opt.CkptOptWarning, "the module cannot evaluate"):
+                        module = ckpt_opt.ort.module(folder, "fixed+80%", dims)
                     nodes = len(onnx.load(os.path.join(folder, "training_model.ckpt-opt.onnx")).graph.node)
                     self.assertNotEqual(nodes, len(onnx.load(path).graph.node))
                 else:
@@ -323,6 +331,18 @@ class Runtime(unittest.TestCase):
                 losses.append(row)
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(len(set(losses[0])), 3)
+
+
+class Documents(unittest.TestCase):
+    def test_the_page_about_python_has_every_name(self):
+        with open(os.path.join(ROOT, "docs", "python.md")) as file:
+            page = file.read()
+        public = [name for name in dir(ckpt_opt.ort) if not name.startswith("_") and
+                  getattr(getattr(ckpt_opt.ort, name), "__module__", None) == "ckpt_opt.ort"]
+        results = [name for name in vars(ckpt_opt.Result) if not name.startswith("_")]
+        names = [*ckpt_opt.__all__, *public, *results, *ckpt_opt._DEFAULTS]
+        self.assertGreater(len(names), 50)
+        self.assertEqual([name for name in names if f"`{name}`" not in page and f"`{name}(" not in page], [])
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ cargo xtask corpus --save FILE | --against FILE [--models DIR]... [--budget SIZE
 cargo xtask heuristics [--models DIR]... [--budget SIZE]... [--only NAME]... [--without NAME]...
                            plans the same graphs without one after another of the numbers and habits that decide what is
                            tried (or those that are named), and prints what becomes of overhead, smallest peaks and work
+cargo xtask pytorch        trains with PyTorch: the guide's way from a network to a trained step, ORTModule, and two processes;
+                           all with and without a budget. Installs PyTorch in .venv-torch (5 GB)
 cargo xtask fuzz [OPTION...]
                            tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
                            in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Some("ablation") => ablation(&arguments[1..]),
         Some("corpus") => compared(&arguments[1..]),
         Some("heuristics") => heuristics(&arguments[1..]),
+        Some("pytorch") => pytorch(),
         Some("fuzz") => fuzz(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -159,6 +162,12 @@ fn heuristics(arguments: &[String]) -> Result<(), Failed> {
         }
     };
     corpus::ablation(&request, &binary, root()).map_err(Failed)
+}
+
+/// The tests that CI leaves out.
+fn pytorch() -> Result<(), Failed> {
+    run(command("sh").args(["tools/setup.sh", "torch"]))?;
+    cargo(&["test", "--test", "pytorch", "--", "--ignored"])
 }
 
 /// In a build that is fast and checks arithmetic.

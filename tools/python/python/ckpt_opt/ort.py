@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import warnings as _warnings
 from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
-from . import Budget, Model, Result, _model, optimize
+from . import Budget, CkptOptWarning, Model, Result, _model, optimize
 
 #: What keys of the metadata begin with that is this program's own.
 PREFIX = "ckpt-opt."
@@ -72,7 +73,8 @@ def module(
     **options: Any,
 ) -> Any:
     """`onnxruntime.training.api.Module` of the folder's artifacts, with the training graph rewritten within the budget.
-    Its session is made as the budget needs it. `device` is the module's; the option of `optimize` with that name
+    Its session is made as the budget needs it. Where ONNX Runtime refuses the folder's evaluation graph, as it does those with
+    batch normalizations, the module has none, and a warning says so. `device` is the module's; the option of `optimize` with that name
     follows it ("cuda:0" is planned for an A100 unless `device_model` says otherwise)."""
     from onnxruntime.training import api
 
@@ -82,7 +84,14 @@ def module(
     state = api.CheckpointState.load_checkpoint(os.path.join(folder, "checkpoint"))
     evaluation = os.path.join(folder, "eval_model.onnx")
     evaluation = evaluation if os.path.exists(evaluation) else None
-    return api.Module(result.output, state, evaluation, device=device, session_options=session_options(result.output))
+    asked = dict(device=device, session_options=session_options(result.output))
+    try:
+        return api.Module(result.output, state, evaluation, **asked)
+    except Exception as error:  # its class is one of ONNX Runtime's own
+        if evaluation is None or "eval_model.onnx" not in str(error):
+            raise
+        _warnings.warn(f"the module cannot evaluate: {error}", CkptOptWarning, stacklevel=2)
+        return api.Module(result.output, state, **asked)
 
 
 class Step:
@@ -90,7 +99,7 @@ class Step:
 
         step = ckpt_opt.ort.Step("step.onnx", weights)
         for images, labels in batches:
-            loss = step(learning_rate=1e-3, images=images, labels=labels)["loss"]
+            loss = next(iter(step(learning_rate=1e-3, images=images, labels=labels).values()))
         weights = step.state()
 
     `state` has the weights by name, frozen ones too, and what a step before left (`state()`): the optimizer's moments, which
