@@ -57,9 +57,8 @@ codes! {
         "make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and \
          give its training_model.onnx; a step in standard operators is taken with --runtime stock";
     RUNTIME "runtime" 1
-        "The runtime that was named has no kernel for a node, or does something with it that is not known",
-        "name the other runtime with --runtime, write the graph in standard operators with ckpt-opt lower, or take the settings that \
-         the message names";
+        "The runtime that was named has no kernel for a node, or one whose results are not known",
+        "name the other runtime with --runtime, or write the graph in standard operators with ckpt-opt lower";
     UNREADABLE "unreadable" 1
         "A file cannot be opened or read",
         "check that the path is right and that you may read it";
@@ -174,9 +173,7 @@ fn imported(error: &ImportError) -> Code {
 fn optimized(error: &OptimizeError) -> Code {
     match error {
         OptimizeError::NotTraining { .. } => NOT_TRAINING,
-        OptimizeError::ForTraining { .. }
-        | OptimizeError::HalfKernel { .. }
-        | OptimizeError::UnknownLayout { .. } => RUNTIME,
+        OptimizeError::ForTraining { .. } | OptimizeError::HalfKernel { .. } => RUNTIME,
         OptimizeError::Shape(error) => shaped(error),
         OptimizeError::Input(_) => INVALID_GRAPH,
         OptimizeError::Refused { .. } => STRATEGY,

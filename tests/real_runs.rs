@@ -20,18 +20,16 @@ use ckpt_passes::cost::Cost;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::optimize::{BudgetRequest, Options, measure};
-use ckpt_passes::pass::Pass as _;
 use ckpt_passes::program::Solving;
-use ckpt_passes::rewrite::infer_shapes::InferShapes;
+use ckpt_passes::runtime::TRAINING;
 use ckpt_passes::runtime::device::Device;
-use ckpt_passes::runtime::fused_graph::optimized_order;
-use ckpt_passes::runtime::known_shapes::runtime_shapes;
 use ckpt_passes::runtime::liveness::Liveness;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use serde_json::Value;
+use support::simulated::{assert_optimized_as_simulated, assert_shapes_known};
 use support::{assert_success, malloc_counter, root};
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
@@ -150,7 +148,7 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
     for bundled in BUNDLED {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for path in rewrite(folder.path(), bundled, "lean") {
-            assert_optimized_as_simulated(&path);
+            assert_optimized_as_simulated(&TRAINING, &path);
         }
     }
 }
@@ -159,7 +157,7 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
 fn what_the_runtime_makes_of_layers_of_any_kind_runs_in_the_simulated_order() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for seed in 0..20 {
-        assert_optimized_as_simulated(&generate(folder.path(), "mixed", seed));
+        assert_optimized_as_simulated(&TRAINING, &generate(folder.path(), "mixed", seed));
     }
 }
 
@@ -169,7 +167,7 @@ fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let paths = rewrite(folder.path(), bundled, "default");
         let (model, dims, _) = bundled;
-        let compared = assert_shapes_known(&paths, dims);
+        let compared = assert_shapes_known(&TRAINING, &paths, dims);
         assert!(compared > 200, "{model}: {compared} tensors");
     }
 }
@@ -181,111 +179,13 @@ fn what_a_session_knows_of_the_shapes_where_the_batch_is_fixed_is_known() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let original = generate(folder.path(), family, seed);
         let paths = rewrite_file(folder.path(), original, "", "fixed+90%", "default");
-        let compared = assert_shapes_known(&paths, "");
+        let compared = assert_shapes_known(&TRAINING, &paths, "");
         assert!(compared > 200, "{family} {seed}: {compared} tensors");
         let rewritten = Model::open(&paths[1]).and_then(|model| model.graph());
         let rewritten = rewritten.expect("a graph");
         let hides = |id: TensorId| rewritten.tensor(id).name.ends_with("/hidden");
         assert!(rewritten.tensor_ids().any(hides), "{family} {seed}");
     }
-}
-
-/// Returns how many shapes were compared. Graphs that have none of the dimensions take none.
-fn assert_shapes_known(paths: &[PathBuf], dims: &str) -> usize {
-    let tool = Path::new("tools/measure_known_shapes.py");
-    let files = paths.iter().map(PathBuf::as_path);
-    let output = python(std::iter::once(tool).chain(files));
-    assert_success(&output);
-    let text = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(text.lines().count(), paths.len());
-    let measured = text.lines().map(serde_json::from_str);
-    let each = paths.iter().zip(measured);
-    each.map(|(path, measured)| compare_shapes(path, dims, &measured.expect("JSON")))
-        .sum()
-}
-
-fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
-    let mut graph = Model::open(path)
-        .and_then(|model| model.graph())
-        .expect("a graph");
-    let named: BTreeSet<String> = graph
-        .inputs
-        .iter()
-        .filter_map(|&id| graph.tensor(id).declared.as_ref())
-        .flatten()
-        .filter_map(|dimension| match dimension {
-            Dimension::Symbol(name) => Some(name.clone()),
-            _ => None,
-        })
-        .collect();
-    let bindings = dims.split_whitespace().map(|dim| {
-        let (name, size) = dim.split_once('=').expect("a dimension");
-        (name.to_owned(), size.parse().expect("a size"))
-    });
-    let bindings = bindings.filter(|(name, _)| named.contains(name)).collect();
-    InferShapes { bindings }.run(&mut graph).expect("shapes");
-    let shapes = runtime_shapes(&graph);
-    let shape = |id: TensorId| -> Value {
-        let dimension = |dimension: &Dimension| match dimension {
-            Dimension::Known(size) => Value::from(*size),
-            Dimension::Symbol(name) => Value::from(name.as_str()),
-            Dimension::Unknown => Value::Null,
-        };
-        // A session does not tell scalars from unknown shapes.
-        let shape = shapes[id.index()].as_ref().filter(|s| !s.is_empty());
-        shape.map_or(Value::Null, |shape| shape.iter().map(dimension).collect())
-    };
-    let measured = measured.as_object().expect("an object");
-    for (name, measured) in measured {
-        let id = graph.tensor_named(name).expect("a tensor");
-        assert_eq!(shape(id), *measured, "{}: {name}", path.display());
-    }
-    measured.len()
-}
-
-/// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with
-/// numbers and shapes.
-fn assert_optimized_as_simulated(path: &Path) {
-    const SMALL: [&str; 8] = [
-        "Shape",
-        "Size",
-        "Gather",
-        "Sub",
-        "Div",
-        "Unsqueeze",
-        "Concat",
-        "ConcatTraining",
-    ];
-    let output = python([
-        OsStr::new("tools/execution_order.py"),
-        path.as_os_str(),
-        OsStr::new("--optimized"),
-    ]);
-    assert_success(&output);
-    let text = String::from_utf8(output.stdout).expect("text");
-    let executed = text.lines().map(|line| {
-        let (operator, written) = line.split_once(' ').expect("an operator");
-        (operator.to_owned(), written.to_owned())
-    });
-    let graph = Model::open(path)
-        .and_then(|model| model.graph())
-        .expect("a graph");
-    let simulated = optimized_order(&graph, Provider::Cpu, ExecutionOrder::Default)
-        .into_iter()
-        .filter(|written| !written.is_empty())
-        .map(|written| {
-            let names = written.iter().map(|&id| graph.tensor(id).name.as_str());
-            let producer = graph.order().iter().map(|&id| graph.node(id));
-            let mut producer = producer.filter(|node| node.writes().eq(written.iter().copied()));
-            let operator = producer.next().map_or("", |node| node.op_type.as_str());
-            (operator.to_owned(), names.collect::<Vec<_>>().join(" "))
-        });
-    let large = |nodes: &mut dyn Iterator<Item = (String, String)>| -> Vec<String> {
-        let large = nodes.filter(|(operator, _)| !SMALL.contains(&operator.as_str()));
-        large.map(|(_, written)| written).collect()
-    };
-    let (executed, simulated) = (large(&mut { executed }), large(&mut { simulated }));
-    assert_eq!(simulated, executed, "{}", path.display());
 }
 
 #[test]
@@ -385,7 +285,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
     let measured: Vec<Value> = serde_json::from_slice(&measured).expect("measured peaks");
     let files = 0..measured.len();
     let files = files.map(|index| folder.path().join(format!("{index}.onnx")));
-    assert_shapes_known(&files.collect::<Vec<_>>(), "batch=8");
+    assert_shapes_known(&TRAINING, &files.collect::<Vec<_>>(), "batch=8");
     let mut wrong = Vec::new();
     for (index, measured) in measured.iter().enumerate() {
         let model = Model::open(&folder.path().join(format!("{index}.onnx"))).expect("a model");
@@ -1072,7 +972,7 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
         .expect("ckpt-opt starts");
     assert_success(&output);
     let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_optimized_as_simulated(&rewritten);
+    assert_optimized_as_simulated(&TRAINING, &rewritten);
 
     let script: [&OsStr; 6] = [
         "tools/check_model.py".as_ref(),

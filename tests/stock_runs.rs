@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use ckpt_opt::onnx::Model;
@@ -15,9 +16,10 @@ use ckpt_passes::runtime::STOCK;
 use ckpt_passes::runtime::executions::Executions;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde_json::Value;
+use support::simulated::{assert_optimized_as_simulated, assert_shapes_known};
 use support::{assert_success, malloc_counter, python, root};
 
-fn ckpt_opt<const N: usize>(arguments: [&str; N]) -> Output {
+fn ckpt_opt<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
     let output = command.args(arguments).output().expect("ckpt-opt starts");
     assert_success(&output);
@@ -25,73 +27,151 @@ fn ckpt_opt<const N: usize>(arguments: [&str; N]) -> Output {
 }
 
 /// A script of `tools/`, run by the runtime without training.
-fn run<const N: usize>(arguments: [&str; N]) -> Output {
+fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     let mut command = Command::new(python(&["stock"]));
     command.args(arguments).current_dir(root());
     command.env("MALLOC_COUNTER", malloc_counter());
     command.output().expect("Python starts")
 }
 
+/// Plans what was lowered, and runs it in all ways.
+struct Lowered<'a> {
+    folder: &'a Path,
+    original: &'a str,
+    dims: &'a [&'a str],
+}
+
+impl Lowered<'_> {
+    fn path(&self, name: &str) -> String {
+        let path = self.folder.join(name);
+        path.to_str().expect("text").to_owned()
+    }
+
+    /// Bits are equal, and peaks within the budget and at most this part from what was predicted; in PRIORITY_BASED order at
+    /// ENABLE_ALL the prediction may be `late` too high. The result, and what was measured.
+    fn assert_kept(&self, settings: &str, budget: &str, part: f64, late: f64) -> (Value, Value) {
+        let (lowered, planned) = (self.path("lowered.onnx"), self.path("planned.onnx"));
+        ckpt_opt(["lower", self.original, &lowered]);
+        let dims = self.dims.iter().flat_map(|&dim| ["--dim", dim]);
+        let dims: Vec<&str> = dims.collect();
+        let plan = [&lowered, &planned, "--budget", budget];
+        let told = ["--runtime-settings", settings, "--json", "--quiet"];
+        let output = ckpt_opt([&plan[..], &told, &dims].concat());
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(result["runtime"], "stock");
+        let python = python(&["stock"]);
+        let python = python.to_str().expect("text");
+        let script = ["tools/check_model.py", &lowered, &planned];
+        let told = ["--runtime", "stock", "--settings", settings, "--json"];
+        let by = ["--python", python];
+        let checked = run([&script[..], &told, &by, &dims].concat());
+        assert_success(&checked);
+        let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+        assert_eq!(checked["bits_equal"], true, "{checked}");
+        let fixed = bytes(&result["fixed_bytes"]);
+        for way in result["peaks_after"].as_array().expect("all ways") {
+            let name = match (way["order"].as_str(), way["level"].as_str()) {
+                (Some("DEFAULT"), Some("ORT_DISABLE_ALL")) => "default",
+                (Some("PRIORITY_BASED"), Some("ORT_DISABLE_ALL")) => "priority",
+                (Some("DEFAULT"), _) => "enable_all",
+                _ => "enable_all_priority",
+            };
+            let measured = bytes(&checked["rewritten"][name]);
+            let predicted = bytes(&way["bytes"]) - fixed;
+            assert!(fixed + measured <= bytes(&result["budget_bytes"]), "{name}");
+            let off = predicted / measured - 1.0;
+            let too_high = match name {
+                "enable_all_priority" => late,
+                _ => part,
+            };
+            assert!(
+                -part < off && off < too_high,
+                "{name}: {predicted}, {measured}"
+            );
+        }
+        (result, checked)
+    }
+
+    /// What the runtime knows of both files beforehand, and makes of them, is what is simulated.
+    fn assert_simulated(&self) {
+        let files = ["lowered.onnx", "planned.onnx"].map(|name| self.folder.join(name));
+        assert_shapes_known(&STOCK, &files, &self.dims.join(" "));
+        for file in &files {
+            assert_optimized_as_simulated(&STOCK, file);
+        }
+    }
+}
+
+fn bytes(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
 #[test]
 fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
-    const DIM: &str = "batch=2";
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
-    let (lowered, planned) = (path("lowered.onnx"), path("planned.onnx"));
-    ckpt_opt(["lower", "testdata/models/resnet18.onnx", &lowered]);
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: "testdata/models/resnet18.onnx",
+        dims: &["batch=2"],
+    };
     // Order alone does it. A tenth of the barriers would not.
-    let output = ckpt_opt([
-        &lowered,
-        &planned,
-        "--dim",
-        DIM,
-        "--budget",
-        "fixed+75%",
-        "--runtime-settings",
-        "lean",
-        "--json",
-        "--quiet",
-    ]);
-    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(result["runtime"], "stock");
+    let (result, checked) = lowered.assert_kept("lean", "fixed+75%", 0.005, 0.005);
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
-    let python = python(&["stock"]);
-    let python = python.to_str().expect("text");
-    let checked = run([
-        "tools/check_model.py",
-        &lowered,
-        &planned,
-        "--dim",
-        DIM,
-        "--runtime",
-        "stock",
-        "--python",
-        python,
-        "--json",
-    ]);
-    assert_success(&checked);
-    let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
-    assert_eq!(checked["bits_equal"], true, "{checked}");
-    let bytes = |value: &Value| value.as_f64().expect("a number");
-    let fixed = bytes(&result["fixed_bytes"]);
-    for way in result["peaks_after"]
-        .as_array()
-        .expect("all ways to run it")
-    {
-        let name = match (way["order"].as_str(), way["level"].as_str()) {
-            (Some("DEFAULT"), Some("ORT_DISABLE_ALL")) => "default",
-            (Some("PRIORITY_BASED"), Some("ORT_DISABLE_ALL")) => "priority",
-            (Some("DEFAULT"), _) => "enable_all",
-            _ => "enable_all_priority",
-        };
-        let measured = bytes(&checked["rewritten"][name]);
-        let predicted = bytes(&way["bytes"]) - fixed;
-        assert!(fixed + measured <= bytes(&result["budget_bytes"]), "{name}");
-        let off = predicted / measured - 1.0;
-        assert!(off.abs() < 0.005, "{name}: {predicted}, {measured}");
-    }
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.75 * before);
+    lowered.assert_simulated();
+    lowered.assert_kept("default", "fixed+85%", 0.005, 0.005);
+    lowered.assert_simulated();
+}
+
+/// Two GRU layers and a product behind a Transpose of the first axes, with gradients of all weights.
+const RECURRENT: &str = r#"<ir_version: 8, opset_import: ["" : 14, "com.microsoft" : 1]>
+layers (float[steps,batch,64] x, float[1,192,64] w1, float[1,192,64] r1, float[1,384] b1,
+        float[1,192,64] w2, float[1,192,64] r2, float[1,384] b2, float[64,64] w3, float[1,batch,64] begin, float[batch,steps,64] m_grad)
+    => (float[] loss, float[1,192,64] w1_grad, float[1,192,64] r1_grad, float[1,384] b1_grad,
+        float[1,192,64] w2_grad, float[1,192,64] r2_grad, float[1,384] b2_grad, float[64,64] w3_grad) {
+    axis = Constant <value_ints = [1]> ()
+    flat = Constant <value_ints = [-1, 64]> ()
+    y1, h1, z1 = com.microsoft.GRUTraining <hidden_size = 64, linear_before_reset = 1, direction = "forward"> (x, w1, r1, b1, "", begin)
+    s1 = Squeeze (y1, axis)
+    y2, h2, z2 = com.microsoft.GRUTraining <hidden_size = 64, linear_before_reset = 1, direction = "forward"> (s1, w2, r2, b2, "", begin)
+    s2 = Squeeze (y2, axis)
+    turned = Transpose <perm = [1, 0, 2]> (s2)
+    w3_turned = Transpose <perm = [1, 0]> (w3)
+    m = MatMul (turned, w3_turned)
+    loss = ReduceMean <keepdims = 0> (m)
+    turned_grad = MatMul (m_grad, w3)
+    s2_grad = Transpose <perm = [1, 0, 2]> (turned_grad)
+    y2_grad = Unsqueeze (s2_grad, axis)
+    rows = Reshape (turned, flat)
+    rows_grad = Reshape (m_grad, flat)
+    w3_grad = Gemm <transA = 1> (rows_grad, rows)
+    s1_grad, w2_grad, r2_grad, b2_grad = com.microsoft.GRUGrad <hidden_size = 64, linear_before_reset = 1, direction = "forward">
+        (s1, w2, r2, b2, "", begin, y2, z2, y2_grad, "")
+    y1_grad = Unsqueeze (s1_grad, axis)
+    "", w1_grad, r1_grad, b1_grad = com.microsoft.GRUGrad <hidden_size = 64, linear_before_reset = 1, direction = "forward">
+        (x, w1, r1, b1, "", begin, y1, z1, y1_grad, "")
+}"#;
+
+/// In default settings all of it lies in one block, and what a Scan carries on as well.
+#[test]
+fn lowered_recurrent_layers_take_what_is_predicted_in_all_settings() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = folder.path().join("layers.onnxtxt");
+    fs::write(&text, RECURRENT).expect("written");
+    let text = text.to_str().expect("text");
+    let path = folder.path().to_str().expect("text");
+    assert_success(&run(["tools/fixtures/text_to_onnx.py", text, path]));
+    let original = folder.path().join("layers.onnx");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: original.to_str().expect("text"),
+        dims: &["batch=64", "steps=30"],
+    };
+    lowered.assert_kept("lean", "fixed+97%", 0.01, 0.01);
+    lowered.assert_simulated();
+    // A product that is fused with a Transpose runs last then, and the block is smaller than predicted.
+    lowered.assert_kept("default", "fixed+97%", 0.01, 0.05);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Graphs that update their weights themselves: they train as a graph and an optimizer beside it do, and in less memory.
 //!
-//! Both runtimes come as Python packages; `tools/setup.sh` and `tools/setup.sh stock` install them.
+//! All runtimes come as Python packages; `tools/setup.sh`, `tools/setup.sh stock` and `tools/setup.sh stock 1.26.0` install them.
 
 mod support;
 
@@ -133,6 +133,78 @@ fn a_planned_step_updates_its_weights_in_place_within_its_budget() {
         let off = (bytes("peak_after_bytes") - bytes("fixed_bytes")) / measured - 1.0;
         assert!(off.abs() < 0.005, "{level}: {off}");
         assert_success(&steps(&["stock"], &["compare", &fed, &dump]));
+    }
+}
+
+/// In default settings the first step lays out a block for all that follow it.
+#[test]
+fn a_planned_step_keeps_its_budget_in_default_settings_in_both_orders_and_in_an_older_release() {
+    let folder = Folder::new();
+    let [plain, whole] = folder.lowered("resnet18", "adamw");
+    let planned = folder.path("planned.onnx");
+    let dim = ["--dim", "batch=2"];
+    let budget = ["--budget", "fixed+90%", "--json", "--quiet"];
+    let files: [&str; 2] = [&whole, &planned];
+    let plan = ckpt_opt(&[&files[..], &dim, &budget].concat());
+    assert_success(&plan);
+    let result: Value = serde_json::from_slice(&plan.stdout).expect("JSON");
+    let bytes = |value: &Value| value.as_f64().expect("a number");
+    let off = "TransposeOptimizer;TransposeOptimizer_CPUExecutionProvider";
+    let run = [
+        "--inputs-of",
+        &plain,
+        "--steps",
+        "3",
+        "--disable-optimizers",
+        off,
+    ];
+    let fed = folder.path("fed.npz");
+    let unplanned = ["feed", &whole, "--dump", &fed];
+    assert_success(&steps(&["stock"], &[&unplanned[..], &run, &dim].concat()));
+    let newest: &[&str] = &["stock"];
+    let older: &[&str] = &["stock", "1.26.0"];
+    let ways = [
+        (newest, "DEFAULT", "ORT_DISABLE_ALL"),
+        (newest, "DEFAULT", "ORT_ENABLE_ALL"),
+        (newest, "PRIORITY_BASED", "ORT_DISABLE_ALL"),
+        (newest, "PRIORITY_BASED", "ORT_ENABLE_ALL"),
+        (older, "DEFAULT", "ORT_ENABLE_ALL"),
+        (older, "PRIORITY_BASED", "ORT_ENABLE_ALL"),
+    ];
+    for (runtime, order, level) in ways {
+        let all = result["peaks_after"].as_array().expect("all ways");
+        let mut all = all.iter();
+        let way = all.find(|way| way["order"] == order && way["level"] == level);
+        let predicted = bytes(&way.expect("that way")["bytes"]) - bytes(&result["fixed_bytes"]);
+        let dump = folder.path("run.npz");
+        let named = [
+            "--order",
+            if order == "DEFAULT" {
+                "default"
+            } else {
+                "priority"
+            },
+            "--level",
+            if level == "ORT_DISABLE_ALL" {
+                "disable_all"
+            } else {
+                "enable_all"
+            },
+        ];
+        let planned = ["run", &planned, "--dump", &dump];
+        let measured = peak(&steps(
+            runtime,
+            &[&planned[..], &named, &run, &dim].concat(),
+        ));
+        let name = format!("{runtime:?} {order} {level}: {predicted}, {measured}");
+        assert!(
+            bytes(&result["fixed_bytes"]) + measured <= bytes(&result["budget_bytes"]),
+            "{name}"
+        );
+        assert!((predicted / measured - 1.0).abs() < 0.005, "{name}");
+        if runtime == newest {
+            assert_success(&steps(newest, &["compare", &fed, &dump]));
+        }
     }
 }
 

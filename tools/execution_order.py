@@ -249,12 +249,14 @@ def check_random(count, seed, folder=None, standard=False):
     return differing == 0
 
 
-def optimized(path):
+def optimized(path, disabled):
     """The nodes that the runtime has after all its optimizations. It writes a file in DEFAULT order."""
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.optimized_model_filepath = os.path.join(folder, "optimized.onnx")
+        if disabled:
+            options.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
         # It warns that what it writes fits this machine alone.
         options.log_severity_level = 3
         ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -269,6 +271,7 @@ def main():
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--optimized", action="store_true")
+    parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off")
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", metavar="DIR")
@@ -283,7 +286,7 @@ def main():
         print(f"{args.model}: {'as simulated' if same else 'DIFFERS'}")
         return 0 if same else 1
     if args.optimized:
-        for node in optimized(args.model):
+        for node in optimized(args.model, args.disable_optimizers):
             print(node.op_type, *filter(None, node.output))
         return 0
     graph = onnx.load(args.model, load_external_data=False).graph

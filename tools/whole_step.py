@@ -32,6 +32,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--order", choices=["default", "priority"], default="default")
     parser.add_argument("--level", choices=["disable_all", "enable_all"], default="enable_all")
     parser.add_argument("--settings", choices=["default", "lean"], default="default")
     parser.add_argument("--disable-optimizers", metavar="NAME;NAME")
@@ -49,6 +50,7 @@ def session(path, args):
     options.log_severity_level = 3
     options.graph_optimization_level = {"disable_all": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
                                         "enable_all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL}[args.level]
+    options.execution_order = {"default": ort.ExecutionOrder.DEFAULT, "priority": ort.ExecutionOrder.PRIORITY_BASED}[args.order]
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = options.enable_mem_reuse = args.settings == "default"
     if args.disable_optimizers:
@@ -223,7 +225,8 @@ def main():
     if args.dump:
         np.savez(args.dump, losses=np.array(losses), **{name.replace("/", "|"): value for name, value in weights.items()})
     known = [peak for peak in peaks if peak is not None]
-    print(json.dumps({"first_loss": float(losses[0]), "last_loss": float(losses[-1]), "peak_bytes": max(known, default=None)}))
+    print(json.dumps({"first_loss": float(losses[0]), "last_loss": float(losses[-1]), "peak_bytes": max(known, default=None),
+                      "peak_bytes_per_step": known}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod package;
+pub(crate) mod simulated;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

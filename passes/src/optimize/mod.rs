@@ -329,17 +329,6 @@ pub enum OptimizeError {
         /// What was to run it.
         release: &'static Release,
     },
-    /// How the runtime lays out memory around a node is not known.
-    #[error(
-        "in default settings {} lays memory out around {node} otherwise than is known once it optimizes a graph: expected \
-         --runtime-settings lean, or --level disable", release.title
-    )]
-    UnknownLayout {
-        /// The operator and the name of the first such node.
-        node: String,
-        /// What was to run it.
-        release: &'static Release,
-    },
     /// A shape is unknown or contradictory.
     #[error(transparent)]
     Shape(#[from] InferShapesError),
@@ -616,7 +605,6 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
     if provider == Provider::Cpu {
         check_half(&graph, options.runtime.release)?;
     }
-    check_layout(&graph, options.runtime)?;
     updates::check(&graph, provider).map_err(OptimizeError::Input)?;
     let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
@@ -761,18 +749,6 @@ fn check_half(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
         Some(node) => Err(OptimizeError::HalfKernel {
             node: format!("{} \"{}\"", node.op_type, node.name),
             release,
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Is it known how `runtime` lays out the memory of a step?
-fn check_layout(graph: &Graph, runtime: Runtime) -> Result<(), OptimizeError> {
-    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    match nodes.find(|node| !runtime.is_known_around(node)) {
-        Some(node) => Err(OptimizeError::UnknownLayout {
-            node: format!("{} \"{}\"", node.op_type, node.name),
-            release: runtime.release,
         }),
         None => Ok(()),
     }

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use super::casting::{Casting, NO_TENSOR};
 use super::level::Level;
 use super::order::{ExecutionOrder, execution_order};
+use super::release::Release;
 use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
@@ -58,11 +59,12 @@ impl FormsOfLevels {
 /// To be compared with the runtime.
 pub fn optimized_order(
     graph: &Graph,
+    release: &'static Release,
     provider: Provider,
     order: ExecutionOrder,
 ) -> Vec<Vec<TensorId>> {
     let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(graph, provider, &costs);
+    let skeleton = Skeleton::of(graph, provider, &costs).run_by(release);
     let optimized = skeleton.optimized().pop();
     let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
     let written = |&node: &u32| run.writes.get(node as usize).iter();
@@ -978,6 +980,21 @@ mod tests {
             <float16[N,4] h, float16[N,4] e, float16[N,4] l, float[N,4] f>
             { h = Cast <to = 10> (x) e = Exp(h) f = Cast <to = 1> (e) s = Shape(f) l = Log(e) y = Cast <to = 1> (l) }"#;
         assert_eq!(forms(text), ["e~(x) s(e) l~(e~) y(l~) e(e~)"]);
+    }
+
+    // What sessions of 1.19.2 and 1.32.0 saved.
+    #[test]
+    fn the_first_axis_is_moved_by_the_way_between_matrices_of_as_many_axes() {
+        let text = |other: &str, product: &str| {
+            format!(
+                "g (float[4,4,4] x, float[{other}] w) => (float[4,4,4] z)
+                <float[4,4,4] t> {{ t = Transpose <perm = [1, 0, 2]> (x) z = MatMul({product}) }}"
+            )
+        };
+        assert_eq!(forms(&text("4,4,4", "t, w")), ["z(x,w)"]);
+        assert_eq!(forms(&text("4,4,4", "w, t")), ["z(w,x)"]);
+        assert!(forms(&text("4,4", "t, w")).is_empty());
+        assert!(forms(&text("4,4", "w, t")).is_empty());
     }
 
     #[test]

@@ -270,6 +270,9 @@ impl RuntimeInference {
                     let indices = known(shapes, node.input(1))?;
                     by_rule(position).filter(|_| indices.last().is_some_and(is_number))
                 }
+                InferredBy::Other if node.is("", "ConstantOfShape") => {
+                    by_rule(position).or_else(|| rank_of(graph, shapes, node.input(0)?, output))
+                }
                 InferredBy::Other if node.is("", "OneHot") => one_hot(first?, node),
                 InferredBy::Other => by_rule(position),
                 InferredBy::Resized => {
@@ -351,23 +354,25 @@ impl RuntimeInference {
             let axis = node.ints(name).and_then(|axes| axes.get(at)).copied();
             crate::operators::resolve_axis(axis.unwrap_or(0), rank)
         };
-        let mut length = None;
+        let mut length = Dimension::Unknown;
         let mut given = Vec::new();
         for (at, &input) in node.inputs.iter().enumerate() {
             let mut shape = known(&self.shapes, input).cloned();
             if let (Some(at), Some(shape)) = (at.checked_sub(carried), &mut shape) {
-                length = Some(shape.remove(axis("scan_input_axes", at, shape.len())?));
+                let found = shape.remove(axis("scan_input_axes", at, shape.len())?);
+                length = of_both(length, found);
             }
             given.push(shape);
         }
-        let length = length.unwrap_or(Dimension::Unknown);
         let results = run("body", &given)?.into_iter().enumerate();
         let results = results.map(|(at, shape)| {
+            let Some(at) = at.checked_sub(carried) else {
+                // What is carried on has the shape with which it begins.
+                return merged(given.get(at).cloned().flatten(), shape);
+            };
             let mut shape = shape?;
-            if let Some(at) = at.checked_sub(carried) {
-                let axis = axis("scan_output_axes", at, shape.len() + 1)?;
-                shape.insert(axis, length.clone());
-            }
+            let axis = axis("scan_output_axes", at, shape.len() + 1)?;
+            shape.insert(axis, length.clone());
             Some(shape)
         });
         Some(results.collect())
@@ -467,12 +472,16 @@ fn merged(
         (declared, inferred) => return declared.or(inferred),
     };
     let both = declared.into_iter().zip(inferred);
-    let merged = both.map(|(declared, inferred)| match (&declared, &inferred) {
-        (Dimension::Known(_), _) | (_, Dimension::Unknown) => declared,
-        (Dimension::Symbol(_), Dimension::Symbol(_)) => declared,
-        _ => inferred,
-    });
-    Some(merged.collect())
+    Some(both.map(|(one, other)| of_both(one, other)).collect())
+}
+
+/// What is known of a size of which both are known.
+fn of_both(one: Dimension, other: Dimension) -> Dimension {
+    match (&one, &other) {
+        (Dimension::Known(_), _) | (_, Dimension::Unknown) => one,
+        (Dimension::Symbol(_), Dimension::Symbol(_)) => one,
+        _ => other,
+    }
 }
 
 /// The standard's rule: a number other than one wins; a name stands if it is the only one.
@@ -558,7 +567,8 @@ fn expanded(
     Some(broadcast_all(&[first, &to]))
 }
 
-/// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number.
+/// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number. To any other
+/// shape: how many dimensions there are, if the runtime knows that.
 fn reshaped(
     graph: &Graph,
     constants: &[bool],
@@ -568,10 +578,13 @@ fn reshaped(
 ) -> Option<Vec<Dimension>> {
     let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
     let concrete = graph.tensor(output).shape.as_ref()?;
-    let Some(Constant::Ints(sizes)) = &graph.tensor(to).constant else {
-        return None;
+    let sizes = match &graph.tensor(to).constant {
+        Some(Constant::Ints(sizes)) if constants[to.index()] => sizes,
+        _ => {
+            return rank_of(graph, shapes, to, output);
+        }
     };
-    if !constants[to.index()] || sizes.len() != concrete.len() {
+    if sizes.len() != concrete.len() {
         return None;
     }
     let copies = node.int("allowzero").unwrap_or(0) == 0;
@@ -592,6 +605,18 @@ fn reshaped(
         _ => Dimension::Unknown,
     });
     Some(dimensions.collect())
+}
+
+/// How many dimensions a tensor has whose shape is computed in the step, if the runtime knows that.
+fn rank_of(
+    graph: &Graph,
+    shapes: &[Option<Vec<Dimension>>],
+    shape: TensorId,
+    of: TensorId,
+) -> Option<Vec<Dimension>> {
+    let rank = graph.tensor(of).shape.as_ref()?.len();
+    let is_known = known(shapes, Some(shape)).is_some_and(|shape| all_numbers(shape));
+    is_known.then(|| vec![Dimension::Unknown; rank])
 }
 
 /// The runtime does not read how many classes there are.
@@ -745,6 +770,67 @@ mod tests {
         assert_eq!(bound(text, "c", &bindings), "n 6");
         assert_eq!(bound(text, "d", &bindings), "m 2");
         assert_eq!(bound(text, "e", &bindings), "n 6");
+    }
+
+    // What sessions of 1.19.2 and 1.32.0 say of the lowered update of a weight, and of zeros of a computed size.
+    #[test]
+    fn a_shape_that_is_computed_gives_as_many_dimensions_as_it_has_numbers() {
+        let text = "g (float[3,4] w, float[1] rate, int64[1] to, int64[m] of, float[n,4] x) => () <float[1] r, float[1] s>
+            { zeros = Constant <value_ints = [0]> () least = Min(to, zeros) r = Reshape(rate, least)
+              step = Mul(w, r) s = Reshape(rate, of)
+              sizes = Shape(x) c = ConstantOfShape(sizes) d = Add(c, x) }";
+        let bindings = [("m".to_owned(), 1), ("n".to_owned(), 5)].into();
+        let undeclared = text.replace("<float[1] r, float[1] s>", "<float[k] r, float[k] s>");
+        let bindings_too =
+            [("m", 1), ("n", 5), ("k", 1)].map(|(name, size)| (name.to_owned(), size));
+        assert_eq!(bound(text, "step", &bindings), "3 4");
+        assert_eq!(bound(&undeclared, "step", &bindings_too.into()), "3 4");
+        assert_eq!(bound(text, "c", &bindings), "? ?");
+        assert_eq!(bound(text, "d", &bindings), "? 4");
+    }
+
+    // Likewise of two names for one size of the batch.
+    #[test]
+    fn a_product_has_no_name_where_its_matrices_have_two() {
+        let text =
+            "g (float[n,8,1,4] x, float[m,8,4,1] y) => () { z = MatMul(x, y) w = MatMul(x, x2) }"
+                .replace(
+                    "w = MatMul(x, x2)",
+                    "w = com.microsoft.FusedMatMul <transB = 1> (x, x)",
+                );
+        let bindings = [("n".to_owned(), 2), ("m".to_owned(), 2)].into();
+        assert_eq!(bound(&text, "z", &bindings), "? 8 1 1");
+        assert_eq!(bound(&text, "w", &bindings), "n 8 1 1");
+    }
+
+    // Likewise of a lowered LSTM layer.
+    #[test]
+    fn what_a_scan_carries_on_has_the_shape_with_which_it_begins_and_any_input_tells_how_often() {
+        let shapes = |y: &str| {
+            let text = format!(
+                "g (float[n,4] begin, float[t,n,4] x, float[{y},4] y) => ()
+                {{ last, all = Scan <body = ..., num_scan_inputs = 2> (begin, x, y) }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let body = "b (float[k,4] s, float[k,4] a, float[4] b) => (float[k,4] r, float[k,4] o)
+                { r = Add(s, a) o = Mul(r, b) }";
+            let node = graph.order()[0];
+            graph.node_mut(node).bodies.push(crate::graph::Body {
+                attribute: "body".to_owned(),
+                graph: std::sync::Arc::new(Graph::parse(body).unwrap()),
+                shaped: None,
+            });
+            let bindings =
+                [("n", 2), ("t", 6), ("u", 6)].map(|(name, size)| (name.to_owned(), size));
+            let bindings = bindings
+                .into_iter()
+                .filter(|(name, _)| name != "u" || y == "u")
+                .collect();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            [described(&graph, "last"), described(&graph, "all")]
+        };
+        assert_eq!(shapes("u"), ["n 4", "t k 4"]);
+        assert_eq!(shapes("6"), ["n 4", "6 k 4"]);
     }
 
     #[test]

@@ -32,8 +32,6 @@ pub(crate) mod rounding;
 pub mod settings;
 pub(crate) mod skeleton;
 
-use crate::graph::Node;
-use level::Level;
 use promise::Promise;
 use settings::RuntimeSettings;
 
@@ -66,13 +64,6 @@ impl Runtime {
     /// of the step all of them are there: what counts in any order is the most that the others need at a time.
     pub fn keeps_results_apart(self) -> bool {
         self.settings.pattern && self.release.pattern == release::PatternOf::FirstStep
-    }
-
-    /// Is it known how that block is laid out around the node, wherever a budget is to hold? Around a Scan not once a graph is optimized
-    /// (measured: between 4 % more and 4 % less of a step's memory than is simulated; exact at ORT_DISABLE_ALL).
-    pub fn is_known_around(self, node: &Node) -> bool {
-        let is_optimized = self.promise.level != Some(Level::DisableAll);
-        !(self.keeps_results_apart() && is_optimized && node.is("", "Scan"))
     }
 }
 

@@ -70,11 +70,18 @@ pub(super) fn outputs(
             let equal = names.iter().filter(|other| other.size == name.size);
             equal.collect::<Vec<_>>()
         };
-        if let Some(others) = ask(&[name]).or_else(|| ask(&equal())) {
+        let alone = ask(&[name]);
+        // Matrices are broadcast to each other, and then the runtime chooses no name of several.
+        let is_broadcast = alone.is_none() && is_product(node);
+        let called = match is_broadcast && equal().len() > 1 {
+            true => &Dimension::Unknown,
+            false => name.dimension,
+        };
+        if let Some(others) = alone.or_else(|| ask(&equal())) {
             let compared = plain.iter().zip(&others);
             for (shape, (plain, other)) in shapes.iter_mut().zip(compared) {
                 if let (Some(shape), Some(plain), Some(other)) = (shape, plain, other) {
-                    compare(shape, &plain.shape, &other.shape, name);
+                    compare(shape, &plain.shape, &other.shape, name, called);
                 }
             }
         }
@@ -118,8 +125,18 @@ fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>]) -> Option<Vec<Name<'r>>> {
     Some(names)
 }
 
-/// Says in `shape` what `name` is responsible for: sizes that are `others` when it has its other size.
-fn compare(shape: &mut [Dimension], sizes: &[u64], others: &[u64], name: &Name) {
+fn is_product(node: &Node) -> bool {
+    node.is("", "MatMul") || node.is(operators::MICROSOFT, "FusedMatMul")
+}
+
+/// Says in `shape` what `name` is responsible for, as `called`: sizes that are `others` when it has its other size.
+fn compare(
+    shape: &mut [Dimension],
+    sizes: &[u64],
+    others: &[u64],
+    name: &Name,
+    called: &Dimension,
+) {
     if sizes.len() != others.len() {
         return;
     }
@@ -127,7 +144,7 @@ fn compare(shape: &mut [Dimension], sizes: &[u64], others: &[u64], name: &Name) 
         let is_named = (size, other) == (name.size, name.other_size());
         match dimension {
             _ if other == size => {}
-            Dimension::Known(_) if is_named => *dimension = name.dimension.clone(),
+            Dimension::Known(_) if is_named => *dimension = called.clone(),
             Dimension::Symbol(_) if is_named => {}
             _ => *dimension = Dimension::Unknown,
         }

@@ -1,0 +1,135 @@
+//! What a runtime makes of a graph before it runs it, held against what is simulated.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ckpt_opt::onnx::Model;
+use ckpt_passes::graph::{Dimension, TensorId};
+use ckpt_passes::operators::Provider;
+use ckpt_passes::pass::Pass as _;
+use ckpt_passes::rewrite::infer_shapes::InferShapes;
+use ckpt_passes::runtime::Release;
+use ckpt_passes::runtime::fused_graph::optimized_order;
+use ckpt_passes::runtime::known_shapes::runtime_shapes;
+use ckpt_passes::runtime::order::ExecutionOrder;
+use serde_json::Value;
+
+use super::{assert_success, python, root};
+
+/// A script, run by the release.
+fn run(release: &Release, script: &str, arguments: &[&Path]) -> Output {
+    let environment: &[&str] = if release.trains { &[] } else { &["stock"] };
+    let mut command = Command::new(python(environment));
+    command.arg(script).args(arguments).current_dir(root());
+    let output = command.output().expect("Python starts");
+    assert_success(&output);
+    output
+}
+
+/// Returns how many shapes were compared. Graphs that have none of the dimensions take none.
+pub(crate) fn assert_shapes_known(release: &Release, paths: &[PathBuf], dims: &str) -> usize {
+    let files: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let output = run(release, "tools/measure_known_shapes.py", &files);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.lines().count(), paths.len());
+    let measured = text.lines().map(serde_json::from_str);
+    let each = paths.iter().zip(measured);
+    each.map(|(path, measured)| compare_shapes(path, dims, &measured.expect("JSON")))
+        .sum()
+}
+
+fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
+    let mut graph = Model::open(path)
+        .and_then(|model| model.graph())
+        .expect("a graph");
+    let named: BTreeSet<String> = graph
+        .inputs
+        .iter()
+        .filter_map(|&id| graph.tensor(id).declared.as_ref())
+        .flatten()
+        .filter_map(|dimension| match dimension {
+            Dimension::Symbol(name) => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    let bindings = dims.split_whitespace().map(|dim| {
+        let (name, size) = dim.split_once('=').expect("a dimension");
+        (name.to_owned(), size.parse().expect("a size"))
+    });
+    let bindings = bindings.filter(|(name, _)| named.contains(name)).collect();
+    InferShapes { bindings }.run(&mut graph).expect("shapes");
+    let shapes = runtime_shapes(&graph);
+    let shape = |id: TensorId| -> Value {
+        let dimension = |dimension: &Dimension| match dimension {
+            Dimension::Known(size) => Value::from(*size),
+            Dimension::Symbol(name) => Value::from(name.as_str()),
+            Dimension::Unknown => Value::Null,
+        };
+        // A session does not tell scalars from unknown shapes.
+        let shape = shapes[id.index()].as_ref().filter(|s| !s.is_empty());
+        shape.map_or(Value::Null, |shape| shape.iter().map(dimension).collect())
+    };
+    let measured = measured.as_object().expect("an object");
+    let mut faults = Vec::new();
+    for (name, measured) in measured {
+        let known = shape(graph.tensor_named(name).expect("a tensor"));
+        if known != *measured {
+            faults.push(format!("{name}: {known}, measured {measured}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}: {faults:#?}", path.display());
+    measured.len()
+}
+
+/// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with
+/// numbers and shapes. Of a lowered graph it takes some more out, which only hand on what they read: multiplications by one, and
+/// what changes no shape that is read.
+pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Path) {
+    const SMALL: [&str; 8] = [
+        "Shape",
+        "Size",
+        "Gather",
+        "Sub",
+        "Div",
+        "Unsqueeze",
+        "Concat",
+        "ConcatTraining",
+    ];
+    let graph = Model::open(path)
+        .and_then(|model| model.graph())
+        .expect("a graph");
+    let off = format!(
+        "--disable-optimizers={}",
+        release.switched_off(&graph, Provider::Cpu).join(";")
+    );
+    let arguments = [path, Path::new("--optimized"), Path::new(&off)];
+    let output = run(release, "tools/execution_order.py", &arguments);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let executed = text.lines().map(|line| {
+        let (operator, written) = line.split_once(' ').expect("an operator");
+        (operator.to_owned(), written.to_owned())
+    });
+    let simulated = optimized_order(&graph, release, Provider::Cpu, ExecutionOrder::Default)
+        .into_iter()
+        .filter(|written| !written.is_empty())
+        .map(|written| {
+            let names = written.iter().map(|&id| graph.tensor(id).name.as_str());
+            let producer = graph.order().iter().map(|&id| graph.node(id));
+            let mut producer = producer.filter(|node| node.writes().eq(written.iter().copied()));
+            let operator = producer.next().map_or("", |node| node.op_type.as_str());
+            (operator.to_owned(), names.collect::<Vec<_>>().join(" "))
+        });
+    let large = |nodes: &mut dyn Iterator<Item = (String, String)>| -> Vec<String> {
+        let large = nodes.filter(|(operator, _)| !SMALL.contains(&operator.as_str()));
+        large.map(|(_, written)| written).collect()
+    };
+    let executed = large(&mut { executed });
+    let ran: BTreeSet<&String> = executed.iter().collect();
+    let is_out = |(operator, written): &(String, String)| {
+        let hands_on = ["Mul", "Reshape", "Squeeze"].contains(&operator.as_str());
+        !release.trains && hands_on && !ran.contains(written)
+    };
+    let simulated = large(&mut { simulated }.filter(|node| !is_out(node)));
+    assert_eq!(simulated, executed, "{}", path.display());
+}
