@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::{OptimizeError, Peak};
+use ckpt_passes::verify::Violation;
 use thiserror::Error;
 
 use crate::cudnn::GpuError;
@@ -61,6 +62,14 @@ pub enum Error {
         file: String,
         #[source]
         error: LowerError,
+    },
+    #[error(
+        "{file}: with the update in the graph a weight could be overwritten before it was read: {violation}"
+    )]
+    ReadTooLate {
+        file: String,
+        #[source]
+        violation: Box<Violation>,
     },
     #[error("the written file is not what was to be written, so it was not kept: {what}")]
     LoweredDiffers { what: String },

@@ -134,7 +134,7 @@ impl Error {
                 error: LowerError::Circle,
                 ..
             } => INVALID_GRAPH,
-            Error::Lower { .. } => LOWERING,
+            Error::Lower { .. } | Error::ReadTooLate { .. } => LOWERING,
             Error::Export(error) => exported(error),
             Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,
             Error::Written(_) | Error::WrittenDiffers(_) => UNPROVED,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ckpt_passes::graph::{Graph, Node, TensorId};
 use ckpt_passes::lower::{self, LoweringSummary, Update};
+use ckpt_passes::verify;
 
 use crate::error::Error;
 use crate::onnx::{Model, Pending, export_lowered, overwrites};
@@ -23,6 +24,11 @@ pub fn lower(
     let lowered = lower::lower(&mut graph, dims, update).map_err(|error| Error::Lower {
         file: model.file_name(),
         error,
+    })?;
+    // Nothing else looks at it unless it is planned.
+    verify::overwrites(&graph).map_err(|violation| Error::ReadTooLate {
+        file: model.file_name(),
+        violation: Box::new(violation),
     })?;
     Ok(LoweredModel {
         model: model.clone(),

@@ -208,6 +208,45 @@ fn a_planned_step_keeps_its_budget_in_default_settings_in_both_orders_and_in_an_
     }
 }
 
+/// From ORT_ENABLE_BASIC on, the runtime has the gradient's product read the weight itself, and not its Transpose.
+#[test]
+fn a_weight_that_is_read_through_others_is_overwritten_once_they_are_done() {
+    for optimizer in ["adamw", "sgd"] {
+        let folder = Folder::new();
+        let model = "testdata/cases/linear_layers.onnx";
+        let [plain, whole, planned] = ["plain", "whole", "planned"].map(|name| folder.path(name));
+        assert_success(&ckpt_opt(&["lower", model, &plain]));
+        assert_success(&ckpt_opt(&[
+            "lower",
+            model,
+            &whole,
+            "--optimizer",
+            optimizer,
+        ]));
+        let dim = ["--dim", "batch=8"];
+        let budget = ["--budget", "min", "--runtime-settings", "lean"];
+        assert_success(&ckpt_opt(
+            &[&[whole.as_str(), &planned][..], &budget, &dim].concat(),
+        ));
+        let begin = ["--inputs-of", &plain, "--steps", "4", "--rate", "0.01"];
+        let common = [&dim[..], &["--settings", "lean"], &begin].concat();
+        let run = |mode: &str, file: &str, level: &str| {
+            let dump = format!("{}.npz", folder.path("run"));
+            let said = [mode, file, "--dump", &dump, "--level", level];
+            assert_success(&steps(&["stock"], &[&said, &common[..]].concat()));
+            let kept = folder.path(&format!("{mode}.npz"));
+            std::fs::rename(&dump, &kept).expect("renamed");
+            kept
+        };
+        for level in ["disable_all", "enable_all"] {
+            for file in [&whole, &planned] {
+                let (fed, over) = (run("feed", file, level), run("run", file, level));
+                assert_success(&steps(&["stock"], &["compare", &fed, &over]));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_step_overwrites_must_be_said_alike_in_both_files() {
     let folder = Folder::new();

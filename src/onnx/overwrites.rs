@@ -27,6 +27,7 @@ pub(crate) fn metadata(graph: &Graph) -> Option<(String, String)> {
 
 /// Tells the graph what the model says of it.
 pub(super) fn read(graph: &mut Graph, source: &Model) -> Result<(), ImportProblem> {
+    let mut is_told = false;
     for field in source.message().fields() {
         let field = field?;
         if field.number != model::METADATA_PROPS {
@@ -36,6 +37,9 @@ pub(super) fn read(graph: &mut Graph, source: &Model) -> Result<(), ImportProble
             continue;
         };
         if entry.key == KEY {
+            if std::mem::replace(&mut is_told, true) {
+                return Err(broken(&entry.value, "the key is there twice".to_owned()));
+            }
             let pairs = serde_json::from_str(&entry.value);
             let pairs: BTreeMap<String, String> =
                 pairs.map_err(|problem| broken(&entry.value, problem.to_string()))?;

@@ -3,56 +3,89 @@
 //! An output can be written to the memory of an input ([`Tensor::overwrites`](crate::graph::Tensor::overwrites)): the new value
 //! of a weight to the weight's. Nothing of the graph's operators says so, and no execution order is promised: all that read the
 //! input have to run before the output is written because it follows from what they compute.
+//!
+//! Runtime fact (of saved sessions, from ORT_ENABLE_BASIC on): a node that reads the Transpose of a weight, or a Cast, or a
+//! multiple of it, is merged with that node and then reads the weight itself, however many others read it too. So what is
+//! computed of an input and of constants alone counts as the input: whoever reads that has to run before as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Graph, NodeId, TensorId};
+use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators;
 
 /// Pairs of a node that reads an input, or the same memory under another name, and the node that overwrites it, which nothing
 /// makes wait for the first. The nodes must be listed in a topological order.
 pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
-    let mut writer_of: BTreeMap<TensorId, usize> = BTreeMap::new();
+    let mut writers_of: BTreeMap<TensorId, BTreeSet<usize>> = BTreeMap::new();
     let mut writers: Vec<NodeId> = Vec::new();
     let overwritten: BTreeMap<TensorId, TensorId> = graph.overwritten().collect();
     if overwritten.is_empty() {
         return Vec::new();
     }
-    // By input that is overwritten and by tensors that are its memory: the number of the writer.
+    // By input that is overwritten, and by tensors that are its memory or computed of it alone: the numbers of the writers.
     for &id in graph.order() {
         for input in graph
             .node(id)
             .writes()
             .filter_map(|output| overwritten.get(&output))
         {
-            writer_of.insert(*input, writers.len());
+            writers_of.insert(*input, [writers.len()].into());
             writers.push(id);
         }
     }
+    let uses = Uses::of(graph);
+    let is_initializer = |id| graph.tensor(id).kind == TensorKind::Initializer;
+    // The same in every step: initializers, and what is computed of these alone.
+    let mut fixed: Vec<bool> = graph.tensor_ids().map(is_initializer).collect();
     let mut read: Vec<(NodeId, usize)> = Vec::new();
     for &id in graph.order() {
         let node = graph.node(id);
+        if operators::reads_only_shape(node) {
+            continue;
+        }
+        let mut sources: BTreeSet<usize> = BTreeSet::new();
+        let mut alone = true;
         for tensor in node.reads() {
-            read.extend(writer_of.get(&tensor).map(|&writer| (id, writer)));
+            match writers_of.get(&tensor) {
+                Some(writers) => {
+                    read.extend(writers.iter().map(|&writer| (id, writer)));
+                    sources.extend(writers);
+                }
+                None => alone &= fixed[tensor.index()],
+            }
+        }
+        if sources.is_empty() {
+            for output in node.writes() {
+                fixed[output.index()] = alone;
+            }
+        } else if alone || operators::is_unknown(node) {
+            let results = node.writes().map(|output| (output, sources.clone()));
+            writers_of.extend(results);
         }
         for (output, input) in operators::aliases(node) {
             if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && let Some(&writer) = writer_of.get(&input)
+                && let Some(writers) = writers_of.get(&input).cloned()
                 && !graph.outputs.contains(&output)
             {
-                writer_of.insert(output, writer);
+                writers_of.insert(output, writers);
             }
         }
     }
     let before = Ancestors::of(graph, &writers);
-    let waits = |&(reader, writer): &(NodeId, usize)| before.has(reader, writer);
-    read.retain(|pair| !waits(pair));
-    let mut pairs: Vec<_> = read
-        .into_iter()
-        .map(|(reader, writer)| (reader, writers[writer]))
-        .collect();
-    pairs.dedup();
+    read.retain(|&(reader, writer)| !before.has(reader, writer));
+    read.dedup();
+    // Whoever waits for one that reads another's result waits for that as well. And it is the last one that has to be waited
+    // for: a node that comes before is left out by the runtime where it is merged.
+    let found: BTreeSet<(NodeId, usize)> = read.iter().copied().collect();
+    read.retain(|&(reader, writer)| {
+        let results = graph.node(reader).writes();
+        let mut next = results.flat_map(|result| uses.readers(result));
+        !next.any(|&next| found.contains(&(next, writer)))
+    });
+    let pairs = read.into_iter();
     pairs
+        .map(|(reader, writer)| (reader, writers[writer]))
+        .collect()
 }
 
 /// Which nodes have to run before each of some others, or are one of these.
@@ -123,6 +156,15 @@ mod tests {
             "[view] v = Reshape(w, x) [late] y = Exp(v) [early] a = Exp(v) [out] new = Sub(w, a)",
         );
         assert_eq!(free, ["late"]);
+    }
+
+    #[test]
+    fn what_is_computed_of_the_memory_alone_is_read_like_it() {
+        let nodes = "[turn] t = Transpose(w) [half] h = Cast <to = 10> (t) [early] a = Mul(h, x) [size] s = Size(t) \
+                     [out] new = Sub(w, a) [late] b = Mul(h, x) [later] y = Mul(b, s)";
+        assert_eq!(free(nodes), ["late"]);
+        let unread = "[early] a = Mul(w, x) [out] new = Sub(w, a) [turn] y = Transpose(w)";
+        assert_eq!(free(unread), ["turn"]);
     }
 
     #[test]

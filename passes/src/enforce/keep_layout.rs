@@ -83,7 +83,8 @@ struct Keeping {
     zeros: Option<TensorId>,
     /// By tensor of which the size is read, if any is: the same, of which the runtime does not know that they are zeros.
     unknown: HashMap<Option<TensorId>, TensorId>,
-    forwarded: HashMap<TensorId, TensorId>,
+    /// By tensor, and whether a pool reads it.
+    forwarded: HashMap<(TensorId, bool), TensorId>,
 }
 
 impl Keeping {
@@ -96,18 +97,20 @@ impl Keeping {
         let (Some(read), Some(data)) = (node.input(position), node.input(0)) else {
             return;
         };
-        let forwarded = match self.forwarded.get(&read) {
+        let forwarded = match self.forwarded.get(&(read, kind == InBlocks::Pool)) {
             Some(&forwarded) => forwarded,
             None => self.forward(graph, read, data, kind),
         };
-        self.forwarded.insert(read, forwarded);
+        self.forwarded
+            .insert((read, kind == InBlocks::Pool), forwarded);
         graph.node_mut(id).inputs[position] = Some(forwarded);
         if kind == InBlocks::Pool
             && let Some(output) = graph.node(id).output(0)
         {
             // Otherwise it would follow from what the pool reads.
             let known = self.known.get(output.index()).cloned().flatten();
-            if known.is_some() {
+            // What the caller gets is declared as it was.
+            if known.is_some() && !graph.outputs.contains(&output) {
                 graph.tensor_mut(output).declared = known;
             }
         }

@@ -2,7 +2,7 @@
 
 use super::operation::op;
 use super::recurrent::{self, Layer, LayerDirection};
-use super::site::{LoweringSite, Obstacle};
+use super::site::{LoweringSite, Obstacle, case};
 use crate::graph::{Node, TensorId};
 
 const GRADIENT: &str = "GRUGrad";
@@ -32,7 +32,7 @@ pub(super) fn training(site: &mut LoweringSite) -> Result<(), Obstacle> {
         return Ok(());
     };
     site.keep_layer(kept);
-    if !site.is_read_beside(2, GRADIENT, kept) {
+    if !site.is_read_beside(2, GRADIENT, (kept, 7)) {
         return Ok(());
     }
     let late = is_late(&site.node);
@@ -57,8 +57,15 @@ pub(super) fn training(site: &mut LoweringSite) -> Result<(), Obstacle> {
 /// `dh₋₁ = h · z + (dz, dr) · R + (dn · R) r`.
 pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
     check(site)?;
+    // Of sizes with names, older Scans do not know how many there are.
+    site.needs_opset(14)?;
     let kept = site.input(7)?;
-    let known = site.layer(kept).cloned();
+    let known = recurrent::layer_of(
+        site,
+        kept,
+        &[(0, 0), (1, 1), (2, 2), (3, 3), (5, 5)],
+        &[(6, 0), (7, 2)],
+    )?;
     let layer = match &known {
         Some(node) => {
             let y = node.output(0).ok_or(Obstacle::NoInput { position: 6 })?;
@@ -189,6 +196,12 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
 }
 
 fn check(site: &LoweringSite) -> Result<(), Obstacle> {
+    let late = site.node.int("linear_before_reset").unwrap_or(0);
+    if ![0, 1].contains(&late) {
+        return case(format!(
+            "with a linear_before_reset of {late}, neither 0 nor 1"
+        ));
+    }
     recurrent::check(site, 4, &["Sigmoid", "Tanh"])
 }
 

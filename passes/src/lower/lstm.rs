@@ -31,8 +31,11 @@ pub(super) fn training(site: &mut LoweringSite) -> Result<(), Obstacle> {
     if let Some(kept) = kept {
         site.keep_layer(kept);
     }
-    let is_read = |position| kept.is_none_or(|kept| site.is_read_beside(position, GRADIENT, kept));
-    let (cells, gates) = (is_read(3), is_read(4));
+    let is_read = |(position, place)| match kept {
+        Some(kept) => site.is_read_beside(position, GRADIENT, (kept, place)),
+        None => site.node.output(position).is_some(),
+    };
+    let (cells, gates) = (is_read((3, 7)), is_read((4, 8)));
     if !cells && !gates {
         return Ok(());
     }
@@ -61,11 +64,18 @@ pub(super) fn training(site: &mut LoweringSite) -> Result<(), Obstacle> {
 /// `dW = dzᵀ X`, `dR = dzᵀ Y₋₁`, `dX = dz · W` over all steps.
 pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
     check(site, 3)?;
+    // Of sizes with names, older Scans do not know how many there are.
+    site.needs_opset(14)?;
     if site.output(6).is_some() {
         return case("with peepholes");
     }
     let kept = site.input(8)?;
-    let known = site.layer(kept).cloned();
+    let known = recurrent::layer_of(
+        site,
+        kept,
+        &[(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)],
+        &[(6, 0), (7, 3), (8, 4)],
+    )?;
     let layer = match &known {
         Some(node) => {
             let y = node.output(0).ok_or(Obstacle::NoInput { position: 6 })?;

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::graph::{Graph, NodeId, TensorId, Uses, topological};
+use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
 use facts::Facts;
 use site::{LoweringSite, Shared};
 
@@ -60,6 +60,8 @@ pub struct LoweringSummary {
 pub enum LowerError {
     #[error("{node}: there is no form of {operator} in standard operators")]
     NoForm { node: String, operator: String },
+    #[error("{node}: its subgraph has a {operator}, and is not looked into")]
+    InBody { node: String, operator: String },
     #[error("{node}: {problem}")]
     Node { node: String, problem: Obstacle },
     #[error(
@@ -99,6 +101,12 @@ pub fn lower(
     for id in graph.order().to_vec() {
         let node = graph.node(id);
         let Some(entry) = table::entry(node) else {
+            if let Some(inner) = within_bodies(node) {
+                return Err(LowerError::InBody {
+                    node: describe(graph, id),
+                    operator: inner,
+                });
+            }
             if table::is_training_only(node) {
                 return Err(LowerError::NoForm {
                     node: describe(graph, id),
@@ -170,6 +178,20 @@ pub fn to_be_lowered(graph: &Graph) -> BTreeSet<&str> {
         .filter(|node| table::entry(node).is_some() || table::is_training_only(node))
         .map(|node| node.op_type.as_str())
         .collect()
+}
+
+/// An operator of the runtime that trains in a subgraph of the node.
+fn within_bodies(node: &Node) -> Option<String> {
+    node.bodies.iter().find_map(|body| {
+        let mut nodes = body.graph.node_ids().map(|id| body.graph.node(id));
+        nodes.find_map(|inner| {
+            let trains = table::entry(inner).is_some() || table::is_training_only(inner);
+            match trains {
+                true => Some(inner.op_type.clone()),
+                false => within_bodies(inner),
+            }
+        })
+    })
 }
 
 /// As the file names it.

@@ -50,6 +50,14 @@ impl Layer {
     pub(super) fn of(site: &LoweringSite, node: &Node, y: TensorId) -> Result<Layer, Obstacle> {
         let input = |position| node.input(position).ok_or(Obstacle::NoInput { position });
         let (x, w, r) = (input(0)?, input(1)?, input(2)?);
+        for tensor in [x, w, r] {
+            if site.rank(tensor).is_ok_and(|rank| rank != 3) {
+                return case(format!(
+                    "where {:?} has not three dimensions",
+                    site.name(tensor)
+                ));
+            }
+        }
         let hidden = node.int("hidden_size").filter(|&size| size > 0);
         Ok(Layer {
             x,
@@ -231,6 +239,31 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// The layer of which the node is the gradient, where `kept` is what that kept for it: it is in the graph, and what it kept is
+/// computed again. `same` are places of the gradient's inputs, and of the layer's inputs (or outputs) that they have to be.
+pub(super) fn layer_of(
+    site: &LoweringSite,
+    kept: TensorId,
+    inputs: &[(usize, usize)],
+    outputs: &[(usize, usize)],
+) -> Result<Option<Node>, Obstacle> {
+    let Some(layer) = site.layer(kept).cloned() else {
+        return Ok(None);
+    };
+    let node = &site.node;
+    let reads = |&(place, of): &(usize, usize)| node.input(place) == layer.input(of);
+    let gets = |&(place, of): &(usize, usize)| node.input(place) == layer.output(of);
+    let attribute = |node: &Node, name| node.int(name).unwrap_or(0);
+    let alike = directions(node).ok() == directions(&layer).ok()
+        && ["hidden_size", "linear_before_reset"]
+            .into_iter()
+            .all(|name| attribute(node, name) == attribute(&layer, name));
+    match alike && inputs.iter().all(reads) && outputs.iter().all(gets) {
+        true => Ok(Some(layer)),
+        false => case("with other inputs or attributes than the layer whose gates it reads"),
+    }
 }
 
 /// The standard's own operator, with the layer's inputs and its first outputs.

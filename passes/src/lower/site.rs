@@ -594,14 +594,25 @@ impl<'a> LoweringSite<'a> {
         self.shared.layers.get(&kept)
     }
 
-    /// Do other nodes than gradients of this operator that also read `kept` read the output at `position`, or the caller?
-    pub(super) fn is_read_beside(&self, position: usize, gradient: &str, kept: TensorId) -> bool {
+    /// Do others read the output at `position` than gradients of this operator that also read `kept`, and the output at this
+    /// place of their inputs alone? Or does the caller?
+    pub(super) fn is_read_beside(
+        &self,
+        position: usize,
+        gradient: &str,
+        (kept, place): (TensorId, usize),
+    ) -> bool {
         let Some(id) = self.output(position) else {
             return false;
         };
         let is_gradient = |&reader: &NodeId| {
             let node = self.graph.node(reader);
-            node.is(CONTRIB, gradient) && node.reads().any(|read| read == kept)
+            let places = node.inputs.iter().enumerate();
+            node.is(CONTRIB, gradient)
+                && node.reads().any(|read| read == kept)
+                && places
+                    .filter(|(_, read)| **read == Some(id))
+                    .all(|(at, _)| at == place)
         };
         self.graph.outputs.contains(&id) || !self.uses.readers(id).iter().all(is_gradient)
     }

@@ -1,6 +1,9 @@
+use std::sync::Arc;
+
 use insta::assert_snapshot;
 
 use super::*;
+use crate::graph::Body;
 
 /// The nodes that stand for those of a graph with these inputs and outputs.
 fn lowered(opset: i64, interface: &str, nodes: &str) -> String {
@@ -290,6 +293,58 @@ fn what_cannot_be_updated_is_named() {
     let other = nodes.replace("w_grad", "other");
     assert_snapshot!(updated(Update::Sgd, TRAINED, &other), @r#"error: InPlaceAccumulatorV2 "sum": it cannot be written in standard operators with the update in the graph: it accumulates "other"; expected a gradient called WEIGHT_grad"#);
     assert_snapshot!(updated(Update::Sgd, "(float[4] x) => (float[4] y)", "y = Exp (x)"), @"error: no node accumulates the gradient of a weight (InPlaceAccumulatorV2), so there is no weight to update; expected training_model.onnx as onnxruntime.training.artifacts.generate_artifacts writes it");
+}
+
+#[test]
+fn a_gradient_belongs_to_the_layer_whose_gates_it_reads() {
+    let of = |attributes: &str, reads: &str| {
+        let nodes = LSTM_LAYER.replace(
+            "[g] dx, dw, dr = com.microsoft.LSTMGrad <hidden_size = 4> (x, w, r, , , , y, c, k, dy)",
+            &format!("[g] dx, dw, dr = com.microsoft.LSTMGrad <{attributes}> ({reads}, c, k, dy)"),
+        );
+        let listing = lowered(
+            15,
+            &LSTM.replace("(float[S,N,3] x,", "(float[S,N,3] x, float[S,N,3] u,"),
+            &nodes,
+        );
+        listing.lines().next().unwrap_or_default().to_owned()
+    };
+    assert!(!of("hidden_size = 4", "x, w, r, , , , y").starts_with("error"));
+    let other = of("hidden_size = 4", "u, w, r, , , , y");
+    assert_snapshot!(other, @r#"error: LSTMGrad "g": it cannot be written in standard operators with other inputs or attributes than the layer whose gates it reads"#);
+    assert_eq!(of("hidden_size = 4", "x, w, r, , , , dy"), other);
+    assert_eq!(of("hidden_size = 3", "x, w, r, , , , y"), other);
+    assert_eq!(
+        of(
+            "hidden_size = 4, direction = \"reverse\"",
+            "x, w, r, , , , y"
+        ),
+        other
+    );
+    let flat = LSTM.replace("float[1,16,3] w", "float[48] w");
+    assert_snapshot!(lowered(15, &flat, LSTM_LAYER), @r#"error: LSTMTraining "l": it cannot be written in standard operators where "w" has not three dimensions"#);
+}
+
+#[test]
+fn a_gru_resets_early_or_late_and_a_training_operator_in_a_subgraph_is_named() {
+    let inputs = "(float[S,N,3] x, float[1,12,3] w, float[1,12,4] r) => (float[S,1,N,4] y)";
+    let layer = "[l] y, h, k = com.microsoft.GRUTraining <hidden_size = 4, linear_before_reset = 2> (x, w, r)";
+    assert_snapshot!(lowered(15, inputs, layer), @r#"error: GRUTraining "l": it cannot be written in standard operators with a linear_before_reset of 2, neither 0 nor 1"#);
+    let text = |nodes: &str| {
+        format!(
+            r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g (float[4] x, bool[1] c) => (float[4] y) {{ {nodes} }}"#
+        )
+    };
+    let mut graph = Graph::parse(&text("[if] y = If <then_branch = ...> (c)")).unwrap();
+    let inner = Graph::parse(&text("y = com.microsoft.ReluGrad (x, x)")).unwrap();
+    let id = graph.order()[0];
+    graph.node_mut(id).bodies = vec![Body {
+        attribute: "then_branch".to_owned(),
+        graph: Arc::new(inner),
+        shaped: None,
+    }];
+    let error = lower(&mut graph, &BTreeMap::new(), None).unwrap_err();
+    assert_snapshot!(error, @r#"If "if": its subgraph has a ReluGrad, and is not looked into"#);
 }
 
 const LSTM: &str = "(float[S,N,3] x, float[1,16,3] w, float[1,16,4] r, float[S,1,N,4] dy) => (float[S,1,N,4] y, float[1,16,4] dr)";

@@ -1,4 +1,6 @@
 //! Is an input of the graph that an output overwrites read before only?
+//!
+//! The runtime merges nodes, so that who reads what was computed of the input alone may read the input itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,11 +51,37 @@ pub fn overwrites(graph: &Graph) -> Result<(), Violation> {
     if taken.is_empty() {
         return Ok(());
     }
+    let mut fixed = vec![false; graph.tensor_count()];
+    for id in graph.tensor_ids() {
+        fixed[id.index()] = graph.tensor(id).kind == TensorKind::Initializer;
+    }
+    // By tensor: the inputs that whoever reads it may read itself, once the runtime has merged the two.
+    let mut of: BTreeMap<TensorId, BTreeSet<TensorId>> =
+        taken.iter().map(|&input| (input, [input].into())).collect();
     for &id in graph.order() {
         let node = graph.node(id);
-        for tensor in node.reads() {
-            if let Some(readers) = readers.get_mut(&roots[tensor.index()]) {
+        let root = |tensor: TensorId| of.get(&tensor).or_else(|| of.get(&roots[tensor.index()]));
+        let read: Vec<TensorId> = node.reads().collect();
+        let inputs: BTreeSet<TensorId> = read
+            .iter()
+            .filter_map(|&t| root(t))
+            .flatten()
+            .copied()
+            .collect();
+        for input in &inputs {
+            if let Some(readers) = readers.get_mut(input).filter(|_| !trust::reads_sizes(node)) {
                 readers.push(id);
+            }
+        }
+        let is_fixed = read.iter().all(|tensor| fixed[tensor.index()]);
+        let alone = read
+            .iter()
+            .all(|&tensor| fixed[tensor.index()] || root(tensor).is_some());
+        for output in node.writes() {
+            fixed[output.index()] = is_fixed;
+            if !inputs.is_empty() && !trust::reads_sizes(node) && (alone || trust::is_unknown(node))
+            {
+                of.insert(output, inputs.clone());
             }
         }
     }
@@ -75,13 +103,22 @@ pub fn overwrites(graph: &Graph) -> Result<(), Violation> {
                 format!("which {node} still reads when it writes"),
             ));
         }
+        if let Some(merged) = merged(graph, &uses, writer, &open) {
+            let node = label(graph, merged);
+            return Err(broken(
+                output,
+                input,
+                format!("which {node} may read when it is merged with the node that writes"),
+            ));
+        }
         let mut next = vec![writer];
         while let Some(id) = next.pop().filter(|_| !open.is_empty()) {
-            let before = graph
-                .node(id)
-                .reads()
-                .filter_map(|tensor| uses.producer(tensor));
-            for id in before {
+            let node = graph.node(id);
+            for id in node.reads().filter_map(|tensor| uses.producer(tensor)) {
+                // The runtime takes the size of what was cast before it is cast.
+                if trust::reads_sizes(node) && graph.node(id).is("", "Cast") {
+                    continue;
+                }
                 open.remove(&id);
                 if seen_for[id.index()].replace(output) != Some(output) {
                     next.push(id);
@@ -98,6 +135,33 @@ pub fn overwrites(graph: &Graph) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// A product among the readers whose result nobody but the writer gets, handed on number by number at most, so that the runtime may merge
+/// the two into one node that writes while it reads.
+fn merged(
+    graph: &Graph,
+    uses: &Uses,
+    writer: NodeId,
+    readers: &BTreeSet<NodeId>,
+) -> Option<NodeId> {
+    let mut next = vec![writer];
+    while let Some(id) = next.pop() {
+        for tensor in graph.node(id).reads() {
+            let alone = uses.readers(tensor) == [id] && !graph.outputs.contains(&tensor);
+            let Some(producer) = uses.producer(tensor).filter(|_| alone) else {
+                continue;
+            };
+            match trust::writes_where_it_reads(graph.node(producer)) {
+                true => next.push(producer),
+                false if readers.contains(&producer) && trust::is_product(graph.node(producer)) => {
+                    return Some(producer);
+                }
+                false => (),
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -128,6 +192,23 @@ mod tests {
         insta::assert_snapshot!(check("float[4] new, float[4] z", &view, &[new]), @r#"output "new" is to overwrite "w", which Identity "view" may read afterwards"#);
         let whole = "[out] new = MatMul(w, x)";
         insta::assert_snapshot!(check("float[4] new", whole, &[new]), @r#"output "new" is to overwrite "w", which MatMul "out" still reads when it writes"#);
+    }
+
+    #[test]
+    fn who_is_merged_with_another_reader_or_with_the_writer_is_seen() {
+        let new = ("new", "w");
+        let nodes =
+            "[turn] t = Transpose(w) [use] y = Mul(x, t) [step] d = Exp(y) [out] new = Sub(w, d)";
+        assert_eq!(check("float[4] new", nodes, &[new]), "right");
+        let late = format!("{nodes} [late] z = Mul(x, t)");
+        insta::assert_snapshot!(check("float[4] new, float[4] z", &late, &[new]), @r#"output "new" is to overwrite "w", which Mul "late" may read afterwards"#);
+        let cast = "[half] h = Cast <to = 10> (w) [size] s = Size(h) [wait] u = Reshape(x, s) [out] new = Sub(w, u)";
+        insta::assert_snapshot!(check("float[4] new, float16[4] h", cast, &[new]), @r#"output "new" is to overwrite "w", which Cast "half" may read afterwards"#);
+        let unknown =
+            "[view] t = com.microsoft.ExpandDims(w, x) [use] y = Exp(t) [out] new = Sub(w, x)";
+        insta::assert_snapshot!(check("float[4] new, float[4] y", unknown, &[new]), @r#"output "new" is to overwrite "w", which ExpandDims "view" may read afterwards"#);
+        let product = "[use] y = MatMul(x, w) [sum] z = Add(y, x) [out] new = Sub(z, x)";
+        insta::assert_snapshot!(check("float[4] new", product, &[new]), @r#"output "new" is to overwrite "w", which MatMul "use" may read when it is merged with the node that writes"#);
     }
 
     #[test]

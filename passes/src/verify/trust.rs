@@ -43,7 +43,7 @@ pub(super) fn repeatable(node: &Node, permitted: bool) -> Result<(), &'static st
             _ => Err("it is a PyTorch operator that is not listed as deterministic"),
         },
         _ if permitted => Ok(()),
-        _ => Err("nothing is known about its operator"),
+        _ => Err(UNKNOWN),
     }
 }
 
@@ -76,17 +76,37 @@ pub(super) fn writes_where_it_reads(node: &Node) -> bool {
     node.domain.is_empty() && matches!(node.op_type.as_str(), "Add" | "Sub" | "Mul" | "Div")
 }
 
+/// Does it look at no number of what it reads?
+pub(super) fn reads_sizes(node: &Node) -> bool {
+    node.domain.is_empty() && matches!(node.op_type.as_str(), "Shape" | "Size")
+}
+
+/// Does the runtime merge sums behind it into it, which is to say does a result depend on many numbers of what it reads?
+pub(super) fn is_product(node: &Node) -> bool {
+    matches!(
+        node.op_type.as_str(),
+        "Conv" | "ConvTranspose" | "FusedMatMul" | "Gemm" | "MatMul" | "TransposeMatMul"
+    )
+}
+
+/// Is nothing known of it?
+pub(super) fn is_unknown(node: &Node) -> bool {
+    repeatable(node, false) == Err(UNKNOWN)
+}
+
 /// Output, input: the output is the input's memory under another name.
 pub(super) fn aliases(node: &Node) -> Vec<(usize, usize)> {
     match (node.domain.as_str(), node.op_type.as_str()) {
         ("", "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze")
-        | ("com.microsoft", "InPlaceAccumulator" | "ZeroGradient") => vec![(0, 0)],
+        | ("com.microsoft", "ExpandDims" | "InPlaceAccumulator" | "ZeroGradient") => vec![(0, 0)],
         ("com.microsoft", "PassThrough") => (0..node.outputs.len()).map(|i| (i, i)).collect(),
         ("com.microsoft", "InPlaceAccumulatorV2") => vec![(1, 0)],
         ("com.microsoft", "BatchNormInternal") => vec![(1, 3), (2, 4)],
         _ => Vec::new(),
     }
 }
+
+const UNKNOWN: &str = "nothing is known about its operator";
 
 const RANDOM: &str = "it draws random numbers";
 

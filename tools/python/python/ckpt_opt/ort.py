@@ -21,6 +21,10 @@ PREFIX = "ckpt-opt."
 #: Options whose values have names, and where ONNX Runtime has these.
 _NAMED = {"execution_order": "ExecutionOrder", "graph_optimization_level": "GraphOptimizationLevel"}
 
+#: All else that a plan asks a session for. A file could ask for more: it is not trusted with options that write files.
+_SWITCHES = {"enable_mem_reuse", "enable_mem_pattern", "enable_cpu_mem_arena"}
+_ENTRIES = {"optimization.disable_specified_optimizers"}
+
 
 def metadata(model: Model) -> Dict[str, str]:
     """What a rewritten file says of itself, without the prefix of the keys; empty for any other file."""
@@ -41,9 +45,18 @@ def session_options(model: Model, options: Any = None) -> Any:
     options = options or onnxruntime.SessionOptions()
     said = metadata(model)
     for name, value in json.loads(said.get("session_options", "{}")).items():
-        kind = _NAMED.get(name)
-        setattr(options, name, getattr(getattr(onnxruntime, kind), value) if kind else value)
+        if name in _NAMED:
+            kind = getattr(onnxruntime, _NAMED[name])
+            if value not in kind.__members__:
+                raise ValueError(f"the file asks for {name} = {value!r}; expected one of {', '.join(kind.__members__)}")
+            setattr(options, name, kind.__members__[value])
+        elif name in _SWITCHES and isinstance(value, bool):
+            setattr(options, name, value)
+        else:
+            raise ValueError(f"the file asks for the session option {name} = {value!r}, which no plan needs")
     for name, value in json.loads(said.get("session_config_entries", "{}")).items():
+        if name not in _ENTRIES or not isinstance(value, str):
+            raise ValueError(f"the file asks for the session's entry {name} = {value!r}, which no plan needs")
         options.add_session_config_entry(name, value)
     return options
 
