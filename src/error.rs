@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
-use ckpt_passes::optimize::{OptimizeError, Peak};
+use ckpt_passes::optimize::{Floor, OptimizeError, Peak};
 use ckpt_passes::verify::Violation;
 use thiserror::Error;
 
@@ -119,7 +119,22 @@ impl Error {
     pub fn infeasible(&self) -> Option<(Bytes, &Peak)> {
         match self {
             Error::Optimize { error, .. } => match &**error {
-                OptimizeError::Infeasible { budget, smallest } => Some((*budget, smallest)),
+                OptimizeError::Infeasible {
+                    budget, smallest, ..
+                } => Some((*budget, smallest)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// What no plan can need less than, where that is known to be above the budget.
+    pub fn floor(&self) -> Option<&Floor> {
+        match self {
+            Error::Optimize { error, .. } => match &**error {
+                OptimizeError::Infeasible { floor, .. } => floor.as_deref(),
                 _ => None,
             },
             _ => None,

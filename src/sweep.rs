@@ -88,7 +88,9 @@ fn planned(
             for result in results {
                 tried.cells.push(match result {
                     Ok(optimized) => fitting(optimized.summary),
-                    Err(OptimizeError::Infeasible { budget, smallest }) => {
+                    Err(OptimizeError::Infeasible {
+                        budget, smallest, ..
+                    }) => {
                         tried.smallest = tried.smallest.min(smallest.bytes);
                         Cell {
                             budget,

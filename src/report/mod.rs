@@ -177,12 +177,23 @@ impl Error {
             let _ = write!(
                 text,
                 "\nof that, the caller and the runtime itself own {}; the rest is held at step {} of {} (node {})\n\
-                 {held}{layers}nothing was written",
+                 {held}{layers}",
                 smallest.bytes - smallest.at(smallest.step).total(),
                 smallest.step,
                 smallest.nodes.len(),
                 Name(&smallest.node),
             );
+            if let Some(floor) = self.floor() {
+                let _ = writeln!(
+                    text,
+                    "no plan can need less than {}: the caller owns a part of it, and node {} takes the rest with what it reads and \
+                     writes\n\
+                     so the smallest peak was looked for in passing alone; --budget min looks thoroughly",
+                    floor.bytes,
+                    Name(&floor.node),
+                );
+            }
+            text.push_str("nothing was written");
         }
         text
     }

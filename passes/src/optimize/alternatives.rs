@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::comparison::{Asked, Reply, Untried};
 use super::faults::Found;
+use super::limits::plain_floor;
 use super::original::Original;
 use super::pipeline::Pipeline;
 use super::published::MOST_NODES;
@@ -139,6 +140,34 @@ impl Alternative {
             }
             PlannedBy::Plain | PlannedBy::Monet => plain(original, &self.options),
         }
+    }
+
+    /// Why no plan of its own fits the budget, nor any that replaces less: where that can be told at once.
+    pub(super) fn out_of_reach(
+        &self,
+        original: &Original<'_>,
+        request: BudgetRequest,
+    ) -> Option<OptimizeError> {
+        let reserve = self.options.reserve;
+        let budget = original.budget(request, reserve)? + reserve;
+        // Other forms of nodes only lower it, and making them takes long in a large graph.
+        if budget >= plain_floor(original, &self.options) {
+            return None;
+        }
+        let varied = match self.by {
+            PlannedBy::Varied => Some(Varied::of(original, &self.options)),
+            PlannedBy::Plain => None,
+            PlannedBy::Monet => return None,
+        };
+        let all = match varied {
+            Some(varied) => [Some(varied.without), varied.with_sums],
+            None => [Some(plain(original, &self.options)), None],
+        };
+        let all: Vec<Pipeline<'_>> = all.into_iter().flatten().collect();
+        let floors = all.iter().map(Pipeline::floor);
+        let floor = floors.min_by_key(|floor| floor.bytes)?;
+        let pipeline = all.last().filter(|_| budget < floor.bytes)?;
+        Some(pipeline.below_floor(budget, floor))
     }
 
     /// Is it for that budget of the row?

@@ -154,7 +154,9 @@ impl Standing {
         let before = session.original().peak(session.options.reserve);
         let needs = before.bytes;
         let budget = match &mut found {
-            Err(OptimizeError::Infeasible { budget, smallest }) => {
+            Err(OptimizeError::Infeasible {
+                budget, smallest, ..
+            }) => {
                 if before.bytes < smallest.bytes {
                     **smallest = before;
                 }
@@ -235,6 +237,18 @@ impl<'g> Session<'g> {
         for entry in entries.iter_mut() {
             entry.settled = false;
         }
+        if let ([entry], Some(widest)) = (&mut *entries, alternatives.first())
+            && self.options.strategy == Strategy::Auto
+            && self.options.runtime.promise.holds_unoptimized()
+            && self.may_ask_together(&alternatives)
+        {
+            // A row is told its smallest peak, for which it is looked anyway.
+            let asked = entry.asked(widest, is_reference, slower);
+            if let Some(error) = widest.out_of_reach(self.original(), asked.request) {
+                self.settle(entry, Err(error), (reference, slower));
+                return Ok(());
+            }
+        }
         if self.may_ask_together(&alternatives) {
             for entry in entries.iter_mut() {
                 if entry.request == BudgetRequest::Smallest {
@@ -276,6 +290,7 @@ impl<'g> Session<'g> {
                 Some(smallest) if smallest.bytes > budget => Err(OptimizeError::Infeasible {
                     budget,
                     smallest: smallest.clone(),
+                    floor: None,
                 }),
                 _ => near_smallest(self.original(), alternatives, Some(budget))?,
             };
@@ -512,6 +527,7 @@ mod tests {
         let infeasible = OptimizeError::Infeasible {
             budget: good.summary.budget,
             smallest: Box::new(good.summary.before.clone()),
+            floor: None,
         };
         assert_eq!(taken(Err(infeasible)), added);
     }

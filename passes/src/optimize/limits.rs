@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::original::Original;
 use super::{LIMIT, OptimizeError, Options, as_run, check_sizes};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
@@ -75,6 +76,13 @@ pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeEr
         kept,
         unknown,
     })
+}
+
+/// What no plan can need less than in which all nodes stay as they are, the reserve included.
+pub(super) fn plain_floor(original: &Original<'_>, options: &Options) -> Bytes {
+    let (graph, provider) = (original.graph, options.device.provider);
+    let skeleton = Skeleton::of(graph, provider, &original.costs);
+    original.liveness.fixed + options.reserve + largest_node(graph, &skeleton).1
 }
 
 /// The node that reads, writes and works with most, and how much that is. Results in place of what is read and

@@ -298,6 +298,15 @@ pub struct Optimized {
     pub summary: Summary,
 }
 
+/// What no plan can need less than, in whichever order and with whatever copies and variants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// What the caller owns and the reserve, and what one node reads, writes and works with.
+    pub bytes: Bytes,
+    /// That node's name.
+    pub node: String,
+}
+
 /// Why there is no rewritten graph.
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizeError {
@@ -363,6 +372,9 @@ pub enum OptimizeError {
         budget: Bytes,
         /// The smallest peak, and what makes it.
         smallest: Box<Peak>,
+        /// What no plan can need less than, where that is known to be above the budget: the smallest peak was looked for
+        /// only in passing then.
+        floor: Option<Box<Floor>>,
     },
     /// The rewritten graph is not what it should be.
     #[error("the rewritten graph failed verification: {0}")]

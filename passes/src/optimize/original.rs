@@ -4,8 +4,8 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order, larger, told, unmodified};
-use super::{Execution, Options, Peak};
+use super::simulation::{describe, in_default_order, larger, need, told, unmodified};
+use super::{BudgetRequest, Execution, Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -65,6 +65,17 @@ impl<'g> Original<'g> {
     /// That in detail.
     pub(super) fn peak(&self, reserve: Bytes) -> Peak {
         describe(self.graph, &self.costs, &self.liveness, reserve)
+    }
+
+    /// What a budget leaves for the graph besides the reserve; nothing for the smallest peak.
+    pub(super) fn budget(&self, request: BudgetRequest, reserve: Bytes) -> Option<Bytes> {
+        let (fixed, peak) = (self.liveness.fixed, need(self.graph, &self.liveness));
+        match request {
+            BudgetRequest::Bytes(bytes) => Some(bytes - reserve),
+            BudgetRequest::PartOfPeak(of) => Some((peak + reserve).part(of) - reserve),
+            BudgetRequest::FixedPlusPart(of) => Some(fixed + (peak - fixed).part(of)),
+            BudgetRequest::Smallest => None,
+        }
     }
 
     /// What it needs in each order and at each level, and what the arena reserves for it. `options` are those that it was made

@@ -17,7 +17,7 @@ use super::published::{MOST_NODES, Rivals};
 use super::simulation::{Candidate, frame, need, simulated};
 use super::tuning::TUNING;
 use super::variant_graph::{Choices, Form, apply};
-use super::{BudgetRequest, OptimizeError, Optimized, Options, verify_rewritten};
+use super::{BudgetRequest, Floor, OptimizeError, Optimized, Options, verify_rewritten};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -384,6 +384,32 @@ impl<'o> Pipeline<'o> {
         OptimizeError::Infeasible {
             budget: budget + reserve,
             smallest: Box::new(smallest.peak(reserve)),
+            floor: None,
+        }
+    }
+
+    /// What none of its plans can need less than, the reserve included.
+    pub(super) fn floor(&self) -> Floor {
+        let task = self.task();
+        let (bytes, node) = task.relaxed_search(task.order).floor();
+        let name = |id: NodeId| self.base.graph.node(id).name.clone();
+        Floor {
+            bytes: bytes + self.options.reserve,
+            node: node.map(name).unwrap_or_default(),
+        }
+    }
+
+    /// What is said of a budget (the reserve included) that is below the `floor`: nothing is searched but for a small peak, as
+    /// far as it is found in passing.
+    pub(super) fn below_floor(&self, budget: Bytes, floor: Floor) -> OptimizeError {
+        let task = self.task();
+        let least = self.planners(&task, &[]).own.smallest_in_passing();
+        let found = least.map(|least| self.smallest(&least, Thinning::Quick));
+        let smallest = found.unwrap_or_else(|_| self.original_candidate());
+        OptimizeError::Infeasible {
+            budget,
+            smallest: Box::new(smallest.peak(self.options.reserve)),
+            floor: Some(Box::new(floor)),
         }
     }
 
@@ -527,6 +553,7 @@ impl<'o> Pipeline<'o> {
         for rival in rivals.all() {
             let below = best.as_ref().map_or(below, |best| self.added(best));
             let other = self.within_or_least(rival.planner.as_mut(), budget, below);
+
             if let Some(other) = other.filter(|other| self.added(other) < below) {
                 best = Some(other);
                 *chosen = Some(rival.strategy);
@@ -580,17 +607,8 @@ impl<'o> Pipeline<'o> {
 
     /// The budget without the reserve, which the graph does not see.
     fn budget(&self, request: BudgetRequest, smallest: impl FnOnce() -> Bytes) -> Bytes {
-        let reserve = self.options.reserve;
-        let (fixed, peak) = (
-            self.original.liveness.fixed,
-            need(self.original.graph, &self.original.liveness),
-        );
-        match request {
-            BudgetRequest::Bytes(bytes) => bytes - reserve,
-            BudgetRequest::PartOfPeak(of) => (peak + reserve).part(of) - reserve,
-            BudgetRequest::FixedPlusPart(of) => fixed + (peak - fixed).part(of),
-            BudgetRequest::Smallest => smallest(),
-        }
+        let told = self.original.budget(request, self.options.reserve);
+        told.unwrap_or_else(smallest)
     }
 
     pub(super) fn task(&self) -> Task<'_> {

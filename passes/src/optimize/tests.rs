@@ -78,6 +78,54 @@ fn a_graph_fits_all_of_its_peak_however_large_that_is() {
     }
 }
 
+#[test]
+fn no_plan_needs_less_than_the_floor_and_below_it_nothing_is_searched() {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let graph = random_training_graph(seed, 40);
+        let with = |budget| {
+            let options = Options {
+                variants: Group::ALL.into(),
+                reserve: Bytes(1000),
+                ..options(Strategy::Auto, budget)
+            };
+            let found = optimize(&graph, &options);
+            (found, options.watch.evaluations())
+        };
+        let (nothing, few) = with(BudgetRequest::Bytes(Bytes(1001)));
+        let Err(OptimizeError::Infeasible {
+            smallest,
+            floor: Some(floor),
+            ..
+        }) = nothing
+        else {
+            panic!("seed {seed}: {nothing:?}");
+        };
+        assert!(
+            graph
+                .order()
+                .iter()
+                .any(|&id| graph.node(id).name == floor.node)
+        );
+        let (least, many) = with(BudgetRequest::Smallest);
+        let least = least.expect("a plan").summary;
+        let reached = least.smallest_peak.min(smallest.bytes);
+        assert!(floor.bytes <= reached, "seed {seed}: {floor:?}, {reached}");
+        assert!(few < many / 4, "seed {seed}: {few} of {many}");
+        // At the floor itself it is not known whether there is a plan.
+        let (at, _) = with(BudgetRequest::Bytes(floor.bytes));
+        if let Err(OptimizeError::Infeasible { floor, .. }) = at {
+            assert_eq!(floor, None);
+        }
+        let (below, _) = with(BudgetRequest::Bytes(floor.bytes - Bytes(1)));
+        refused += usize::from(matches!(
+            below,
+            Err(OptimizeError::Infeasible { floor: Some(_), .. })
+        ));
+    }
+    assert_eq!(refused, 12);
+}
+
 /// Passes are most of what takes long in a large graph.
 #[test]
 fn what_is_done_once_the_time_is_over_does_not_grow_with_the_graph() {

@@ -270,6 +270,14 @@ impl Search {
         best.max(exact).min(known)
     }
 
+    /// No schedule needs less, whatever runs twice, in whichever order and forms: what the caller owns, and what one node
+    /// reads, writes and works with. And that node.
+    pub fn floor(&self) -> (Bytes, Option<NodeId>) {
+        let (most, step) = self.problem.neediest();
+        let node = step.map(|step| self.problem.order[step as usize]);
+        (self.problem.fixed + Bytes(most as u64), node)
+    }
+
     /// Up to so many nodes, [`Search::certified_bound`] uses the exact program.
     pub const MOST_STEPS_CERTIFIED: usize = 60;
 

@@ -293,6 +293,11 @@ impl Problem {
     /// The least that the worst step needs for what it reads, writes and works with, in whichever
     /// forms.
     pub(crate) fn structural_bound(&self) -> f64 {
+        self.neediest().0
+    }
+
+    /// The same, with a step of the node that needs so much: of one that may be replaced, the node as it is.
+    pub(crate) fn neediest(&self) -> (f64, Option<Step>) {
         let mut need: Vec<f64> = self.steps.iter().map(|step| step.workspace).collect();
         for value in &self.values {
             need[value.producer as usize] += value.size;
@@ -306,17 +311,22 @@ impl Problem {
                 }
             }
         }
-        let always = self.steps.iter().zip(&need);
-        let always = always.filter(|(step, _)| step.member.is_none());
-        let always = always.map(|(_, &need)| need).fold(0.0, f64::max);
+        let always = self.steps.iter().zip(&need).enumerate();
+        let always = always.filter(|(_, (step, _))| step.member.is_none());
+        let always = always.map(|(step, (_, &need))| (need, Some(step as Step)));
         let of_site = |site: &SiteInfo| {
             let of_form = |steps: &Vec<Step>| {
                 let needs = steps.iter().map(|&step| need[step as usize]);
                 needs.fold(0.0, f64::max)
             };
-            site.forms.iter().map(of_form).fold(f64::MAX, f64::min)
+            let least = site.forms.iter().map(of_form).fold(f64::MAX, f64::min);
+            (least, site.forms[0].first().copied())
         };
-        self.sites.iter().map(of_site).fold(always, f64::max)
+        let all = always.chain(self.sites.iter().map(of_site));
+        all.fold(
+            (0.0, None),
+            |most, one| if one.0 > most.0 { one } else { most },
+        )
     }
 }
 

@@ -118,7 +118,9 @@ fn what_a_strategy_plans_for_random_graphs_is_verified_and_within_the_budget() {
                         assert!(summary.after.bytes <= summary.budget, "{strategy}, {seed}");
                         written += 1;
                     }
-                    Err(OptimizeError::Infeasible { budget, smallest }) => {
+                    Err(OptimizeError::Infeasible {
+                        budget, smallest, ..
+                    }) => {
                         assert!(smallest.bytes > budget, "{strategy}, seed {seed}");
                     }
                     Err(other) => panic!("{strategy}, seed {seed}: {other}"),
