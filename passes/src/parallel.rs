@@ -1,7 +1,7 @@
 //! The same work on however many processors there are, with the same result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 /// `work` of every item, in the items' order.
@@ -38,6 +38,17 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// The same of items that it changes.
+pub(crate) fn map_mut<T: Send, R: Send>(
+    items: &mut [T],
+    work: impl Fn(&mut T) -> R + Sync,
+) -> Vec<R> {
+    let items: Vec<Mutex<&mut T>> = items.iter_mut().map(Mutex::new).collect();
+    map(&items, |item| {
+        work(&mut item.lock().unwrap_or_else(PoisonError::into_inner))
+    })
+}
+
 /// Both, the first beside the second if there is a processor for it.
 pub(crate) fn both<A: Send, B>(
     first: impl FnOnce() -> A + Send,
@@ -68,7 +79,7 @@ pub(crate) fn both<A: Send, B>(
 
 #[cfg(test)]
 mod tests {
-    use super::{both, map};
+    use super::{both, map, map_mut};
 
     #[test]
     fn both_are_done() {
@@ -83,5 +94,12 @@ mod tests {
         let expected: Vec<u64> = items.iter().map(slow).collect();
         assert_eq!(map(&items, slow), expected);
         assert_eq!(map(&[], slow), []);
+        let mut changed = items.clone();
+        let doubled = map_mut(&mut changed, |n| {
+            *n *= 2;
+            *n
+        });
+        assert_eq!(doubled, changed);
+        assert_eq!(changed[199], 398);
     }
 }

@@ -36,7 +36,7 @@ struct Figures<'a> {
     /// Added time / time of the unmodified step.
     overhead: f64,
     recomputation_overhead: f64,
-    lower_bound_overhead: f64,
+    lower_bound_overhead: Option<f64>,
     recomputed_nodes: usize,
     evaluations: u64,
     barriers: usize,

@@ -1,27 +1,24 @@
 //! What all alternatives have to find together: the smallest peak of all of them, and the cheapest plan that comes near it,
 //! or that fits a budget for which nothing was found in passing.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use super::alternatives::Alternative;
 use super::comparison::{Reply, ToBeat, Untried, near, offer};
 use super::faults::Found;
 use super::original::Original;
-use super::pipeline::{Later, Pipeline, Planners};
-use super::simulation::Candidate;
+use super::pipeline::{Later, Least, Pipeline, Planners};
 use super::tuning::TUNING;
 use super::{BudgetRequest, OptimizeError};
 use crate::bytes::Bytes;
 use crate::parallel;
-use crate::plan::Plan;
-use crate::strategy::Task;
+use crate::strategy::{EVERY, Task};
 
 /// An alternative at work, and the smallest that it reaches.
 struct Entrant<'p> {
     pipeline: &'p Pipeline<'p>,
     planners: Planners<'p>,
-    plan: Plan,
-    smallest: Candidate,
+    least: Least,
 }
 
 /// The cheapest plan whose peak is at most a little above the smallest, or at most `within` (the reserve included), if there is
@@ -48,44 +45,97 @@ pub(super) fn near_smallest(
         if number > 0 && first.begins_as_it_is() {
             planners.rivals = None;
         }
-        (one, Mutex::new(planners))
+        (one, planners)
     });
-    let at_work: Vec<(&Pipeline<'_>, Mutex<Planners<'_>>)> = at_work.collect();
-    let least = parallel::map(&at_work, |(pipeline, planners)| {
-        let mut planners = planners.lock().unwrap_or_else(PoisonError::into_inner);
-        pipeline.least_of_all(&mut planners)
+    let mut at_work: Vec<(&Pipeline<'_>, Planners<'_>)> = at_work.collect();
+    let worth = within_reach(original, &mut at_work);
+    let least = parallel::map_mut(&mut at_work, |(pipeline, planners)| {
+        pipeline.least_planned(planners, worth)
     });
     let entrants = at_work.into_iter().zip(least);
     let entrants = entrants.map(|((pipeline, planners), least)| {
-        let (plan, smallest) = least.map_err(|reason| pipeline.refused(reason))?;
         Ok(Entrant {
             pipeline,
-            planners: planners
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner),
-            plan,
-            smallest,
+            planners,
+            least: least.map_err(|reason| pipeline.refused(reason))?,
         })
     });
     let entrants: Result<Vec<Entrant<'_>>, OptimizeError> = entrants.collect();
-    Ok(cheapest(entrants?, within))
+    let mut entrants = entrants?;
+    let budget = within.map(|within| within - first.reserve());
+    let fits = |entrant: &Entrant<'_>| budget.is_some_and(|budget| entrant.need() <= budget);
+    if !entrants.iter().any(fits) {
+        look_further(&mut entrants);
+    }
+    Ok(cheapest(entrants, within))
+}
+
+/// Up to which peak of a quick look it is worth to look thoroughly. What cannot come there leaves the race, with those
+/// planners that it alone was to ask left to the first of the others.
+fn within_reach(
+    original: &Original<'_>,
+    at_work: &mut Vec<(&Pipeline<'_>, Planners<'_>)>,
+) -> Bytes {
+    let glances = parallel::map_mut(at_work, |(_, planners)| planners.glance());
+    let Some(least) = glances.iter().flatten().min() else {
+        return EVERY;
+    };
+    let takes = *least - original.liveness.fixed;
+    let worth = *least + Bytes(takes.0 / TUNING.within_reach);
+    let mut glances = glances.iter();
+    let mut rivals = None;
+    at_work.retain_mut(|(_, planners)| {
+        let glance = glances.next().copied().flatten();
+        let is_near = glance.is_none_or(|glance| glance <= worth);
+        if !is_near {
+            rivals = rivals.take().or_else(|| planners.rivals.take());
+        }
+        is_near
+    });
+    // They know the graph as it is.
+    let mut others = at_work.iter_mut().filter(|(one, _)| one.begins_as_it_is());
+    if let Some((_, planners)) = others.next() {
+        planners.rivals = planners.rivals.take().or(rivals);
+    }
+    worth
+}
+
+/// What published planners reach, and what is planned for less.
+fn look_further(entrants: &mut [Entrant<'_>]) {
+    for entrant in entrants.iter_mut() {
+        if let Some(rivals) = &mut entrant.planners.rivals {
+            let least = &mut entrant.least;
+            least.smallest = entrant.pipeline.smaller(least.smallest.clone(), rivals);
+        }
+    }
+    let reached = entrants.iter().map(Entrant::need).min().unwrap_or(EVERY);
+    parallel::map_mut(entrants, |entrant| {
+        let Entrant {
+            pipeline,
+            planners,
+            least,
+        } = entrant;
+        pipeline.plan_for_less(planners, least, reached);
+    });
 }
 
 /// The cheapest plan of all that fits, or the smallest peak of all.
 fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
-    let by_need = |entrant: &&Entrant<'_>| entrant.smallest.need();
+    let by_need = |entrant: &&Entrant<'_>| entrant.need();
     let smallest = entrants.iter().min_by_key(by_need).expect("one at least");
     let reserve = smallest.pipeline.reserve();
-    let least = smallest.smallest.need();
+    let least = smallest.need();
     let budget = within.map_or(near(least), |within| within - reserve);
     if least > budget {
-        return Err(smallest.pipeline.infeasible(budget, &smallest.smallest));
+        return Err(smallest
+            .pipeline
+            .infeasible(budget, &smallest.least.smallest));
     }
     let mut best: Option<Found> = None;
     let mut rivals = entrants
         .first_mut()
         .and_then(|first| first.planners.rivals.take());
-    entrants.retain(|entrant| entrant.smallest.need() <= budget);
+    entrants.retain(|entrant| entrant.need() <= budget);
     for entrant in &mut entrants {
         // Whoever is the first to plan asks them.
         entrant.planners.rivals = entrant.planners.rivals.take().or_else(|| rivals.take());
@@ -110,14 +160,19 @@ fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
 }
 
 impl Entrant<'_> {
+    /// The smallest peak that it reaches, the reserve not included.
+    fn need(&self) -> Bytes {
+        self.least.smallest.need()
+    }
+
     /// The cheapest that it finds within the budget, the reserve not included.
     fn within(&mut self, budget: Bytes) -> Found {
         let Entrant {
             pipeline,
             planners,
-            plan,
-            smallest,
+            least,
         } = self;
+        let Least { plan, smallest, .. } = least;
         let known = smallest.clone();
         let known: Later<'_> = LazyLock::new(Box::new(|| known));
         let request = BudgetRequest::Bytes(budget + pipeline.reserve());

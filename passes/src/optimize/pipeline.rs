@@ -38,6 +38,7 @@ use crate::strategy::{
     Joint, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
 };
 use searches::Searches;
+pub(super) use smallest::Least;
 
 /// What is worked out beside the search, unless somebody needs it before.
 pub(super) type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
@@ -47,6 +48,13 @@ pub(super) struct Planners<'t> {
     own: Box<dyn Planner + 't>,
     /// Where they are asked.
     pub(super) rivals: Option<Rivals<'t>>,
+}
+
+impl Planners<'_> {
+    /// The smallest peak that a quick look finds, should one be quicker.
+    pub(super) fn glance(&mut self) -> Option<Bytes> {
+        self.own.glance()
+    }
 }
 
 pub(super) struct Pipeline<'o> {

@@ -3,6 +3,7 @@
 //! looks best in the planned order need not be: the runtime's settings add to some plans more than
 //! to others.
 
+use crate::parallel;
 use crate::strategy::{Planner, Strategy, Task, planner};
 
 /// Graphs of more nodes take too long to look at so many plans.
@@ -44,8 +45,8 @@ impl<'t> Rivals<'t> {
                 let planner = planner(strategy, task)?;
                 Some(Rival { strategy, planner })
             };
-            let strategies = self.strategies.iter().copied();
-            strategies.filter_map(at_work).collect()
+            let made = parallel::map(self.strategies, |&strategy| at_work(strategy));
+            made.into_iter().flatten().collect()
         })
     }
 }

@@ -42,6 +42,9 @@ crate::tuning::tuning! {
         /// Peaks that differ by one part in so many are as good as the same: the cheapest of the plans that come so near the
         /// smallest peak is taken for it.
         same_peak: u64 = 200, off u64::MAX;
+        /// What a quick look brings to at most one part in so many above the smallest of all, without what the caller owns,
+        /// is looked at thoroughly for the smallest peak.
+        within_reach: u64 = 20, off 1;
         /// Hiding sizes may take one part in so many of a step's time.
         hiding: u64 = 200, off u64::MAX;
         /// Variants are offered for nodes with one part in so many of the peak at stake.

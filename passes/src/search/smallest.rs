@@ -10,6 +10,7 @@ use super::reversal;
 use super::state::{Decisions, State};
 use super::tuning::{PeakDescent, TUNING};
 use super::{FoundSchedule, Search};
+use crate::bytes::Bytes;
 use crate::parallel;
 use crate::plan::Plan;
 
@@ -18,6 +19,15 @@ impl Search {
     pub fn smallest(&mut self) -> Plan {
         let found = self.find_smallest().decisions.clone();
         self.plan(&found)
+    }
+
+    /// The same where the quick look comes down to `worth`; else what that finds, which is all that is looked for then.
+    pub fn smallest_if(&mut self, worth: Bytes) -> Plan {
+        let small = self.small();
+        if self.smallest.is_none() && small.predicted_peak > worth {
+            self.smallest = self.small.clone();
+        }
+        self.smallest()
     }
 
     /// A plan with a small peak, found with a part of the work.
@@ -40,7 +50,10 @@ impl Search {
                 true => &TUNING.descents[..1],
                 false => TUNING.descents,
             };
-            self.smallest = Some(self.look_for_smallest(descents, 1));
+            let thorough = self.look_for_smallest(descents, 1);
+            // Which way is best is by chance, and a quick look may have had more luck.
+            let quick = self.small.take_if(|quick| quick.peak < thorough.peak);
+            self.smallest = Some(quick.unwrap_or(thorough));
         }
         self.smallest.as_ref().expect("just set")
     }

@@ -42,6 +42,35 @@ fn on_uniform_chains_as_many_layers_run_again_as_revolve_s_optimum_at_every_memo
 }
 
 #[test]
+fn the_smallest_peak_is_looked_for_thoroughly_where_a_quick_look_comes_near_and_never_ends_above_it()
+ {
+    let mut smaller = 0;
+    for seed in 0..8 {
+        let graph = random_training_graph(seed, 120);
+        let costs = vec![Cost::default(); graph.node_count()];
+        let rules = Recomputation::of(&graph, &BTreeMap::new());
+        let effort = Effort {
+            seed: 1,
+            evaluations: 20_000,
+        };
+        let smallest = |worth: Bytes| {
+            let watch = Arc::new(Watch::default());
+            let order = graph.order();
+            let search = Search::new(&graph, order, Provider::Cpu, &costs, &rules, effort);
+            let plan = search.watched(watch.clone()).smallest_if(worth);
+            (plan.predicted_peak, watch.evaluations())
+        };
+        let (quick, few) = smallest(Bytes::ZERO);
+        let (same, again) = smallest(quick - Bytes(1));
+        assert_eq!((same, again), (quick, few), "seed {seed}");
+        let (thorough, many) = smallest(quick);
+        assert!(thorough <= quick && many >= few, "seed {seed}");
+        smaller += usize::from(thorough < quick && many > 2 * few);
+    }
+    assert!(smaller > 0, "{smaller}");
+}
+
+#[test]
 fn outputs_that_lie_apart_count_whenever_they_are_written() {
     // Bytes: x and y 4,000 each, o 40,000, b and c 20,000 each.
     for (nodes, together) in [

@@ -236,6 +236,9 @@ pub enum Unplanned {
     Refused(String),
 }
 
+/// Everything is [worth](Planner::smallest_few) a thorough look.
+pub const EVERY: Bytes = Bytes(u64::MAX);
+
 /// A strategy at work on one task.
 pub trait Planner: Send {
     /// The cheapest plan it has whose largest need in the planned order is at most `budget`, what
@@ -271,9 +274,14 @@ pub trait Planner: Send {
         }
     }
 
-    /// That plan, and others with small peaks for which the runtime may need less: it keeps an object for every tensor, and
-    /// does not run every order.
-    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
+    /// The smallest peak that a quick look finds; nothing where it takes no less work than [`Planner::smallest_few`].
+    fn glance(&mut self) -> Option<Bytes> {
+        None
+    }
+
+    /// The plan with the smallest peak, and others with small peaks for which the runtime may need less: it keeps an object for
+    /// every tensor, and does not run every order. Where a quick look needs more than `worth`, it is left at that.
+    fn smallest_few(&mut self, _worth: Bytes) -> Result<Vec<Plan>, String> {
         Ok(vec![self.smallest()?])
     }
 

@@ -5,9 +5,10 @@
 //! (DenseNet) are an example. So the plans of a few quick strategies are looked at as well, and a
 //! search starts from them, in the order of the one with the smallest peak.
 
-use super::{Judged, Planner, Task, Unplanned, chen, lower_set};
+use super::{EVERY, Judged, Planner, Task, Unplanned, chen, lower_set};
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
+use crate::parallel;
 use crate::plan::Plan;
 use crate::search::Search;
 use crate::search::tuning::TUNING;
@@ -55,6 +56,21 @@ impl<'t> Portfolio<'t> {
             self.others = Some(Others::of(self.task)?);
         }
         self.others.as_mut()
+    }
+
+    /// What the own planner says, and the others where they are asked, at the same time.
+    fn each<A: Send, B>(
+        &mut self,
+        own: impl FnOnce(&mut (dyn Planner + 't)) -> A + Send,
+        of_others: impl FnOnce(&mut Others) -> B,
+    ) -> (A, Option<B>) {
+        self.others();
+        let Portfolio {
+            own: planner,
+            others,
+            ..
+        } = self;
+        parallel::both(|| own(planner.as_mut()), || others.as_mut().map(of_others))
     }
 
     fn least(plans: Vec<Plan>) -> Plan {
@@ -148,14 +164,32 @@ impl Planner for Portfolio<'_> {
     }
 
     fn smallest(&mut self) -> Result<Plan, String> {
-        Ok(Self::least(self.smallest_few()?))
+        Ok(Self::least(self.smallest_few(EVERY)?))
     }
 
-    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
-        let mut plans = self.own.smallest_few()?;
-        if let Some(others) = self.others() {
-            plans.push(others.search.smallest());
-            plans.extend(others.least());
+    fn glance(&mut self) -> Option<Bytes> {
+        let (own, others) = self.each(
+            |own| own.glance(),
+            |others| {
+                let small = others.search.small();
+                let known = others.least().map(|plan| plan.predicted_peak);
+                known.map_or(small.predicted_peak, |known| {
+                    known.min(small.predicted_peak)
+                })
+            },
+        );
+        own.into_iter().chain(others).min()
+    }
+
+    fn smallest_few(&mut self, worth: Bytes) -> Result<Vec<Plan>, String> {
+        let (own, others) = self.each(
+            |own| own.smallest_few(worth),
+            |others| (others.search.smallest_if(worth), others.least()),
+        );
+        let mut plans = own?;
+        if let Some((smallest, known)) = others {
+            plans.push(smallest);
+            plans.extend(known);
         }
         Ok(plans)
     }

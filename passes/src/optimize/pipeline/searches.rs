@@ -2,10 +2,11 @@
 
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
+use crate::parallel;
 use crate::plan::Plan;
 use crate::search::tuning::TUNING;
 use crate::search::{Missed, Search};
-use crate::strategy::{Planner, Task, Unplanned};
+use crate::strategy::{EVERY, Planner, Task, Unplanned};
 
 /// This program's own strategy: the cheapest that the searches find, one for each order.
 pub(super) struct Searches {
@@ -83,13 +84,19 @@ impl Planner for Searches {
     }
 
     fn smallest(&mut self) -> Result<Plan, String> {
-        let least = self.smallest_few()?.into_iter();
+        let least = self.smallest_few(EVERY)?.into_iter();
         let least = least.min_by_key(|plan| (plan.predicted_peak, plan.added));
         Ok(least.unwrap_or_default())
     }
 
-    fn smallest_few(&mut self) -> Result<Vec<Plan>, String> {
-        Ok(self.searches.iter_mut().map(Search::smallest).collect())
+    fn glance(&mut self) -> Option<Bytes> {
+        let all = parallel::map_mut(&mut self.searches, Search::small);
+        all.into_iter().map(|plan| plan.predicted_peak).min()
+    }
+
+    fn smallest_few(&mut self, worth: Bytes) -> Result<Vec<Plan>, String> {
+        let smallest = |search: &mut Search| search.smallest_if(worth);
+        Ok(parallel::map_mut(&mut self.searches, smallest))
     }
 
     fn smallest_in_passing(&mut self) -> Result<Plan, String> {

@@ -14,7 +14,17 @@ use crate::bytes::Bytes;
 use crate::enforce::barriers::Thinning;
 use crate::parallel;
 use crate::plan::Plan;
-use crate::strategy::{Planner, Strategy, Unplanned};
+use crate::strategy::{EVERY, Planner, Strategy, Unplanned};
+
+/// How small a pipeline gets.
+pub(in super::super) struct Least {
+    /// Of the own plans, the one whose candidate needs least.
+    pub(in super::super) plan: Plan,
+    /// What needs least, whoever planned it.
+    pub(in super::super) smallest: Candidate,
+    /// The smallest peak of an own plan without barriers.
+    planned: Bytes,
+}
 
 impl Pipeline<'_> {
     /// The smallest that a published strategy finds with more work; an error if even that does not fit.
@@ -24,43 +34,57 @@ impl Pipeline<'_> {
         least: &Plan,
         budget: Bytes,
     ) -> Result<Candidate, OptimizeError> {
-        let plans = planner.smallest_few();
+        let plans = planner.smallest_few(EVERY);
         let (plan, smallest) = self.smallest_of(plans.unwrap_or_else(|_| vec![least.clone()]));
         let fits = self.smallest_or_better(&smallest, &plan, budget);
         fits.ok_or_else(|| self.infeasible(budget, &smallest))
     }
 
     /// The smallest that is found with all the work there is, and the plan that the search takes for the smallest.
-    pub(in super::super) fn least_of_all(
+    pub(super) fn least_of_all(
         &self,
         planners: &mut Planners<'_>,
     ) -> Result<(Plan, Candidate), String> {
-        let Planners { own, rivals } = planners;
-        let plans = own.smallest_few()?;
-        let planned = plans.iter().map(|plan| plan.predicted_peak).min();
-        let (least, mut smallest) = self.smallest_of(plans);
-        if let Some(rivals) = rivals {
-            smallest = self.smaller(smallest, rivals);
+        let mut least = self.least_planned(planners, EVERY)?;
+        if let Some(rivals) = &mut planners.rivals {
+            least.smallest = self.smaller(least.smallest, rivals);
         }
         if self.options.strategy == Strategy::Auto {
-            let planned = planned.unwrap_or_default();
-            smallest = self.planned_for_less(own.as_mut(), planned, smallest);
+            let reached = least.smallest.need();
+            self.plan_for_less(planners, &mut least, reached);
         }
-        Ok((least, smallest))
+        Ok((least.plan, least.smallest))
     }
 
-    /// `smallest`, or what needs less because it is planned for a smaller budget: the search for the smallest peak knows
-    /// nothing of barriers, and where many are needed another plan takes less with them. `planned` is the smallest peak of
-    /// a plan without any.
-    pub(super) fn planned_for_less(
+    /// The smallest that the pipeline's own planner finds, which looks thoroughly where a quick look needs at most `worth`.
+    pub(in super::super) fn least_planned(
         &self,
-        planner: &mut dyn Planner,
-        planned: Bytes,
-        smallest: Candidate,
-    ) -> Candidate {
-        let missed = planned + frame(&self.base.graph);
-        let mut range = Between::new(smallest.need().0, missed.0, TUNING.smaller_budgets);
-        let mut best = smallest;
+        planners: &mut Planners<'_>,
+        worth: Bytes,
+    ) -> Result<Least, String> {
+        let plans = planners.own.smallest_few(worth)?;
+        let planned = plans.iter().map(|plan| plan.predicted_peak).min();
+        let (plan, smallest) = self.smallest_of(plans);
+        Ok(Least {
+            plan,
+            smallest,
+            planned: planned.unwrap_or_default(),
+        })
+    }
+
+    /// Puts in the place of the smallest what needs less because it is planned for a smaller budget, less than what was
+    /// `reached`: the search for the smallest peak knows nothing of barriers, and where many are needed another plan takes
+    /// less with them.
+    pub(in super::super) fn plan_for_less(
+        &self,
+        planners: &mut Planners<'_>,
+        least: &mut Least,
+        reached: Bytes,
+    ) {
+        let planner = planners.own.as_mut();
+        let missed = least.planned + frame(&self.base.graph);
+        let mut range = Between::new(reached.0, missed.0, TUNING.smaller_budgets);
+        let best = &mut least.smallest;
         // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
         let mut beside = self.framed();
         while let Some(budget) = range.middle() {
@@ -74,22 +98,22 @@ impl Pipeline<'_> {
             match found {
                 Ok((found, target)) if found.need() < best.need() => {
                     range.is(found.need().0, true);
-                    (best, beside) = (found, within - target);
+                    beside = within - target;
+                    *best = found;
                 }
                 _ => range.is(budget, false),
             }
         }
-        best
     }
 
     /// `own`, or what a published strategy reaches if that is less.
-    pub(super) fn smaller(&self, own: Candidate, rivals: &mut Rivals<'_>) -> Candidate {
+    pub(in super::super) fn smaller(&self, own: Candidate, rivals: &mut Rivals<'_>) -> Candidate {
         let mut best = own;
         if self.stopped() {
             return best;
         }
-        for rival in rivals.all() {
-            let least = rival.planner.smallest().ok();
+        let plans = parallel::map_mut(rivals.all(), |rival| rival.planner.smallest().ok());
+        for least in plans {
             if let Some(least) = least.filter(|least| least.predicted_peak < best.need()) {
                 let other = self.smallest(&least, Thinning::Quick);
                 if other.need() < near(best.need()) {

@@ -14,6 +14,7 @@ use crate::runtime::Runtime;
 use crate::runtime::level::Level;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::promise::Promise;
+use crate::strategy::EVERY;
 use crate::strategy::tests::options;
 use crate::testing::{SplitMix64, random_training_graph, strange_training_graph};
 
@@ -27,15 +28,13 @@ fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_end
         let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
         let task = pipeline.task();
-        let own = Box::new(Searches::new(&task, &pipeline.orders));
-        let mut planner = Portfolio::new(&task, own, &pipeline.orders);
-        let few = planner.smallest_few().expect("plans");
-        let planned = few.iter().map(|plan| plan.predicted_peak).min();
-        let (_, smallest) = pipeline.smallest_of(few);
-        let before = smallest.need();
-        let after = pipeline.planned_for_less(&mut planner, planned.expect("a plan"), smallest);
-        assert!(after.need() <= before, "seed {seed}");
-        smaller += usize::from(after.need() < before);
+        let mut planners = pipeline.planners(&task, &[]);
+        let mut least = pipeline.least_planned(&mut planners, EVERY).expect("plans");
+        let before = least.smallest.need();
+        pipeline.plan_for_less(&mut planners, &mut least, before);
+        let after = least.smallest.need();
+        assert!(after <= before, "seed {seed}");
+        smaller += usize::from(after < before);
     }
     assert!(smaller > 2, "{smaller}");
 }
