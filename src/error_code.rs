@@ -40,7 +40,8 @@ macro_rules! codes {
 
 codes! {
     NO_PLAN_FITS "no-plan-fits" 3
-        "No plan fits the budget. The message says the smallest peak that was found and what holds it",
+        "No plan fits the budget. The message says the smallest peak that was found and what holds it; of a budget below \
+         what one node takes by itself, it says that, and the smallest peak is that of a quick look",
         "raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that \
          fits), or allow variants with --allow";
     USAGE "usage" 2
