@@ -137,7 +137,15 @@ class TruthTable(unittest.TestCase):
         row = {"model": "a", "settings": "lean", "tried": "min", "times": {"added": 0.1},
                "plan": {"peak_after_bytes": 3e6, "fixed_bytes": 1e6, "overhead": 0.1},
                "check": {"rewritten": {"default": 2e6, "priority": 1e6}}}
-        self.assertEqual(truth_plot.draw([row, {"model": "b"}]).count("<circle"), 2)
+        self.assertEqual(truth_plot.points([row, {"model": "b"}]), ([(2.0, 2.0, "lean")], [(10.0, 10.0, "lean")]))
+        with tempfile.TemporaryDirectory() as folder:
+            images = []
+            for name in ("one.svg", "two.svg"):
+                truth_plot.draw([row, {"model": "b"}], os.path.join(folder, name))
+                with open(os.path.join(folder, name)) as file:
+                    images.append(file.read())
+        self.assertEqual(images[0], images[1])
+        self.assertIn("<svg", images[0])
 
 
 if __name__ == "__main__":

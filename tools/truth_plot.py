@@ -1,40 +1,38 @@
 """The truth table as a picture: predicted against measured, for peaks and for added time."""
 
-SIDE, MARGIN = 320, 50
 COLOURS = {"default": "#1f77b4", "lean": "#d62728"}
 
 
-def draw(rows):
-    """An SVG of what the rows of truth_table.py have measured; text."""
+def points(rows):
+    """Of the rows of truth_table.py that were measured: (measured, predicted, settings) of peaks in MB, and of added time in percent."""
     peaks, times = [], []
     for row in rows:
         plan, check = row.get("plan"), row.get("check")
         if not plan or not check:
             continue
-        label = f"{row['model']}, {row['settings']}, {row['tried']}"
         measured = max(check["rewritten"]["default"], check["rewritten"]["priority"])
-        peaks.append((measured / 1e6, (plan["peak_after_bytes"] - plan["fixed_bytes"]) / 1e6, row["settings"], label))
+        peaks.append((measured / 1e6, (plan["peak_after_bytes"] - plan["fixed_bytes"]) / 1e6, row["settings"]))
         if "times" in row:
-            times.append((100 * row["times"]["added"], 100 * plan["overhead"], row["settings"], label))
-    panels = [panel(peaks, 0, "peak beyond what the caller owns, MB"), panel(times, 1, "added time, %")]
-    width, height = 2 * (SIDE + 2 * MARGIN), SIDE + 2 * MARGIN
-    body = "\n".join(panels)
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">\n'
-            f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n')
+            times.append((100 * row["times"]["added"], 100 * plan["overhead"], row["settings"]))
+    return peaks, times
 
 
-def panel(points, column, title):
-    left, top = column * (SIDE + 2 * MARGIN) + MARGIN, MARGIN
-    most = 1.05 * max((value for point in points for value in point[:2]), default=1.0) or 1.0
-    lines = [
-        f'<rect x="{left}" y="{top}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#888"/>',
-        f'<line x1="{left}" y1="{top + SIDE}" x2="{left + SIDE}" y2="{top}" stroke="#bbb"/>',
-        f'<text x="{left}" y="{top - 12}">{title}</text>',
-        f'<text x="{left + SIDE}" y="{top + SIDE + 16}" text-anchor="end">measured, to {most:.0f}</text>',
-        f'<text x="{left - 8}" y="{top}" text-anchor="end" transform="rotate(-90 {left - 8} {top})">predicted</text>',
-    ]
-    for measured, predicted, settings, label in points:
-        x, y = left + SIDE * max(measured, 0) / most, top + SIDE * (1 - max(predicted, 0) / most)
-        colour = COLOURS.get(settings, "#333")
-        lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.7"><title>{label}</title></circle>')
-    return "\n".join(lines)
+def draw(rows, path):
+    """Writes an SVG of what the rows have measured. The same rows give the same file."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["svg.hashsalt"] = "truth"
+    figure = Figure(figsize=(9.6, 4.8), layout="constrained")
+    titles = ["peak beyond what the caller owns, MB", "added time, %"]
+    for axes, title, found in zip(figure.subplots(1, 2), titles, points(rows)):
+        for settings, colour in COLOURS.items():
+            chosen = [point for point in found if point[2] == settings]
+            if chosen:
+                axes.scatter(*zip(*[point[:2] for point in chosen]), s=14, alpha=0.7, color=colour, label=settings)
+        most = 1.05 * max((value for point in found for value in point[:2]), default=1.0)
+        axes.plot([0, most], [0, most], color="#bbbbbb", zorder=0)
+        axes.set(title=title, xlabel="measured", ylabel="predicted", aspect="equal")
+        if found:
+            axes.legend()
+    figure.savefig(path, format="svg", metadata={"Date": None})

@@ -339,8 +339,7 @@ def main():
     if log:
         log.close()
     if args.plot:
-        with open(args.plot, "w") as file:
-            file.write(truth_plot.draw(every))
+        truth_plot.draw(every, args.plot)
     if late:
         print(f"\n{late} rows are missing: the time was up, or a tool failed", file=sys.stderr)
     failed = sum(not row["ok"] for row in every)
