@@ -312,6 +312,7 @@ pub(super) enum Variants {
     OutputActivated,
     Masks,
     Copies,
+    Slices,
 }
 
 impl Variants {
@@ -325,6 +326,7 @@ impl Variants {
             Variants::OutputActivated => vec![Group::OutputActivated],
             Variants::Masks => vec![Group::Masks],
             Variants::Copies => vec![Group::Copies],
+            Variants::Slices => vec![Group::Slices],
         }
     }
 }
