@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 
-GROUPS = ["none", "convolution", "output-activated", "masks", "copies", "slices", "all"]
+GROUPS = ["none", "convolution", "output-activated", "masks", "copies", "all"]
 BUDGETS = ["fixed+90%", "fixed+70%", "fixed+50%", "fixed+35%", "min"]
 # As many images as make the activations more than the weights.
 GRAPHS = {"vgg16": 16, "resnet50": 4, "googlenet": 4, "unet": 2, "mobilenet_v2": 4}

@@ -312,7 +312,6 @@ pub(super) enum Variants {
     OutputActivated,
     Masks,
     Copies,
-    Slices,
 }
 
 impl Variants {
@@ -326,7 +325,6 @@ impl Variants {
             Variants::OutputActivated => vec![Group::OutputActivated],
             Variants::Masks => vec![Group::Masks],
             Variants::Copies => vec![Group::Copies],
-            Variants::Slices => vec![Group::Slices],
         }
     }
 }

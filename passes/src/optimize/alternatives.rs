@@ -12,7 +12,6 @@ use super::limits::plain_floor;
 use super::original::Original;
 use super::pipeline::Pipeline;
 use super::published::MOST_NODES;
-use super::slices::slices;
 use super::tuning::TUNING;
 use super::variant_graph::Choices;
 use super::{BudgetRequest, OptimizeError, Optimized, Options};
@@ -38,8 +37,6 @@ pub(super) struct Alternative {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
-    /// Where the budget is near what one node needs.
-    Short,
     /// Behind one that may replace more: what saves at first can be in the way.
     Fewer,
     /// Where nothing of what was found is proved to be right.
@@ -50,8 +47,6 @@ pub(super) enum Turn {
 enum PlannedBy {
     /// The search replaces what pays, in the graph with running sums where these do.
     Varied,
-    /// The same in the graph in which the nodes that need most work slice by slice.
-    Sliced,
     /// Every node stays what it is.
     Plain,
     /// MONeT's program replaces nodes.
@@ -89,7 +84,6 @@ pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative
         }
         Strategy::Auto if replaces => {
             all.push(one(PlannedBy::Varied, Turn::First, options.clone()));
-            all.push(one(PlannedBy::Sliced, Turn::Short, options.clone()));
             if !options.allowed.is_empty() {
                 let bitwise = Options {
                     allowed: BTreeSet::new(),
@@ -144,7 +138,6 @@ impl Alternative {
                     false => varied.without,
                 }
             }
-            PlannedBy::Sliced => sliced(original, &self.options),
             PlannedBy::Plain | PlannedBy::Monet => plain(original, &self.options),
         }
     }
@@ -163,12 +156,11 @@ impl Alternative {
         }
         let varied = match self.by {
             PlannedBy::Varied => Some(Varied::of(original, &self.options)),
-            PlannedBy::Sliced | PlannedBy::Plain => None,
+            PlannedBy::Plain => None,
             PlannedBy::Monet => return None,
         };
         let all = match varied {
             Some(varied) => [Some(varied.without), varied.with_sums],
-            None if self.by == PlannedBy::Sliced => [Some(sliced(original, &self.options)), None],
             None => [Some(plain(original, &self.options)), None],
         };
         let all: Vec<Pipeline<'_>> = all.into_iter().flatten().collect();
@@ -176,12 +168,6 @@ impl Alternative {
         let floor = floors.min_by_key(|floor| floor.bytes)?;
         let pipeline = all.last().filter(|_| budget < floor.bytes)?;
         Some(pipeline.below_floor(budget, floor))
-    }
-
-    /// Is it another than those before it, for this graph?
-    pub(super) fn has_something(&self, original: &Original<'_>) -> bool {
-        let is_large = original.graph.order().len() > MOST_NODES;
-        self.by != PlannedBy::Sliced || !is_large && !slices(original, &self.options).is_empty()
     }
 
     /// Is it for that budget of the row?
@@ -197,7 +183,6 @@ impl Alternative {
     ) -> Result<Vec<Reply>, OptimizeError> {
         match self.by {
             PlannedBy::Varied => varied(original, &self.options, asked),
-            PlannedBy::Sliced => sliced(original, &self.options).answer(asked),
             // What a program cannot plan, it cannot for this budget.
             PlannedBy::Plain if self.only.is_none() => plain(original, &self.options).answer(asked),
             PlannedBy::Plain | PlannedBy::Monet => {
@@ -295,18 +280,6 @@ fn plain<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
     Pipeline::new(original, Choices::new(), &Choices::new(), options)
 }
 
-/// The nodes that need most work slice by slice; of the others, the search replaces what pays.
-fn sliced<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
-    let decided = slices(original, options);
-    let peak = free_peak(original, options);
-    let is_other = |offer: &(NodeId, &Variant)| {
-        offer.1.group != Group::Sums && decided.iter().all(|one| one.0 != offer.0)
-    };
-    let mut others = offers(original, peak, options);
-    others.retain(is_other);
-    Pipeline::new(original, decided, &others, options)
-}
-
 /// MONeT's program chooses implementations and schedule together, in the graph with what is better
 /// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
 fn monet(
@@ -369,7 +342,6 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
     let rounding = Rounding::of(graph, options.device.provider);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
-    let offered = offered.filter(|variant| variant.group != Group::Slices);
     for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
         for &id in graph.order() {
             if rounding.touches(graph.node(id)) || original.is_in_sequence(id) {

@@ -11,8 +11,6 @@ use super::faults::{self, Found, is_unproved};
 use super::near_smallest::near_smallest;
 use super::original::Original;
 use super::published::MOST_NODES;
-use super::slices::largest_need;
-use super::tuning::TUNING;
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
@@ -81,7 +79,7 @@ impl Standing {
             return false;
         }
         let is_another = match alternative.turn {
-            Turn::First | Turn::Short => true,
+            Turn::First => true,
             // What takes no variants is the same without them.
             Turn::Fewer => !alternative.is_plain() || self.untried.fewer_variants,
             Turn::LastResort => is_unproved(best),
@@ -99,16 +97,6 @@ impl Standing {
                 Err(OptimizeError::Unproved { .. }) => true,
                 Err(_) => false,
             }
-    }
-
-    /// Leaves the budget little more than what one node needs?
-    fn is_short(&self, original: &Original<'_>) -> bool {
-        let most = largest_need(original);
-        let enough = most + Bytes(most.0 / TUNING.room_without_slices);
-        match &self.best {
-            Some(Ok(best)) => best.summary.budget <= best.summary.fixed + enough,
-            _ => true,
-        }
     }
 
     /// The budget for which nothing was found yet, if that is not all that there is to be said of it.
@@ -245,18 +233,18 @@ impl<'g> Session<'g> {
                 step(self.graph, &self.options).saturating_sub(step(self.graph, &reference.options))
             }
         };
-        let mut alternatives = alternatives(&self.options, entries.len());
-        alternatives.retain(|alternative| alternative.has_something(self.original()));
+        let alternatives = alternatives(&self.options, entries.len());
         for entry in entries.iter_mut() {
             entry.settled = false;
         }
-        if let [entry] = &mut *entries
+        if let ([entry], Some(widest)) = (&mut *entries, alternatives.first())
             && self.options.strategy == Strategy::Auto
             && self.options.runtime.promise.holds_unoptimized()
             && self.may_ask_together(&alternatives)
         {
             // A row is told its smallest peak, for which it is looked anyway.
-            if let Some(error) = self.out_of_reach(&alternatives, entry, (reference, slower)) {
+            let asked = entry.asked(widest, is_reference, slower);
+            if let Some(error) = widest.out_of_reach(self.original(), asked.request) {
                 self.settle(entry, Err(error), (reference, slower));
                 return Ok(());
             }
@@ -277,33 +265,6 @@ impl<'g> Session<'g> {
     }
 
     /// Has each of them something to say of every budget, and is there the time for that?
-    /// Why no alternative fits the budget, where that can be told at once: as the one says that might need least.
-    fn out_of_reach(
-        &self,
-        alternatives: &[Alternative],
-        entry: &Standing,
-        (reference, slower): (&Session<'_>, u64),
-    ) -> Option<OptimizeError> {
-        let is_reference = self.choice == reference.choice;
-        // Those between replace less than the first one.
-        let (first, others) = alternatives.split_first()?;
-        let others = others.iter().filter(|one| one.turn == Turn::Short);
-        let reason = |one: &Alternative| {
-            let asked = entry.asked(one, is_reference, slower);
-            one.out_of_reach(self.original(), asked.request)
-        };
-        let mut reasons = vec![reason(first)?];
-        for other in others {
-            reasons.push(reason(other)?);
-        }
-        reasons.into_iter().min_by_key(|reason| match reason {
-            OptimizeError::Infeasible {
-                floor: Some(floor), ..
-            } => floor.bytes,
-            _ => Bytes::ZERO,
-        })
-    }
-
     fn may_ask_together(&self, alternatives: &[Alternative]) -> bool {
         let late = self.options.watch.is_stopped() && self.graph.order().len() > MOST_NODES;
         !late && alternatives.iter().all(Alternative::is_for_all)
@@ -363,9 +324,7 @@ impl<'g> Session<'g> {
     ) -> Result<(), OptimizeError> {
         let is_reference = self.choice == reference.choice;
         let is_open = |(number, entry): &(usize, &mut Standing)| {
-            alternative.is_for(*number)
-                && entry.is_open(alternative, slower)
-                && (alternative.turn != Turn::Short || entry.is_short(self.original()))
+            alternative.is_for(*number) && entry.is_open(alternative, slower)
         };
         let open = entries.iter_mut().enumerate().filter(is_open);
         let open: Vec<&mut Standing> = open.map(|(_, entry)| entry).collect();

@@ -15,7 +15,6 @@ mod original;
 mod pipeline;
 mod published;
 mod simulation;
-mod slices;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tuning;

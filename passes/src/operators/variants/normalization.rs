@@ -10,19 +10,19 @@ use crate::operators::is_fixed;
 const SMALLEST: u64 = 400;
 
 /// A batch normalization with statistics of its batch, and what its copies read.
-pub(super) struct Normalized {
-    pub(super) x: TensorId,
+struct Normalized {
+    x: TensorId,
     scale: TensorId,
-    pub(super) bias: TensorId,
-    pub(super) y: TensorId,
-    pub(super) mean: TensorId,
+    bias: TensorId,
+    y: TensorId,
+    mean: TensorId,
     /// 1 / std
     inverse: TensorId,
 }
 
 impl Normalized {
     /// `BatchNormInternal(X, scale, B, ..) -> (Y, .., mean, 1 / std)`, all of single precision.
-    pub(super) fn of(graph: &Graph, node: &Node) -> Option<Normalized> {
+    fn of(graph: &Graph, node: &Node) -> Option<Normalized> {
         let float = |tensor: Option<TensorId>| {
             tensor.filter(|&tensor| graph.tensor(tensor).element == Some(ElementType::Float))
         };
@@ -49,14 +49,9 @@ impl Normalized {
     }
 
     /// `scale / std`
-    pub(super) fn factor(&self) -> Part {
+    fn factor(&self) -> Part {
         let inputs = [tensor(self.inverse), tensor(self.scale)];
         part("", "Mul", inputs, [self.vector("factor")])
-    }
-
-    pub(super) fn zeros(&self) -> Part {
-        let inputs = [tensor(self.mean), tensor(self.mean)];
-        part("", "Sub", inputs, [self.vector("zeros")])
     }
 }
 
@@ -75,6 +70,12 @@ fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
 /// sqrt(variance + epsilon) * scale`; so the bits are the same, in half of the time.
 pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
     let all = Normalized::of(site.graph, site.node)?;
+    let zeros = part(
+        "",
+        "Sub",
+        [tensor(all.mean), tensor(all.mean)],
+        [all.vector("zeros")],
+    );
     let [factor, variance] = [0, 1].map(|position| Some(Read::Output(position, 0)));
     let inputs = [
         tensor(all.x),
@@ -91,7 +92,7 @@ pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
     );
     Some(vec![
         all.factor(),
-        all.zeros(),
+        zeros,
         normalized.with("epsilon", AttributeValue::Float(1.0)),
     ])
 }
