@@ -1,4 +1,4 @@
-//! What only PyTorch can show. Its packages are 5 GB, so that nothing here runs unless it is asked for: `cargo xtask pytorch`.
+//! What only PyTorch can show. Its packages are 5 GB, so that this is built and run with the feature `pytorch` alone: `cargo xtask pytorch`.
 
 mod support;
 
@@ -69,7 +69,6 @@ fn blocks_with(words: &str) -> Vec<String> {
 
 /// From a network in PyTorch, by what the guide says, to weights that are the same with and without a budget.
 #[test]
-#[ignore = "needs PyTorch: cargo xtask pytorch"]
 fn the_guide_leads_from_a_network_to_a_trained_step() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = |script: &str| printed(torch().args(["-c", script]).current_dir(folder.path()));
@@ -98,7 +97,6 @@ fn the_guide_leads_from_a_network_to_a_trained_step() {
 
 /// Losses, parameters and statistics are the same, bit by bit (the script compares them), and memory is less.
 #[test]
-#[ignore = "needs PyTorch: cargo xtask pytorch"]
 fn ortmodule_trains_with_its_graph_rewritten() {
     let package = package();
     for network in ["transformer", "convolutions"] {
@@ -122,7 +120,6 @@ fn ortmodule_trains_with_its_graph_rewritten() {
 
 /// Gradients are averaged between the processes, each of which has a plan of its own.
 #[test]
-#[ignore = "needs PyTorch: cargo xtask pytorch"]
 fn two_processes_have_the_same_losses_within_a_budget() {
     let package = package();
     let losses = |budget: &[&str]| {

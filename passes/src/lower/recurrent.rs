@@ -242,7 +242,7 @@ pub(super) fn check(
 }
 
 /// The layer of which the node is the gradient, where `kept` is what that kept for it: it is in the graph, and what it kept is
-/// computed again. `same` are places of the gradient's inputs, and of the layer's inputs (or outputs) that they have to be.
+/// computed again. `inputs` and `outputs` are places of what the gradient reads, and of the layer's inputs and outputs that it has to be.
 pub(super) fn layer_of(
     site: &LoweringSite,
     kept: TensorId,

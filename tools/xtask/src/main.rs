@@ -167,7 +167,7 @@ fn heuristics(arguments: &[String]) -> Result<(), Failed> {
 /// The tests that CI leaves out.
 fn pytorch() -> Result<(), Failed> {
     run(command("sh").args(["tools/setup.sh", "torch"]))?;
-    cargo(&["test", "--test", "pytorch", "--", "--ignored"])
+    cargo(&["test", "--features", "pytorch", "--test", "pytorch"])
 }
 
 /// In a build that is fast and checks arithmetic.
