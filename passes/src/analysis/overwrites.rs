@@ -41,6 +41,11 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
     for &id in graph.order() {
         let node = graph.node(id);
         if operators::reads_only_shape(node) {
+            // As verification has it: sizes of what is the same in every step.
+            let is_fixed = node.reads().all(|tensor| fixed[tensor.index()]);
+            for output in node.writes() {
+                fixed[output.index()] = is_fixed;
+            }
             continue;
         }
         let mut sources: BTreeSet<usize> = BTreeSet::new();
