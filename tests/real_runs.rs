@@ -613,6 +613,41 @@ fn check_bits_and_budget(
     (plan, checked)
 }
 
+/// It has as many heads as there are examples in the batch, and multiplies by roots that are constants once they are folded.
+#[test]
+fn an_encoder_and_a_decoder_take_what_is_predicted_in_all_settings() {
+    let path = root().join("testdata/cases/encoder_decoder.onnx");
+    let compared = assert_shapes_known(&TRAINING, std::slice::from_ref(&path), "batch=4");
+    assert!(compared > 300, "{compared}");
+    for settings in ["default", "lean"] {
+        let (plan, checked) = check_bits_and_budget(&path, &["batch=4"], "fixed+75%", settings);
+        let fixed = number(&plan, "fixed_bytes");
+        for way in plan["peaks_after"].as_array().expect("all ways") {
+            let key = match (way["order"].as_str(), way["level"].as_str()) {
+                (Some("DEFAULT"), Some("ORT_DISABLE_ALL")) => "default",
+                (Some("PRIORITY_BASED"), Some("ORT_DISABLE_ALL")) => "priority",
+                (Some("DEFAULT"), _) => "enable_all",
+                _ => "enable_all_priority",
+            };
+            let predicted = number(way, "bytes") - fixed;
+            let took = number(&checked["rewritten"], key);
+            assert!(
+                took <= predicted && predicted - took < OBJECTS,
+                "{settings} {key}: {took}, predicted {predicted}"
+            );
+        }
+        let before = number(&plan, "peak_before_bytes") - fixed;
+        let took = number(&checked["original"], "default");
+        assert!(
+            took <= before && before - took < OBJECTS,
+            "{settings}: {took}, predicted {before}"
+        );
+    }
+}
+
+/// Bytes that are counted for tensors' objects and are not there, in a graph of some hundred nodes.
+const OBJECTS: f64 = 20_000.0;
+
 /// What is promised for one level holds there in both orders, and is predicted.
 #[test]
 fn a_budget_for_one_level_holds_at_that_level() {

@@ -120,7 +120,11 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.75 * before);
     lowered.assert_simulated();
-    lowered.assert_kept("default", "fixed+85%", 0.005, 0.005);
+    // Order alone does it here as well: an order in which the runtime runs it once it is listed otherwise. The search, which does not
+    // know what the memory pattern makes of an order, takes 50 copies.
+    let (result, _) = lowered.assert_kept("default", "fixed+78%", 0.005, 0.005);
+    assert_eq!(result["recomputed_nodes"], 0, "{result}");
+    assert!(result["barriers"].as_u64() > Some(0), "{result}");
     lowered.assert_simulated();
 }
 

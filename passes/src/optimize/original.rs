@@ -4,13 +4,13 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order, larger, need, told, unmodified};
+use super::simulation::{describe, in_default_order, larger, need, simulated, told, unmodified};
 use super::{BudgetRequest, Execution, Options, Peak};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Uses, topological};
 use crate::operators::Provider;
 use crate::runtime::Runtime;
 use crate::runtime::executions::Reserved;
@@ -34,6 +34,7 @@ pub(super) struct Original<'g> {
     runtime: Runtime,
     watch: Arc<Watch>,
     orders: OnceLock<Vec<Vec<NodeId>>>,
+    run_orders: OnceLock<Vec<Vec<NodeId>>>,
     needs: OnceLock<(Vec<Execution>, Reserved)>,
 }
 
@@ -58,6 +59,7 @@ impl<'g> Original<'g> {
             runtime: options.runtime,
             watch: options.watch.clone(),
             orders: OnceLock::new(),
+            run_orders: OnceLock::new(),
             needs: OnceLock::new(),
         }
     }
@@ -112,6 +114,40 @@ impl<'g> Original<'g> {
             .get_or_init(|| self.orders_of(self.graph, &self.costs))
     }
 
+    /// The orders in which the runtime runs it, optimized and not, where its file lists its nodes as it does and where it lists them in
+    /// each of [`Original::orders`]; each once, of all nodes, and only such as keep the sequences. `options` are those that it was made with.
+    pub(super) fn run_orders(&self, options: &Options) -> &[Vec<NodeId>] {
+        self.run_orders.get_or_init(|| {
+            let mut listings = vec![as_listed(self.graph).into_owned()];
+            listings.extend(self.orders().iter().map(|order| {
+                let mut listing = self.graph.clone();
+                listing.set_order(order.clone());
+                listing
+            }));
+            let mut orders: Vec<Vec<NodeId>> = Vec::new();
+            for listing in &listings {
+                for run in simulated(listing, &self.costs, options) {
+                    let order = with_all_nodes(listing, &run.liveness.nodes());
+                    if !orders.contains(&order) && self.keeps_sequences(&order) {
+                        orders.push(order);
+                    }
+                }
+            }
+            orders
+        })
+    }
+
+    /// Does the first of each pair in [`Original::sequences`] run before the second in that order, which may have nodes that are new?
+    pub(super) fn keeps_sequences(&self, order: &[NodeId]) -> bool {
+        let nodes = order.iter().map(|id| id.index() + 1).max();
+        let mut place = vec![0; nodes.unwrap_or(0).max(self.graph.node_count())];
+        for (step, id) in order.iter().enumerate() {
+            place[id.index()] = step;
+        }
+        let mut pairs = self.sequences.iter();
+        pairs.all(|(first, second)| place[first.index()] < place[second.index()])
+    }
+
     /// Those of the same graph with variants; `costs` by node id.
     pub(super) fn orders_of(&self, varied: &Graph, costs: &[Cost]) -> Vec<Vec<NodeId>> {
         let mut orders = first_orders(
@@ -122,15 +158,41 @@ impl<'g> Original<'g> {
             self.runtime,
             &self.watch,
         );
-        // The runtime makes them initializers, so the simulation lets them stand anywhere; one that reads something, which it does
-        // not refuse, stands behind that.
-        let is_computed = |id: &NodeId| {
-            let node = varied.node(*id);
-            !node.is("", "Constant") || node.reads().next().is_some()
-        };
         for order in &mut orders {
-            order.sort_by_key(is_computed);
+            put_constants_first(varied, order);
         }
         orders
     }
+}
+
+/// The runtime makes initializers of Constant nodes, so the simulation lets them stand anywhere; one that reads something, which the
+/// runtime does not refuse, stands behind that.
+fn put_constants_first(graph: &Graph, order: &mut [NodeId]) {
+    order.sort_by_key(|&id| {
+        let node = graph.node(id);
+        !node.is("", "Constant") || node.reads().next().is_some()
+    });
+}
+
+/// All nodes in the order of those that are `executed`; where the runtime merges, fuses or folds some away, they stand before
+/// their first reader.
+fn with_all_nodes(graph: &Graph, executed: &[NodeId]) -> Vec<NodeId> {
+    let uses = Uses::of(graph);
+    let mut place = vec![usize::MAX; graph.node_count()];
+    for (step, id) in executed.iter().enumerate() {
+        place[id.index()] = step;
+    }
+    for &id in graph.order().iter().rev() {
+        if place[id.index()] == usize::MAX {
+            let readers = graph.node(id).writes().flat_map(|t| uses.readers(t));
+            let first = readers.map(|reader| place[reader.index()]).min();
+            place[id.index()] = first.unwrap_or(usize::MAX);
+        }
+    }
+    let mut ordered = graph.clone();
+    let mut order = graph.order().to_vec();
+    order.sort_by_key(|id| place[id.index()]);
+    put_constants_first(graph, &mut order);
+    ordered.set_order(order);
+    topological(&ordered, &uses).unwrap_or_else(|_| graph.order().to_vec())
 }

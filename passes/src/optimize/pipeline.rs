@@ -21,7 +21,7 @@ use super::{BudgetRequest, Floor, OptimizeError, Optimized, Options, verify_rewr
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::enforce::barriers::Thinning;
+use crate::enforce::barriers::{Enforceable, Thinning};
 use crate::enforce::keep_layout::KeepLayout;
 use crate::enforce::release_unread::ReleaseUnread;
 use crate::graph::{Graph, NodeId};
@@ -39,6 +39,7 @@ use crate::strategy::{
 };
 use searches::Searches;
 pub(super) use smallest::Least;
+use within_budget::Goal;
 
 /// What is worked out beside the search, unless somebody needs it before.
 pub(super) type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
@@ -341,7 +342,15 @@ impl<'o> Pipeline<'o> {
         // Where verification finds one wrong, the next is there already or is planned.
         if best.as_ref().is_none_or(is_unproved) {
             let mut chosen = None;
-            let own = self.within(planner, Some(least), budget, u64::MAX).ok();
+            let ordered = self.ordered(budget);
+            let own = match ordered {
+                Some(ordered) if self.is_cheap(&ordered) => Some(ordered),
+                ordered => {
+                    let below = ordered.as_ref().map_or(u64::MAX, |known| self.added(known));
+                    let searched = self.within(planner, Some(least), budget, below);
+                    searched.ok().or(ordered)
+                }
+            };
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
             let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
             let found = match rivals.as_mut().filter(|_| !cheap) {
@@ -438,6 +447,33 @@ impl<'o> Pipeline<'o> {
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
     }
 
+    /// The graph with nothing computed again, in an order in which the runtime runs it anyway, enforced: of those few that need
+    /// least, the cheapest that fits. The search knows neither what the settings make of an order nor what optimizations do. Nothing
+    /// in lean settings, where it finds what order alone can do; for published strategies, which have orders of their own; and in
+    /// large graphs.
+    fn ordered(&self, budget: Bytes) -> Option<Candidate> {
+        let is_lean = self.options.runtime.settings == RuntimeSettings::LEAN;
+        if is_lean || self.options.strategy != Strategy::Auto || self.is_large() {
+            return None;
+        }
+        let settled = |order: &Vec<NodeId>| {
+            let mut graph = self.original.graph.clone();
+            graph.set_order(order.clone());
+            let settled = self.settled(graph);
+            (settled.planned_peak() + frame(settled.graph()), settled)
+        };
+        let mut all = parallel::map(self.original.run_orders(self.options), settled);
+        all.retain(|(planned, _)| *planned <= budget);
+        all.sort_by_key(|(planned, _)| *planned);
+        let enforced = |(_, settled): &(Bytes, Enforceable<'_>)| {
+            let found = self.enforced(settled, &Plan::default(), &Goal::within(budget));
+            found.ok().flatten()
+        };
+        let few = all.iter().take(TUNING.orders_enforced);
+        few.filter_map(enforced)
+            .min_by_key(|found| self.added(found))
+    }
+
     /// Do nodes that have to run one before the other do so in every execution order? A graph that is written as it was
     /// read runs as it did.
     fn keeps_sequences(&self, candidate: &Candidate) -> bool {
@@ -448,14 +484,8 @@ impl<'o> Pipeline<'o> {
             return true;
         }
         let runs = simulated(graph, &candidate.costs, self.options);
-        runs.into_iter().all(|run| {
-            let mut place = vec![0; graph.node_count()];
-            for (step, id) in run.liveness.nodes().iter().enumerate() {
-                place[id.index()] = step;
-            }
-            let mut pairs = original.sequences.iter();
-            pairs.all(|(first, second)| place[first.index()] < place[second.index()])
-        })
+        runs.into_iter()
+            .all(|run| original.keeps_sequences(&run.liveness.nodes()))
     }
 
     /// The graph as it is, if it fits the `budget` in the session of which its peak is told: that has to be enough, even where

@@ -11,6 +11,8 @@ crate::tuning::tuning! {
         barrier_choices: usize = 4, off 1;
         /// Attempts: plans that leave barriers more room.
         plans_with_fewer_barriers: usize = 3, off 0;
+        /// Attempts: orders of the runtime that are enforced without copies.
+        orders_enforced: usize = 3, off 0;
         /// Attempts: plans for what the graph takes less at the level that is promised.
         plans_for_level: usize = 4, off 0;
         /// Attempts: budgets below the smallest peak that was found.

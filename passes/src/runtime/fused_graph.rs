@@ -17,10 +17,13 @@
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
-//! Not simulated: what leaves order and large tensors alone (several Slices as one Split), and what training graphs were not seen to have.
+//! - Numbers that follow from constants are there before the first step.
+//! - Slices that take a tensor apart become one Split, which writes all parts at once.
+//!
+//! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::casting::{Casting, NO_TENSOR};
 use super::level::Level;
@@ -108,6 +111,7 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
+        let folded = nodes.fold();
         let measured = nodes.measure_before_casts();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
@@ -120,11 +124,12 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards || measured || shared || merged {
+        if nodes.fuse_all(basic) || forwards || folded || measured || shared || merged {
             forms.push(nodes.form());
         }
         let has_basic = !forms.is_empty();
-        if nodes.fuse_all(extended) {
+        let split = nodes.split();
+        if nodes.fuse_all(extended) || split {
             forms.push(nodes.form());
         }
         (forms, has_basic)
@@ -207,6 +212,8 @@ struct Nodes<'s> {
     readers: Vec<(u32, u64)>,
     /// By tensor: how many times Gemm reads it.
     gemms: Vec<u32>,
+    /// Tensors that are there before the first step.
+    folded: Vec<u32>,
 }
 
 impl<'s> Nodes<'s> {
@@ -217,6 +224,7 @@ impl<'s> Nodes<'s> {
             producer: vec![NOBODY; skeleton.size.len()],
             readers: vec![(0, 0); skeleton.size.len()],
             gemms: vec![0; skeleton.size.len()],
+            folded: Vec::new(),
         };
         for node in 0..skeleton.len() {
             nodes.add(FusedNode {
@@ -337,6 +345,9 @@ impl<'s> Nodes<'s> {
             form.early.push(self.skeleton.early[node.position as usize]);
             positions.push(node.position);
         }
+        for &written in &self.folded {
+            form.owned[written as usize] = true;
+        }
         (form, positions)
     }
 
@@ -356,6 +367,53 @@ impl<'s> Nodes<'s> {
             }
             self.put(index, node.reading(&source));
         }
+    }
+
+    /// Takes out what is computed before the first step. Was there anything?
+    fn fold(&mut self) -> bool {
+        for index in 0..self.nodes.len() as u32 {
+            if self.is(index, Fusing::Folded)
+                && let Some(node) = self.take(index)
+            {
+                self.folded.extend_from_slice(&node.writes);
+            }
+        }
+        for &written in &self.folded {
+            self.producer[written as usize] = NOBODY;
+        }
+        !self.folded.is_empty()
+    }
+
+    /// Puts one node in the place of those that split a tensor. Were there any?
+    fn split(&mut self) -> bool {
+        // By tensor: where those parts begin that are still taken, and by whom.
+        let mut tensors: BTreeMap<u32, Vec<(u64, u32)>> = BTreeMap::new();
+        for (index, node) in (0..).zip(&self.nodes) {
+            if let Some(node) = node
+                && let Fusing::Splits { from } = node.fusing
+            {
+                let parts = tensors.entry(node.reads[0]).or_default();
+                parts.push((from, index));
+            }
+        }
+        for (&read, parts) in &mut tensors {
+            parts.sort_unstable();
+            let taken = parts.iter().filter_map(|&(_, index)| self.take(index));
+            let taken: Vec<FusedNode<'s>> = taken.collect();
+            let writes = taken.iter().flat_map(|part| part.writes.iter().copied());
+            let writes: Vec<u32> = writes.collect();
+            if let Some(first) = taken.into_iter().next() {
+                self.add(FusedNode {
+                    reads: vec![read].into(),
+                    writes: writes.into(),
+                    shares: Cow::default(),
+                    fusing: Fusing::No,
+                    equal: 0,
+                    ..first
+                });
+            }
+        }
+        !tensors.is_empty()
     }
 
     /// Takes the Casts of computed tensors out that only Shapes read. Were there any?
@@ -995,6 +1053,34 @@ mod tests {
         assert_eq!(forms(&text("4,4,4", "w, t")), ["z(w,x)"]);
         assert!(forms(&text("4,4", "t, w")).is_empty());
         assert!(forms(&text("4,4", "w, t")).is_empty());
+    }
+
+    // What sessions of 1.19.2 saved of PyTorch's attention.
+    #[test]
+    fn a_number_that_follows_from_constants_scales_a_product() {
+        let text = "g (float[4,4] x, float y) => (float[4,4] z)
+            <float four = {4}, float r, float[4,4] s, float[4,4] p>
+            { r = Sqrt(four) s = Mul(x, r) p = MatMul(s, x) z = Exp(p) }";
+        assert_eq!(forms(text), ["s(x,r) p(s,x) z(p)", "z(p) p(x,x)"]);
+        assert!(forms(&text.replace("Sqrt(four)", "Sqrt(y)")).is_empty());
+        let shape = text.replace("r = Sqrt(four)", "n = Size(x) r = Cast <to = 1> (n)");
+        assert!(forms(&shape).is_empty());
+    }
+
+    // Likewise.
+    #[test]
+    fn slices_that_take_a_tensor_apart_become_one_split() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[6,4] x) => (float[2,4] y, float[4,4] z)
+            <int64[1] zero = {0}, int64[1] two = {2}, int64[1] six = {6}, float[2,4] a, float[4,4] b>
+            { b = Slice(x, two, six) a = Slice(x, zero, two) y = Exp(a) z = Exp(b) }"#;
+        assert_eq!(forms(text), ["y(a) z(b) a,b(x)"]);
+        // Not where a row is missing, is in two parts, or is gathered besides, nor in an operator set before that of 13.
+        let with = |from: &str, to: &str| forms(&text.replace(from, to)).is_empty();
+        assert!(with("six = {6}", "six = {5}"));
+        assert!(with("b = Slice(x, two, six)", "b = Slice(x, zero, six)"));
+        assert!(with("y = Exp(a)", "row = Gather(x, two) y = Exp(a)"));
+        assert!(with(": 15", ": 12"));
     }
 
     #[test]

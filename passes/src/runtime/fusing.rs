@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
-use crate::operators::{MICROSOFT, Provider};
+use crate::graph::{
+    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses,
+};
+use crate::operators::{self, MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,13 @@ pub enum Fusing {
     Convolution,
     /// Such an activation.
     Activation,
+    /// A number that follows from constants: computed before the first step from ORT_ENABLE_BASIC on.
+    Folded,
+    /// A Slice of a tensor of which other Slices take the rest: one Split takes their place.
+    Splits {
+        /// Where the part begins.
+        from: u64,
+    },
 }
 
 impl Fusing {
@@ -63,7 +72,17 @@ impl Fusing {
         let is_output = written.is_some_and(|written| graph.outputs.contains(&written));
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
+        let is_number = |id| is_small(graph, id) && becomes_constant(graph, uses, id, &shape);
         match (node.domain.as_str(), name) {
+            (_, name)
+                if COMPUTES_NUMBERS.contains(&name)
+                    && !is_output
+                    && written.is_some_and(is_number) =>
+            {
+                Fusing::Folded
+            }
+            ("", "Slice") => part_of_split(graph, uses, node, &shape)
+                .map_or(Fusing::No, |from| Fusing::Splits { from }),
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose")
                 if swaps_rows(node) && multiplies_alike(graph, uses, node, &shape) =>
@@ -72,7 +91,7 @@ impl Fusing {
             }
             ("", "Cast") => Fusing::Casts,
             ("", "Shape") if is_rid_of_casts(graph) => Fusing::Shape,
-            ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node),
+            ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node, &shape),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
             },
@@ -238,17 +257,17 @@ pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
     movable
 }
 
-fn scaled(graph: &Graph, uses: &Uses, node: &Node) -> Fusing {
+fn scaled<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> Fusing {
     let (Some(first), Some(second)) = (node.input(0), node.input(1)) else {
         return Fusing::No;
     };
     let is_number = |id: TensorId| {
-        let tensor = graph.tensor(id);
-        let constant = uses
-            .producer(id)
-            .map(|id| graph.node(id).is("", "Constant"));
-        let constant = constant.unwrap_or(tensor.kind == TensorKind::Initializer);
-        constant && tensor.element_count() == Some(1)
+        graph.tensor(id).element_count() == Some(1) && becomes_constant(graph, uses, id, shape)
     };
     match (is_number(first), is_number(second)) {
         (false, true) => Fusing::Scales(0),
@@ -256,6 +275,141 @@ fn scaled(graph: &Graph, uses: &Uses, node: &Node) -> Fusing {
         _ => Fusing::No,
     }
 }
+
+/// Is the tensor a constant once constants are folded: the root of a head's size that a Constant says, or a Shape? Not where more
+/// than a few nodes compute it. Source: `ConstantFolding`.
+fn becomes_constant<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    id: TensorId,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> bool {
+    const LOOKED_AT: usize = 32;
+    let is_number = |dimension: &Dimension| matches!(dimension, Dimension::Known(_));
+    let (mut open, mut seen) = (vec![id], 0);
+    while let Some(id) = open.pop() {
+        seen += 1;
+        let node = match uses.producer(id) {
+            Some(producer) => graph.node(producer),
+            None if graph.tensor(id).kind == TensorKind::Initializer => continue,
+            None => return false,
+        };
+        if node.is("", "Constant") {
+            continue;
+        }
+        if let (true, Some(measured)) = (is_folded(node), node.input(0))
+            && shape(measured).is_some_and(|shape| shape.iter().all(is_number))
+        {
+            continue;
+        }
+        if seen > LOOKED_AT
+            || !node.bodies.is_empty()
+            || !COMPUTES_NUMBERS.contains(&&*node.op_type)
+        {
+            return false;
+        }
+        open.extend(node.reads());
+    }
+    true
+}
+
+/// Has the tensor only some numbers?
+fn is_small(graph: &Graph, id: TensorId) -> bool {
+    const FEW: u64 = 16;
+    graph
+        .tensor(id)
+        .element_count()
+        .is_some_and(|count| count <= FEW)
+}
+
+/// Where the part of a tensor begins that this Slice takes, if it and others take each of its rows once, and nobody gathers some.
+/// Source: `GatherSliceToSplitFusion`.
+fn part_of_split<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> Option<u64> {
+    const FROM_OPSET: i64 = 13;
+    const MOST: usize = 64;
+    let read = node.input(0)?;
+    let readers = uses.readers(read);
+    let opset = graph.opsets.get("")?;
+    if *opset < FROM_OPSET || !(2..=MOST).contains(&readers.len()) {
+        return None;
+    }
+    let shape = shape(read)?;
+    let readers = readers.iter().map(|&id| graph.node(id));
+    let mut parts = Vec::new();
+    for reader in readers.filter(|reader| reader.input(0) == Some(read)) {
+        match reader.op_type.as_str() {
+            "Gather" => return None,
+            "Slice" => parts.push(part(graph, uses, reader, shape)?),
+            _ => {}
+        }
+    }
+    parts.sort_unstable();
+    let &(axis, ..) = parts.first()?;
+    let mut end = 0;
+    let follows = |&(along, from, to): &(usize, u64, u64)| {
+        along == axis && from == std::mem::replace(&mut end, to)
+    };
+    let all = parts.len() > 1 && parts.iter().all(follows) && shape[axis] == Dimension::Known(end);
+    let (_, from, _) = part(graph, uses, node, shape)?;
+    all.then_some(from)
+}
+
+/// Of a Slice with one constant range of a known dimension, every element: the axis, and from where to where.
+fn part(graph: &Graph, uses: &Uses, node: &Node, shape: &[Dimension]) -> Option<(usize, u64, u64)> {
+    let one = |position: usize| {
+        let id = node.input(position)?;
+        let of_session = match uses.producer(id) {
+            Some(producer) => graph.node(producer).is("", "Constant"),
+            None => graph.tensor(id).kind == TensorKind::Initializer,
+        };
+        match graph.tensor(id).constant.as_ref().filter(|_| of_session)? {
+            Constant::Ints(numbers) if numbers.len() == 1 => numbers.first().copied(),
+            _ => None,
+        }
+    };
+    let axis = match node.input(3) {
+        Some(_) => one(3)?,
+        None => 0,
+    };
+    let axis = operators::resolve_axis(axis, shape.len())?;
+    let Dimension::Known(size) = *shape.get(axis)? else {
+        return None;
+    };
+    let size = i64::try_from(size).ok()?;
+    let place = |place: i64| {
+        let from_the_end = if place < 0 { size } else { 0 };
+        place.saturating_add(from_the_end).clamp(0, size)
+    };
+    let (from, to) = (place(one(1)?), place(one(2)?));
+    let whole = node.input(4).is_none() || one(4) == Some(1);
+    (whole && from < to).then_some((axis, from as u64, to as u64))
+}
+
+/// Operators by which a number is computed that others are multiplied by.
+const COMPUTES_NUMBERS: [&str; 17] = [
+    "Add",
+    "Cast",
+    "Concat",
+    "ConcatTraining",
+    "Div",
+    "Gather",
+    "Identity",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Reciprocal",
+    "Reshape",
+    "Slice",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Unsqueeze",
+];
 
 /// Operators that `GemmActivationFusion` takes for an activation, without their domains.
 const GEMM_ACTIVATIONS: [&str; 12] = [

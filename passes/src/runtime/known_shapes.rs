@@ -801,6 +801,15 @@ mod tests {
         let bindings = [("n".to_owned(), 2), ("m".to_owned(), 2)].into();
         assert_eq!(bound(&text, "z", &bindings), "? 8 1 1");
         assert_eq!(bound(&text, "w", &bindings), "n 8 1 1");
+        // However large that is.
+        let bindings = [("n".to_owned(), 1), ("m".to_owned(), 1)].into();
+        assert_eq!(bound(&text, "z", &bindings), "? 8 1 1");
+        // What one of them has a number for has that number, though other names stand for as much.
+        let text = "g (float[a,4,10,16] x, float[b,c,16,d] y) => () { z = MatMul(x, y) w = com.microsoft.FusedMatMul <transB = 1> (x, x) }";
+        let bindings = [("a", 4), ("b", 4), ("c", 4), ("d", 10)];
+        let bindings = bindings.map(|(name, size)| (name.to_owned(), size)).into();
+        assert_eq!(bound(text, "z", &bindings), "? 4 10 d");
+        assert_eq!(bound(text, "w", &bindings), "a 4 10 10");
     }
 
     // Likewise of a lowered LSTM layer.

@@ -17,7 +17,8 @@ pub(super) struct KnownInput<'a> {
     pub(super) is_constant: bool,
 }
 
-/// What inputs have instead of a number. Unknown dimensions of one size count as one.
+/// What inputs have instead of a number. Unknown dimensions of one size count as one, and so does a name wherever it is; of products
+/// each place is one, for there what is broadcast to a number has that number, whatever it is called elsewhere.
 struct Name<'a> {
     dimension: &'a Dimension,
     /// What it is.
@@ -56,7 +57,8 @@ pub(super) fn outputs(
         vary(&mut stand_ins, varied, |name| name.size);
         outputs
     };
-    let (Some(names), Some(plain)) = (names(graph, &reads), ask(&[])) else {
+    let is_product = is_product(node);
+    let (Some(names), Some(plain)) = (names(graph, &reads, is_product), ask(&[])) else {
         return Vec::new();
     };
     let number = |&size: &u64| Dimension::Known(size);
@@ -66,22 +68,36 @@ pub(super) fn outputs(
         .collect();
     for name in &names {
         // What has to be equal changes together. What may not change at all has to be some number.
-        let equal = || {
-            let equal = names.iter().filter(|other| other.size == name.size);
-            equal.collect::<Vec<_>>()
-        };
+        let mut called = name.dimension;
         let alone = ask(&[name]);
-        // Matrices are broadcast to each other, and then the runtime chooses no name of several.
-        let is_broadcast = alone.is_none() && is_product(node);
-        let called = match is_broadcast && equal().len() > 1 {
-            true => &Dimension::Unknown,
-            false => name.dimension,
-        };
-        if let Some(others) = alone.or_else(|| ask(&equal())) {
+        let others = alone.or_else(|| match is_product {
+            true => {
+                let mut pairs = names.iter().filter(|other| other.size == name.size);
+                pairs.find_map(|other| {
+                    let both = ask(&[name, other])?;
+                    // Matrices are broadcast to each other, and then the runtime chooses no name of several.
+                    if other.dimension != name.dimension {
+                        called = &Dimension::Unknown;
+                    }
+                    Some(both)
+                })
+            }
+            false => {
+                let equal = names.iter().filter(|other| other.size == name.size);
+                ask(&equal.collect::<Vec<_>>())
+            }
+        });
+        if let Some(others) = others {
             let compared = plain.iter().zip(&others);
             for (shape, (plain, other)) in shapes.iter_mut().zip(compared) {
                 if let (Some(shape), Some(plain), Some(other)) = (shape, plain, other) {
-                    compare(shape, &plain.shape, &other.shape, name, called);
+                    compare(
+                        shape,
+                        &plain.shape,
+                        &other.shape,
+                        name,
+                        (called, is_product),
+                    );
                 }
             }
         }
@@ -100,8 +116,8 @@ fn vary(stand_ins: &mut [StandIn], names: &[&Name], size: impl Fn(&Name) -> u64)
     }
 }
 
-/// Of all inputs; `None` if there are too many.
-fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>]) -> Option<Vec<Name<'r>>> {
+/// Of all inputs, those in different places `apart` or not; `None` if there are too many.
+fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>], apart: bool) -> Option<Vec<Name<'r>>> {
     let mut names: Vec<Name> = Vec::new();
     for (i, read) in reads.iter().enumerate() {
         let sizes = graph.tensor(read.tensor).shape.iter().flatten();
@@ -111,7 +127,8 @@ fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>]) -> Option<Vec<Name<'r>>> {
         };
         for (j, (dimension, &size)) in dimensions.enumerate().filter(named) {
             let key = (dimension, size);
-            match names.iter().position(|n| (n.dimension, n.size) == key) {
+            let mut known = names.iter();
+            match known.position(|n| !apart && (n.dimension, n.size) == key) {
                 Some(name) => names[name].places.push((i, j)),
                 None if names.len() == MOST_NAMES => return None,
                 None => names.push(Name {
@@ -129,13 +146,14 @@ fn is_product(node: &Node) -> bool {
     node.is("", "MatMul") || node.is(operators::MICROSOFT, "FusedMatMul")
 }
 
-/// Says in `shape` what `name` is responsible for, as `called`: sizes that are `others` when it has its other size.
+/// Says in `shape` what `name` is responsible for, as `called`: sizes that are `others` when it has its other size. Is what two names
+/// are responsible for unknown, or does it have the first?
 fn compare(
     shape: &mut [Dimension],
     sizes: &[u64],
     others: &[u64],
     name: &Name,
-    called: &Dimension,
+    (called, no_name_of_two): (&Dimension, bool),
 ) {
     if sizes.len() != others.len() {
         return;
@@ -145,7 +163,7 @@ fn compare(
         match dimension {
             _ if other == size => {}
             Dimension::Known(_) if is_named => *dimension = called.clone(),
-            Dimension::Symbol(_) if is_named => {}
+            found @ Dimension::Symbol(_) if is_named && (!no_name_of_two || found == called) => {}
             _ => *dimension = Dimension::Unknown,
         }
     }

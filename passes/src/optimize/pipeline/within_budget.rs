@@ -335,8 +335,13 @@ impl Pipeline<'_> {
         let insert = InsertMirrors {
             instances: &plan.instances(&form.graph, &form.recomputation, originals),
         };
+        let Ok(_) = self.options.passes.run(&insert, &mut graph);
+        self.settled(graph)
+    }
+
+    /// The graph in the order in which its nodes are to run, with what keeps the runtime from taking more than it needs there.
+    pub(super) fn settled(&self, mut graph: Graph) -> Enforceable<'_> {
         let passes = &self.options.passes;
-        let Ok(_) = passes.run(&insert, &mut graph);
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let Ok(_) = passes.run(&KeepApart, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
