@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 
-use crate::bytes::Bytes;
 use crate::graph::{
     Attribute, AttributeValue, Constant, Graph, Node, NodeId, TensorId, TensorKind,
 };
@@ -13,26 +12,9 @@ use crate::graph::{
 /// Constants of more elements are not shared.
 const SHARED: usize = 8;
 
-/// Where all that is computed again is smaller, merging it changes nothing to speak of.
-const MATTERS_FROM: Bytes = Bytes(4096);
-
-/// By position in the file: nodes with the same number compute the same; 0 where no other does, or where all are small.
+/// By position in the file: nodes with the same number compute the same; 0 where no other does. Small ones count like large ones: what
+/// reads them can run earlier then, and may be large.
 pub(crate) fn equal_nodes(graph: &Graph) -> Vec<u32> {
-    let equal = numbered(graph);
-    let large = |tensor| {
-        let bytes = graph.tensor(tensor).bytes();
-        bytes.is_none_or(|bytes| bytes >= MATTERS_FROM)
-    };
-    let mut nodes = graph.order().iter().zip(&equal);
-    let matters =
-        |(&id, &number): (&NodeId, &u32)| number != 0 && graph.node(id).writes().any(large);
-    match nodes.any(matters) {
-        true => equal,
-        false => vec![0; equal.len()],
-    }
-}
-
-fn numbered(graph: &Graph) -> Vec<u32> {
     let mut value = constants(graph);
     let mut first: HashMap<Key<'_>, Vec<(NodeId, usize)>> = HashMap::new();
     let mut equal = vec![0; graph.order().len()];
@@ -172,7 +154,7 @@ mod tests {
 
     fn equal(nodes: &str) -> Vec<u32> {
         let text = format!("g (float[4] x, float[4] w) => (float[4] y) {{ {nodes} y = Neg(x) }}");
-        numbered(&Graph::parse(&text).unwrap())
+        equal_nodes(&Graph::parse(&text).unwrap())
     }
 
     #[test]
@@ -240,26 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_stays() {
-        let equal = |elements: u32| {
-            let text = format!(
-                "g (float[{elements}] x) => (float[{elements}] y) <float[{elements}] a, float[{elements}] b>
-                {{ a = Exp(x) b = Exp(x) y = Add(a, b) }}"
-            );
-            equal_nodes(&Graph::parse(&text).unwrap())
-        };
-        assert_eq!(equal(1023), [0, 0, 0]);
-        assert_eq!(equal(1024), [1, 1, 0]);
-    }
-
-    #[test]
     fn equal_constants_are_one() {
         let equal = |other: &str| {
             let text = format!(
                 "g (float[4] x) => (float[2,2] y) <int64[2] a = {{2, 2}}, int64[2] b = {{{other}}}>
                 {{ c = Reshape(x, a) d = Reshape(x, b) y = Add(c, d) }}"
             );
-            numbered(&Graph::parse(&text).unwrap())
+            equal_nodes(&Graph::parse(&text).unwrap())
         };
         assert_eq!(equal("2, 2"), [1, 1, 0]);
         assert_eq!(equal("4, 1"), [0, 0, 0]);
