@@ -710,20 +710,22 @@ fn a_budget_that_nothing_fits_is_explained() {
     --- errors
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
-    error[no-plan-fits]: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 161 KiB
-    of that, the caller and the runtime itself own 30.5 KiB; the rest is held at step 25 of 35 (node conv1/recompute_1)
-            64 B  activations
-        34.5 KiB  gradients
+    error[no-plan-fits]: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 141 KiB
+    of that, the caller and the runtime itself own 36.4 KiB; the rest is held at step 24 of 139 (node conv1/recompute_1)
+           200 B  activations
+        8.14 KiB  gradients
         32.0 KiB  activations computed again
-             4 B  results for the caller
+             5 B  results for the caller
         64.0 KiB  workspace of the node
     by layer, with the number of tensors
         32.0 KiB  conv1 (1)
-        32.0 KiB  relu1_grad (1)
-        2.25 KiB  conv2_grad (1)
-           160 B  fc_w_grad (1)
-           132 B  3 more
-    no plan can need less than 115 KiB: the caller owns a part of it, and node bn1_grad takes the rest with what it reads and writes
+        8.00 KiB  conv2_grad (1)
+           128 B  gap (1)
+            80 B  loss_grad (1)
+            64 B  bn1 (2)
+            64 B  bn2_grad (2)
+            13 B  3 more
+    no plan can need less than 115 KiB: the caller owns a part of it, and node conv1 takes the rest with what it reads and writes
     so the smallest peak was looked for in passing alone; --budget min looks thoroughly
     nothing was written
     help: raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that fits), or allow variants with --allow

@@ -22,7 +22,7 @@ use ckpt_passes::verify;
 use serde_json::Value;
 
 /// `tools/variants.py` makes kinds of nodes in turn.
-const GRAPHS: usize = 900;
+const GRAPHS: usize = 1200;
 const INEXACT_GRAPHS: usize = 240;
 
 #[test]

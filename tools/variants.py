@@ -186,6 +186,66 @@ def clip_of_batch_norm(r):
     return made
 
 
+def sliced(r):
+    """A shape whose channels can be taken apart, each aligned."""
+    channels = r.choice([2, 3, 4, 6, 24, 32, 64, 67])
+    areas = [[16], [48], [4, 4], [6, 8], [28, 28], [2, 4, 6], [12, 20]]
+    return [r.choice([1, 2, 3, 5, 8]), channels] + r.choice(areas)
+
+
+def normalization_gradient_in_slices(r):
+    x = sliced(r)
+    names, vector = ["dy", "x", "scale", "mean", "inverse"], [x[1]]
+    node = helper.make_node(
+        "BatchNormalizationGrad", names, ["dx", "dscale", "dbias"], name="node", domain="com.microsoft", epsilon=1e-5
+    )
+    inputs = [("dy", FLOAT, x), ("x", FLOAT, x)] + [(name, FLOAT, vector) for name in names[2:]]
+    return model([node], inputs, [("dx", FLOAT, x), ("dscale", FLOAT, vector), ("dbias", FLOAT, vector)])
+
+
+def activation_and_gradient(r):
+    """Of y, from what the activation reads or writes."""
+    kind, read = r.choice(["Relu", "LeakyRelu"]), r.choice(["y", "a"])
+    attributes = {"alpha": r.choice([0.0, 0.01, 3.0])} if kind == "LeakyRelu" else {}
+    return [
+        helper.make_node(kind, ["y"], ["a"], **attributes),
+        helper.make_node(kind + "Grad", ["dy", read], ["dx"], name="node", domain="com.microsoft", **attributes),
+        helper.make_node("Neg", ["a"], ["z"]),
+    ]
+
+
+def relu_of_norm_in_slices(r):
+    x = sliced(r)
+    vector = [x[1]]
+    names, written = ["x", "scale", "bias", "mean", "variance"], ["y", "new_mean", "new_var", "saved_mean", "inverse"]
+    nodes = [
+        helper.make_node("Abs", ["var"], ["variance"]),
+        helper.make_node(
+            "BatchNormInternal", names, written, domain="com.microsoft", epsilon=1e-5, momentum=0.9, training_mode=1
+        ),
+    ]
+    inputs = [("x", FLOAT, x), ("dy", FLOAT, x)] + [(n, FLOAT, vector) for n in ("scale", "bias", "mean", "var")]
+    values = [("y", FLOAT, x), ("a", FLOAT, x)] + [(name, FLOAT, vector) for name in written[1:] + ["variance"]]
+    return model(nodes + activation_and_gradient(r), inputs, [("dx", FLOAT, x), ("z", FLOAT, x)], values)
+
+
+def relu_of_convolution_in_slices(r):
+    batch, group = r.choice([2, 3, 5, 8, 33, 40]), r.choice([1, 1, 2])
+    channels, filters = group * r.randint(1, 4), group * r.randint(1, 9)
+    axes = r.choice([1, 2, 2, 3])
+    kernel = [r.randint(1, 4) for _ in range(axes)]
+    size = [k + r.randint(0, 12) for k in kernel]
+    x, w = [batch, channels] + size, [filters, channels // group] + kernel
+    y = [batch, filters] + [s - k + 1 for s, k in zip(size, kernel)]
+    inputs = [("x", FLOAT, x), ("w", FLOAT, w), ("dy", FLOAT, y)]
+    read = ["x", "w"]
+    if r.random() < 0.5:
+        inputs.append(("bias", FLOAT, [filters]))
+        read.append("bias")
+    nodes = [helper.make_node("Conv", read, ["y"], group=group, kernel_shape=kernel)]
+    return model(nodes + activation_and_gradient(r), inputs, [("dx", FLOAT, y), ("z", FLOAT, y)], [("y", FLOAT, y), ("a", FLOAT, y)])
+
+
 def divided_gradient(r):
     """Of a batch that can be divided."""
     return convolution_gradient(r, r.choice([2, 4]), ["dx", "dw"])
@@ -228,6 +288,9 @@ KINDS = [
     batch_norm,
     relu_of_batch_norm,
     clip_of_batch_norm,
+    normalization_gradient_in_slices,
+    relu_of_norm_in_slices,
+    relu_of_convolution_in_slices,
 ]
 
 

@@ -108,8 +108,9 @@ pub(super) struct Rewrite {
     /// Which operators may be replaced by others that compute the same bits, if that helps:
     /// none, all, or some of sums (gradients are added up one after another), convolution (other
     /// forms of convolutions' gradients), output-activated (gradients from an activation's output
-    /// instead of its input, or back), masks (smaller masks) and copies (batch normalizations again
-    /// from their statistics), with commas between.
+    /// instead of its input, or back), masks (smaller masks), copies (batch normalizations again
+    /// from their statistics) and slices (the largest gradients slice by slice), with commas
+    /// between.
     #[arg(
         long,
         value_name = "LIST",
@@ -312,6 +313,7 @@ pub(super) enum Variants {
     OutputActivated,
     Masks,
     Copies,
+    Slices,
 }
 
 impl Variants {
@@ -325,6 +327,7 @@ impl Variants {
             Variants::OutputActivated => vec![Group::OutputActivated],
             Variants::Masks => vec![Group::Masks],
             Variants::Copies => vec![Group::Copies],
+            Variants::Slices => vec![Group::Slices],
         }
     }
 }

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 
 use super::comparison::{Asked, Reply, Untried};
 use super::faults::Found;
-use super::limits::plain_floor;
 use super::original::Original;
 use super::pipeline::Pipeline;
 use super::published::MOST_NODES;
+use super::slices::slices;
 use super::tuning::TUNING;
 use super::variant_graph::Choices;
-use super::{BudgetRequest, OptimizeError, Optimized, Options};
+use super::{BudgetRequest, Floor, OptimizeError, Optimized, Options};
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
@@ -37,6 +37,8 @@ pub(super) struct Alternative {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
+    /// Where the budget is near what one node needs, or less.
+    Short,
     /// Behind one that may replace more: what saves at first can be in the way.
     Fewer,
     /// Where nothing of what was found is proved to be right.
@@ -47,6 +49,8 @@ pub(super) enum Turn {
 enum PlannedBy {
     /// The search replaces what pays, in the graph with running sums where these do.
     Varied,
+    /// The same in the graph in which the nodes that need most work slice by slice.
+    Sliced,
     /// Every node stays what it is.
     Plain,
     /// MONeT's program replaces nodes.
@@ -98,6 +102,7 @@ pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative
                     without_variants(options),
                 ));
             }
+            all.push(one(PlannedBy::Sliced, Turn::Short, options.clone()));
         }
         _ => all.push(one(PlannedBy::Plain, Turn::First, options.clone())),
     }
@@ -109,14 +114,77 @@ pub(super) fn as_it_is(original: &Original<'_>, options: &Options, budget: Bytes
     plain(original, options).untouched(budget - options.reserve)
 }
 
+/// What one node needs at least, the reserve included, in the graphs that alternatives plan in.
+pub(super) struct Floors {
+    /// Where no node works slice by slice.
+    whole: Floor,
+    /// Where some do; nothing if that is no less.
+    sliced: Option<Floor>,
+}
+
+impl Floors {
+    /// `alternatives` are all that there are; those behind the first replace less, unless they work slice by slice.
+    pub(super) fn of(alternatives: &[Alternative], original: &Original<'_>) -> Option<Floors> {
+        let lowest = |one: &Alternative| {
+            let pipelines = one.pipelines(original);
+            let floors = pipelines.iter().map(Pipeline::floor);
+            floors.min_by_key(|floor| floor.bytes)
+        };
+        let whole = lowest(alternatives.first()?)?;
+        let sliced = alternatives.iter().find(|one| one.is_sliced());
+        let sliced = sliced.and_then(lowest);
+        Some(Floors {
+            sliced: sliced.filter(|sliced| sliced.bytes < whole.bytes),
+            whole,
+        })
+    }
+
+    /// Is there a plan with less where nodes work slice by slice?
+    pub(super) fn are_lowered(&self) -> bool {
+        self.sliced.is_some()
+    }
+
+    /// Can no plan fit the budget in which the nodes that need most work in one piece?
+    pub(super) fn rule_out_whole(&self, budget: Bytes) -> bool {
+        budget < self.whole.bytes
+    }
+
+    /// The lowest, if no plan fits the budget.
+    fn rule_out(&self, budget: Bytes) -> Option<&Floor> {
+        let lowest = self.sliced.as_ref().unwrap_or(&self.whole);
+        Some(lowest).filter(|lowest| budget < lowest.bytes)
+    }
+}
+
+/// Why no alternative has a plan within the budget, where that can be told at once.
+pub(super) fn out_of_reach(
+    alternatives: &[Alternative],
+    original: &Original<'_>,
+    floors: &Floors,
+    budget: Bytes,
+) -> Option<OptimizeError> {
+    let floor = floors.rule_out(budget)?;
+    let by = match floors.are_lowered() {
+        true => alternatives.iter().find(|one| one.is_sliced()),
+        false => alternatives.first(),
+    };
+    let pipeline = by?.pipelines(original).pop()?;
+    Some(pipeline.below_floor(budget, floor.clone()))
+}
+
 impl Alternative {
     pub(super) fn is_plain(&self) -> bool {
         self.by == PlannedBy::Plain
     }
 
+    /// Do nodes work slice by slice in all its plans?
+    pub(super) fn is_sliced(&self) -> bool {
+        self.by == PlannedBy::Sliced
+    }
+
     /// Is it asked for what is cheaper than what is known, where something is?
     pub(super) fn is_asked_for_less(&self) -> bool {
-        self.is_plain() && self.turn == Turn::Fewer
+        self.is_plain() && self.turn == Turn::Fewer || self.is_sliced()
     }
 
     /// Is it for all budgets of the row?
@@ -138,36 +206,28 @@ impl Alternative {
                     false => varied.without,
                 }
             }
+            PlannedBy::Sliced => sliced(original, &self.options),
             PlannedBy::Plain | PlannedBy::Monet => plain(original, &self.options),
         }
     }
 
-    /// Why no plan of its own fits the budget, nor any that replaces less: where that can be told at once.
-    pub(super) fn out_of_reach(
-        &self,
-        original: &Original<'_>,
-        request: BudgetRequest,
-    ) -> Option<OptimizeError> {
-        let reserve = self.options.reserve;
-        let budget = original.budget(request, reserve)? + reserve;
-        // Other forms of nodes only lower it, and making them takes long in a large graph.
-        if budget >= plain_floor(original, &self.options) {
-            return None;
+    /// The pipelines that it plans in.
+    fn pipelines<'o>(&'o self, original: &'o Original<'o>) -> Vec<Pipeline<'o>> {
+        match self.by {
+            PlannedBy::Varied => {
+                let varied = Varied::of(original, &self.options);
+                let all = [Some(varied.without), varied.with_sums];
+                all.into_iter().flatten().collect()
+            }
+            PlannedBy::Sliced => vec![sliced(original, &self.options)],
+            PlannedBy::Plain | PlannedBy::Monet => vec![plain(original, &self.options)],
         }
-        let varied = match self.by {
-            PlannedBy::Varied => Some(Varied::of(original, &self.options)),
-            PlannedBy::Plain => None,
-            PlannedBy::Monet => return None,
-        };
-        let all = match varied {
-            Some(varied) => [Some(varied.without), varied.with_sums],
-            None => [Some(plain(original, &self.options)), None],
-        };
-        let all: Vec<Pipeline<'_>> = all.into_iter().flatten().collect();
-        let floors = all.iter().map(Pipeline::floor);
-        let floor = floors.min_by_key(|floor| floor.bytes)?;
-        let pipeline = all.last().filter(|_| budget < floor.bytes)?;
-        Some(pipeline.below_floor(budget, floor))
+    }
+
+    /// Is it another than those before it, for this graph?
+    pub(super) fn has_something(&self, original: &Original<'_>) -> bool {
+        let is_large = original.graph.order().len() > MOST_NODES;
+        !self.is_sliced() || !is_large && !slices(original, &self.options).is_empty()
     }
 
     /// Is it for that budget of the row?
@@ -183,6 +243,7 @@ impl Alternative {
     ) -> Result<Vec<Reply>, OptimizeError> {
         match self.by {
             PlannedBy::Varied => varied(original, &self.options, asked),
+            PlannedBy::Sliced => sliced(original, &self.options).answer(asked),
             // What a program cannot plan, it cannot for this budget.
             PlannedBy::Plain if self.only.is_none() => plain(original, &self.options).answer(asked),
             PlannedBy::Plain | PlannedBy::Monet => {
@@ -280,6 +341,18 @@ fn plain<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
     Pipeline::new(original, Choices::new(), &Choices::new(), options)
 }
 
+/// The nodes that need most work slice by slice; of the others, the search replaces what pays.
+fn sliced<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
+    let decided = slices(original, options);
+    let peak = free_peak(original, options);
+    let is_other = |offer: &(NodeId, &Variant)| {
+        offer.1.group != Group::Sums && decided.iter().all(|one| one.0 != offer.0)
+    };
+    let mut others = offers(original, peak, options);
+    others.retain(is_other);
+    Pipeline::new(original, decided, &others, options)
+}
+
 /// MONeT's program chooses implementations and schedule together, in the graph with what is better
 /// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
 fn monet(
@@ -342,6 +415,7 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
     let rounding = Rounding::of(graph, options.device.provider);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
+    let offered = offered.filter(|variant| variant.group != Group::Slices);
     for variant in offered.filter(|variant| keeps_to_plan(variant, options)) {
         for &id in graph.order() {
             if rounding.touches(graph.node(id)) || original.is_in_sequence(id) {

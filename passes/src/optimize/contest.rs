@@ -1,16 +1,18 @@
 //! The results for a row of budgets. What is planned is a candidate for some of them, whichever [`Alternative`] it comes
 //! from, and here it is compared with what was found before it.
 
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
 use std::cmp::Reverse;
 
-use super::alternatives::{Alternative, Turn, alternatives, as_it_is};
+use super::alternatives::{Alternative, Floors, Turn, alternatives, as_it_is, out_of_reach};
 use super::comparison::{Asked, Reply, ToBeat, Untried, offer};
 use super::convolutions::name_algorithms;
 use super::faults::{self, Found, is_unproved};
+use super::limits::plain_floor;
 use super::near_smallest::near_smallest;
 use super::original::Original;
 use super::published::MOST_NODES;
+use super::tuning::TUNING;
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
@@ -79,7 +81,7 @@ impl Standing {
             return false;
         }
         let is_another = match alternative.turn {
-            Turn::First => true,
+            Turn::First | Turn::Short => true,
             // What takes no variants is the same without them.
             Turn::Fewer => !alternative.is_plain() || self.untried.fewer_variants,
             Turn::LastResort => is_unproved(best),
@@ -97,6 +99,22 @@ impl Standing {
                 Err(OptimizeError::Unproved { .. }) => true,
                 Err(_) => false,
             }
+    }
+
+    /// Is it worth to ask what works slice by slice? Where nothing else fits; and where the budget leaves next to nothing more than
+    /// what one node needs, and what fits adds much.
+    fn wants_slices(&self, plain_floor: Bytes) -> bool {
+        match &self.best {
+            _ if self.request == BudgetRequest::Smallest => false,
+            Some(Ok(best)) => {
+                let best = &best.summary;
+                let little = (plain_floor - best.fixed).0 / TUNING.room_without_slices;
+                let is_dear = best.time_added > best.time_before / TUNING.dear_without_slices;
+                is_dear && best.budget <= plain_floor + Bytes(little)
+            }
+            Some(Err(OptimizeError::Infeasible { .. })) | None => true,
+            Some(Err(_)) => false,
+        }
     }
 
     /// The budget for which nothing was found yet, if that is not all that there is to be said of it.
@@ -233,33 +251,75 @@ impl<'g> Session<'g> {
                 step(self.graph, &self.options).saturating_sub(step(self.graph, &reference.options))
             }
         };
-        let alternatives = alternatives(&self.options, entries.len());
+        let mut alternatives = alternatives(&self.options, entries.len());
+        alternatives.retain(|alternative| alternative.has_something(self.original()));
         for entry in entries.iter_mut() {
             entry.settled = false;
         }
+        let floors = LazyCell::new(|| Floors::of(&alternatives, self.original()));
+        let plain_floor = LazyCell::new(|| plain_floor(self.original(), &self.options));
+        let together = self.may_ask_together(&alternatives);
+        let mut only_sliced = false;
         if let ([entry], Some(widest)) = (&mut *entries, alternatives.first())
             && self.options.strategy == Strategy::Auto
             && self.options.runtime.promise.holds_unoptimized()
-            && self.may_ask_together(&alternatives)
+            && together
         {
             // A row is told its smallest peak, for which it is looked anyway.
             let asked = entry.asked(widest, is_reference, slower);
-            if let Some(error) = widest.out_of_reach(self.original(), asked.request) {
-                self.settle(entry, Err(error), (reference, slower));
-                return Ok(());
-            }
-        }
-        if self.may_ask_together(&alternatives) {
-            for entry in entries.iter_mut() {
-                if entry.request == BudgetRequest::Smallest {
-                    let found = near_smallest(self.original(), &alternatives, None)?;
-                    self.settle(entry, found, (reference, slower));
+            let reserve = self.options.reserve;
+            let budget = self.original().budget(asked.request, reserve);
+            let budget = budget.map(|budget| budget + reserve);
+            // Other forms of nodes only lower it, and making them takes long in a large graph.
+            if let Some(budget) = budget.filter(|&budget| budget < *plain_floor)
+                && let Some(floors) = &*floors
+            {
+                if let Some(error) = out_of_reach(&alternatives, self.original(), floors, budget) {
+                    self.settle(entry, Err(error), (reference, slower));
+                    return Ok(());
                 }
+                only_sliced = floors.rule_out_whole(budget);
             }
         }
-        for alternative in &alternatives {
+        let are_lowered = || floors.as_ref().is_some_and(Floors::are_lowered);
+        // Those that work slice by slice stand behind the others.
+        let (whole, sliced) =
+            alternatives.split_at(alternatives.partition_point(|one| !one.is_sliced()));
+        for entry in entries.iter_mut().filter(|_| together) {
+            if entry.request == BudgetRequest::Smallest {
+                let all = match !sliced.is_empty() && are_lowered() {
+                    true => alternatives.as_slice(),
+                    false => whole,
+                };
+                let found = near_smallest(self.original(), all, None)?;
+                self.settle(entry, found, (reference, slower));
+            }
+        }
+        if !only_sliced {
+            self.ask_all(whole, (reference, slower), entries)?;
+        }
+        if sliced.is_empty() {
+            return Ok(());
+        }
+        for entry in entries.iter_mut() {
+            entry.settled = !entry.wants_slices(*plain_floor);
+        }
+        if entries.iter().any(|entry| !entry.settled) && are_lowered() {
+            self.ask_all(sliced, (reference, slower), entries)?;
+        }
+        Ok(())
+    }
+
+    /// Asks one after another, and all together for what none of them found.
+    fn ask_all(
+        &self,
+        alternatives: &[Alternative],
+        (reference, slower): (&Session<'_>, u64),
+        entries: &mut [Standing],
+    ) -> Result<(), OptimizeError> {
+        for alternative in alternatives {
             self.ask_for(alternative, (reference, slower), entries)?;
-            self.look_harder(&alternatives, (reference, slower), entries)?;
+            self.look_harder(alternatives, (reference, slower), entries)?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod original;
 mod pipeline;
 mod published;
 mod simulation;
+mod slices;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tuning;

@@ -409,11 +409,20 @@ impl<'o> Pipeline<'o> {
     pub(super) fn floor(&self) -> Floor {
         let task = self.task();
         let (bytes, node) = task.relaxed_search(task.order).floor();
-        let name = |id: NodeId| self.base.graph.node(id).name.clone();
+        let name = |id: NodeId| self.original.graph.node(self.replaced(id)).name.clone();
         Floor {
             bytes: bytes + self.options.reserve,
             node: node.map(name).unwrap_or_default(),
         }
+    }
+
+    /// The node of the original that one of the base stands for.
+    fn replaced(&self, id: NodeId) -> NodeId {
+        let choices = &self.decided;
+        let replaced = ApplyVariants { choices }.replace(&mut self.original.graph.clone());
+        let mut replaced = replaced.into_iter();
+        let of = replaced.find(|(_, parts)| parts.contains(&id));
+        of.map_or(id, |(of, _)| of)
     }
 
     /// What is said of a budget (the reserve included) that is below the `floor`: nothing is searched but for a small peak, as

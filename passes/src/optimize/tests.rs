@@ -111,7 +111,8 @@ fn no_plan_needs_less_than_the_floor_and_below_it_nothing_is_searched() {
         let least = least.expect("a plan").summary;
         let reached = least.smallest_peak.min(smallest.bytes);
         assert!(floor.bytes <= reached, "seed {seed}: {floor:?}, {reached}");
-        assert!(4 * few <= many, "seed {seed}: {few} of {many}");
+        // The graph in which nodes work slice by slice, where it is looked for a small peak in passing, has more nodes.
+        assert!(3 * few <= many, "seed {seed}: {few} of {many}");
         // At the floor itself it is not known whether there is a plan.
         let (at, _) = with(BudgetRequest::Bytes(floor.bytes));
         if let Err(OptimizeError::Infeasible { floor, .. }) = at {

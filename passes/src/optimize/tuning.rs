@@ -51,6 +51,14 @@ crate::tuning::tuning! {
         hiding: u64 = 200, off u64::MAX;
         /// Variants are offered for nodes with one part in so many of the peak at stake.
         worth: u64 = 200, off u64::MAX;
+        /// Gradients are computed slice by slice where a node needs more than all but one part in so many of what the one needs that
+        /// needs most: there would be two of three tensors at a time, then, in place of three.
+        sliced: u64 = 3, off u64::MAX;
+        /// That is tried where nothing else fits, and for budgets that leave at most one part in so many more than what one node
+        /// needs ...
+        room_without_slices: u64 = 32, off u64::MAX;
+        /// ... if what fits adds more than one part in so many of a step's time.
+        dear_without_slices: u64 = 10, off u64::MAX;
         /// An own plan stands only if barriers are at most one part in so many of what it adds ...
         few_barriers: u64 = 8, off 1;
         /// ... or at most one part in so many of a step's time.

@@ -134,6 +134,44 @@ mod tests {
     }
 
     #[test]
+    fn the_gradient_of_an_activation_goes_over_images_one_after_another() {
+        let text =
+            "g (float[2,1,2,2] x, float[3,1,1,1] w, float[2,3,2,2] dy) => (float[2,3,2,2] dx)
+           <float[2,3,2,2] y, float[2,3,2,2] a>
+           {
+              y = Conv (x, w)
+              a = Relu(y)
+              [node] dx = com.microsoft.ReluGrad(dy, a)
+           }";
+        insta::assert_snapshot!(changes("relu-gradient-by-images", text), @r#"
+          a = Relu(y)
+        - dx = ReluGrad(dy, a)
+        + "dx/from_0" = Constant()
+        + "dx/to_0" = Constant()
+        + "dx/from_1" = Constant()
+        + "dx/to_1" = Constant()
+        + "dx/axes" = Constant()
+        + "dx/begins" = Constant()
+        + "dx/most" = Constant()
+        + "dx/zero" = Constant()
+        + "dx/one" = Constant()
+        + "dx/shape" = Shape(dy)
+        + "dx/size" = Slice("dx/shape", "dx/zero", "dx/one", "dx/zero")
+        + "dx/left" = Sub("dx/size", "dx/begins")
+        + "dx/left_at_least" = Max("dx/left", "dx/zero")
+        + "dx/sizes" = Min("dx/left_at_least", "dx/most")
+        + "dx/dy_0", "dx/dy_1" = Split(dy, "dx/sizes")
+        + "dx/x_0" = Slice(x, "dx/from_0", "dx/to_0", "dx/axes")
+        + "dx/y_0" = Conv("dx/x_0", w)
+        + "dx/dx_0" = ReluGrad("dx/dy_0", "dx/y_0")
+        + "dx/x_1" = Slice(x, "dx/from_1", "dx/to_1", "dx/axes")
+        + "dx/y_1" = Conv("dx/x_1", w)
+        + "dx/dx_1" = ReluGrad("dx/dy_1", "dx/y_1")
+        + dx = Concat("dx/dx_0", "dx/dx_1")
+        "#);
+    }
+
+    #[test]
     fn small_and_broadcast_sums_stay() {
         let text = "g (float[64,64] x, float[63,64] u, float[1,64] v) => ()
            <float[64,64] y, float[63,64] z>

@@ -7,6 +7,7 @@ use super::structure::topological;
 use super::values::{
     ALGORITHM, Computation, MARKER, Repeatable, ValueNumber, Values, exact, type_and_shape,
 };
+use super::variants::slices::counts;
 use super::violation::label;
 use super::{Violation, structure, trust};
 use crate::graph::{Attribute, Graph, Node, NodeId, TensorId, TensorKind};
@@ -81,7 +82,8 @@ pub fn equivalence_allowing(
     structure(rewritten)?;
     interface(original, rewritten)?;
     let originals = match_originals(original, rewritten)?;
-    let values = Values::number(original, &order, permitted, allowed);
+    let slices = counts(rewritten);
+    let values = Values::number(original, &order, permitted, allowed, &slices);
     let mut read = vec![false; rewritten.tensor_count()];
     for &id in rewritten.order() {
         for tensor in rewritten.node(id).reads() {

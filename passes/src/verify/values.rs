@@ -110,15 +110,16 @@ pub(super) struct Values {
 impl Values {
     /// Numbers the values of `graph`, whose nodes are given in a topological `order`.
     /// Nodes that are `permitted` by name may be repeated, approximations that are `allowed` stand for
-    /// what they replace.
+    /// what they replace. `slices` are numbers of slices in which nodes may work.
     pub(super) fn number(
         graph: &Graph,
         order: &[NodeId],
         permitted: &BTreeSet<String>,
         allowed: &BTreeSet<String>,
+        slices: &BTreeSet<u64>,
     ) -> Values {
         let mut values = Values::without_variants(graph, order, permitted);
-        values.add_variants(graph, order, allowed);
+        values.add_variants(graph, order, allowed, slices);
         values
     }
 

@@ -17,23 +17,27 @@ mod approximate;
 mod convolution;
 mod function;
 mod normalization;
+pub(super) mod slices;
 
 type Attributes = Vec<(&'static str, AttributeValue)>;
 
 impl Values {
     /// Adds every computation by which a variant may replace a node of `graph`, whose nodes are
-    /// given in a topological `order`; those that are not bitwise as far as they are `allowed`.
+    /// given in a topological `order`; those that are not bitwise as far as they are `allowed`, and those that work slice by slice
+    /// with so many `slices`.
     pub(super) fn add_variants(
         &mut self,
         graph: &Graph,
         order: &[NodeId],
         allowed: &BTreeSet<String>,
+        slices: &BTreeSet<u64>,
     ) {
         let updated = updated_tensors(graph, order);
         let fixed = fixed_tensors(graph);
         let relus = activation::relus(self, graph, order, "Relu");
         let leaky = activation::relus(self, graph, order, "LeakyRelu");
         let normalizations = normalization::normalizations(self, graph, order);
+        let convolutions = slices::convolutions(self, graph, order, &updated);
         for &id in order {
             let node = graph.node(id);
             let is_updated = |tensor: TensorId| updated[tensor.index()];
@@ -52,6 +56,19 @@ impl Values {
             }
             if steady && trust::repeatable(node, false).is_ok() {
                 rules.apply(&relus, &leaky);
+                for &count in slices {
+                    let relus = match node.op_type.as_str() {
+                        "ReluGrad" => &relus,
+                        "LeakyReluGrad" => &leaky,
+                        "BatchNormalizationGrad" => {
+                            rules.normalization_gradient_by_channels(count);
+                            continue;
+                        }
+                        _ => continue,
+                    };
+                    rules.relu_gradient_by_channels(relus, &normalizations, &updated, count);
+                    rules.relu_gradient_by_images(relus, &convolutions, count);
+                }
                 rules.activated_again(&normalizations, &updated);
                 rules.approximate(allowed);
             } else if node.is("com.microsoft", "BatchNormInternal") {

@@ -71,7 +71,7 @@ fn bool_mask(site: &Site) -> Option<Vec<Part>> {
 }
 
 /// The node itself, reading something else.
-fn gradient(site: &Site, inputs: [Option<Read>; 2], dx: TensorId) -> Part {
+pub(super) fn gradient(site: &Site, inputs: [Option<Read>; 2], dx: TensorId) -> Part {
     let op_type = match is_leaky(site) {
         true => "LeakyReluGrad",
         false => "ReluGrad",
@@ -86,7 +86,7 @@ fn is_leaky(site: &Site) -> bool {
 }
 
 /// What the node reads besides dY, if it is the gradient of such an activation.
-fn read_value(site: &Site) -> Option<TensorId> {
+pub(super) fn read_value(site: &Site) -> Option<TensorId> {
     let applies = is_leaky(site) || site.node.is("com.microsoft", "ReluGrad");
     site.node.input(1).filter(|_| applies)
 }
@@ -99,7 +99,7 @@ fn is_relu(site: &Site, node: &Node) -> bool {
     }
 }
 
-fn relu_that_writes(site: &Site, value: TensorId) -> Option<NodeId> {
+pub(super) fn relu_that_writes(site: &Site, value: TensorId) -> Option<NodeId> {
     let producer = site.uses.producer(value)?;
     is_relu(site, site.graph.node(producer)).then_some(producer)
 }

@@ -125,8 +125,9 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
             element: ElementType::Float,
         })
     };
+    let each = batch / count as u64;
     let slice = |name: &str, of: TensorId| {
-        let written = (0..count).map(|i| new(format!("{name}_{i}"), Like::Slice(of, count as u64)));
+        let written = (0..count).map(|i| new(format!("{name}_{i}"), Like::Cut(of, 0, each)));
         part("", "Split", [tensor(of)], written).with("axis", AttributeValue::Int(0))
     };
     let mut parts = vec![slice("dy", dy), slice("x", x)];
@@ -137,18 +138,18 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
             tensor(w),
         ];
         let of = |position: usize| outputs[position];
-        let dx = of(0).and_then(|dx| new(format!("dx_{i}"), Like::Slice(dx, count as u64)));
+        let dx = of(0).and_then(|dx| new(format!("dx_{i}"), Like::Cut(dx, 0, each)));
         let dw = of(1).and_then(|dw| new(format!("dw_{i}"), Like::Tensor(dw)));
         let written = [dx, dw].into_iter().take(1 + usize::from(of(1).is_some()));
         let mut gradient = part("com.microsoft", "ConvGrad", inputs, written);
         gradient.attributes.clone_from(&node.attributes);
         parts.push(gradient);
     }
-    let each = |output| (0..count).map(move |i| Some(Read::Output(2 + i, output)));
+    let of_all = |output| (0..count).map(move |i| Some(Read::Output(2 + i, output)));
     let dx = outputs[0].map(Write::Tensor);
-    parts.push(part("", "Concat", each(0), [dx]).with("axis", AttributeValue::Int(0)));
+    parts.push(part("", "Concat", of_all(0), [dx]).with("axis", AttributeValue::Int(0)));
     if let Some(dw) = outputs[1] {
-        parts.push(part("", "Sum", each(1), [Some(Write::Tensor(dw))]));
+        parts.push(part("", "Sum", of_all(1), [Some(Write::Tensor(dw))]));
     }
     Some(parts)
 }

@@ -14,6 +14,7 @@ pub(crate) mod nodes;
 mod normalization;
 mod pointwise;
 mod pooling;
+mod slices;
 mod sums;
 
 pub use approximate::{APPROXIMATIONS, Approximation};
@@ -37,16 +38,19 @@ pub enum Group {
     Masks,
     /// Cheaper ways to compute something again.
     Copies,
+    /// Large gradients slice by slice.
+    Slices,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 5] = [
+    pub const ALL: [Group; 6] = [
         Group::Sums,
         Group::Convolution,
         Group::OutputActivated,
         Group::Masks,
         Group::Copies,
+        Group::Slices,
     ];
 
     /// As reports show it.
@@ -57,6 +61,7 @@ impl Group {
             Group::OutputActivated => "output-activated",
             Group::Masks => "masks",
             Group::Copies => "copies",
+            Group::Slices => "slices",
         }
     }
 }
@@ -95,6 +100,9 @@ pub const VARIANTS: &[Variant] = &[
     activation::FROM_INPUT,
     pooling::NARROW_MASK,
     activation::BOOL_MASK,
+    slices::RELU_OF_NORM,
+    slices::NORM,
+    slices::RELU_OF_CONVOLUTION,
 ];
 
 impl Variant {
@@ -112,7 +120,10 @@ impl Variant {
     /// Is there a chance that it pays on this provider?
     pub fn suits(&self, provider: Provider) -> bool {
         // Bits of other kernels are only known to agree on the CPU.
-        provider == Provider::Cpu || *self != convolution::TRANSPOSED && *self != pointwise::PRODUCT
+        provider == Provider::Cpu
+            || *self != convolution::TRANSPOSED
+                && *self != pointwise::PRODUCT
+                && self.group != Group::Slices
     }
 
     /// Does it write sizes into the graph that the runtime did not know before a step? With a memory
@@ -198,8 +209,8 @@ pub enum Like {
     Tensor(TensorId),
     /// Numbers; none for a scalar.
     Static(Vec<u64>),
-    /// That of one of so many equal parts of another tensor, along its first axis.
-    Slice(TensorId, u64),
+    /// That of another tensor, but with that size of that axis.
+    Cut(TensorId, usize, u64),
 }
 
 /// A node that might be replaced.

@@ -54,17 +54,17 @@ fn new_tensor(graph: &mut Graph, wish: &str, like: &Like, element: ElementType) 
             let known = dims.iter().map(|&d| Dimension::Known(d));
             (Some(known.collect()), Some(dims.clone()))
         }
-        Like::Slice(like, count) => {
+        Like::Cut(like, axis, size) => {
             let like = graph.tensor(*like);
             let (mut declared, mut shape) = (like.declared.clone(), like.shape.clone());
-            if let Some(first) = declared.as_mut().and_then(|dims| dims.first_mut()) {
-                *first = match first {
-                    Dimension::Known(size) => Dimension::Known(*size / count),
+            if let Some(of_axis) = declared.as_mut().and_then(|dims| dims.get_mut(*axis)) {
+                *of_axis = match of_axis {
+                    Dimension::Known(_) => Dimension::Known(*size),
                     _ => Dimension::Unknown,
                 };
             }
-            if let Some(first) = shape.as_mut().and_then(|dims| dims.first_mut()) {
-                *first /= count;
+            if let Some(of_axis) = shape.as_mut().and_then(|dims| dims.get_mut(*axis)) {
+                *of_axis = *size;
             }
             (declared, shape)
         }

@@ -10,19 +10,19 @@ use crate::operators::is_fixed;
 const SMALLEST: u64 = 400;
 
 /// A batch normalization with statistics of its batch, and what its copies read.
-struct Normalized {
-    x: TensorId,
+pub(super) struct Normalized {
+    pub(super) x: TensorId,
     scale: TensorId,
-    bias: TensorId,
-    y: TensorId,
-    mean: TensorId,
+    pub(super) bias: TensorId,
+    pub(super) y: TensorId,
+    pub(super) mean: TensorId,
     /// 1 / std
     inverse: TensorId,
 }
 
 impl Normalized {
     /// `BatchNormInternal(X, scale, B, ..) -> (Y, .., mean, 1 / std)`, all of single precision.
-    fn of(graph: &Graph, node: &Node) -> Option<Normalized> {
+    pub(super) fn of(graph: &Graph, node: &Node) -> Option<Normalized> {
         let float = |tensor: Option<TensorId>| {
             tensor.filter(|&tensor| graph.tensor(tensor).element == Some(ElementType::Float))
         };
@@ -49,9 +49,14 @@ impl Normalized {
     }
 
     /// `scale / std`
-    fn factor(&self) -> Part {
+    pub(super) fn factor(&self) -> Part {
         let inputs = [tensor(self.inverse), tensor(self.scale)];
         part("", "Mul", inputs, [self.vector("factor")])
+    }
+
+    pub(super) fn zeros(&self) -> Part {
+        let inputs = [tensor(self.mean), tensor(self.mean)];
+        part("", "Sub", inputs, [self.vector("zeros")])
     }
 }
 
@@ -70,12 +75,6 @@ fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
 /// sqrt(variance + epsilon) * scale`; so the bits are the same, in half of the time.
 pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
     let all = Normalized::of(site.graph, site.node)?;
-    let zeros = part(
-        "",
-        "Sub",
-        [tensor(all.mean), tensor(all.mean)],
-        [all.vector("zeros")],
-    );
     let [factor, variance] = [0, 1].map(|position| Some(Read::Output(position, 0)));
     let inputs = [
         tensor(all.x),
@@ -92,7 +91,7 @@ pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
     );
     Some(vec![
         all.factor(),
-        zeros,
+        all.zeros(),
         normalized.with("epsilon", AttributeValue::Float(1.0)),
     ])
 }

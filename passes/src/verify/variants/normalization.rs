@@ -22,12 +22,12 @@ pub(super) fn normalizations(values: &Values, graph: &Graph, order: &[NodeId]) -
 
 /// What is normalized, `X * factor + (B - mean * factor)` with `factor = inverse * scale`, which is how the CPU
 /// kernel computes it, with the mean and the inverse deviation that the node has left.
-struct NormalizedFrom {
-    x: TensorId,
-    bias: ValueNumber,
-    mean: ValueNumber,
-    factor: ValueNumber,
-    vector: NewValue,
+pub(super) struct NormalizedFrom {
+    pub(super) x: TensorId,
+    pub(super) bias: ValueNumber,
+    pub(super) mean: ValueNumber,
+    pub(super) factor: ValueNumber,
+    pub(super) vector: NewValue,
 }
 
 impl Rules<'_> {
@@ -100,7 +100,7 @@ impl Rules<'_> {
     }
 
     /// The running statistics, which are `updated`, do not enter it.
-    fn normalized(&mut self, node: NodeId, updated: &[bool]) -> Option<NormalizedFrom> {
+    pub(super) fn normalized(&mut self, node: NodeId, updated: &[bool]) -> Option<NormalizedFrom> {
         let node = self.graph.node(node);
         let inputs = [0, 1, 2].map(|i| node.input(i));
         let outputs = [0, 3, 4].map(|i| node.output(i));
