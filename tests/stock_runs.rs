@@ -47,9 +47,8 @@ impl Lowered<'_> {
         path.to_str().expect("text").to_owned()
     }
 
-    /// Bits are equal, and peaks within the budget and at most this part from what was predicted; in PRIORITY_BASED order at
-    /// ENABLE_ALL the prediction may be `late` too high. The result, and what was measured.
-    fn assert_kept(&self, settings: &str, budget: &str, part: f64, late: f64) -> (Value, Value) {
+    /// Bits are equal, and peaks within the budget and at most this part from what was predicted. The result, and what was measured.
+    fn assert_kept(&self, settings: &str, budget: &str, part: f64) -> (Value, Value) {
         let (lowered, planned) = (self.path("lowered.onnx"), self.path("planned.onnx"));
         ckpt_opt(["lower", self.original, &lowered]);
         let dims = self.dims.iter().flat_map(|&dim| ["--dim", dim]);
@@ -80,14 +79,7 @@ impl Lowered<'_> {
             let predicted = bytes(&way["bytes"]) - fixed;
             assert!(fixed + measured <= bytes(&result["budget_bytes"]), "{name}");
             let off = predicted / measured - 1.0;
-            let too_high = match name {
-                "enable_all_priority" => late,
-                _ => part,
-            };
-            assert!(
-                -part < off && off < too_high,
-                "{name}: {predicted}, {measured}"
-            );
+            assert!(off.abs() < part, "{name}: {predicted}, {measured}");
         }
         (result, checked)
     }
@@ -115,14 +107,14 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
         dims: &["batch=2"],
     };
     // Order alone does it. A tenth of the barriers would not.
-    let (result, checked) = lowered.assert_kept("lean", "fixed+75%", 0.005, 0.005);
+    let (result, checked) = lowered.assert_kept("lean", "fixed+75%", 0.005);
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.75 * before);
     lowered.assert_simulated();
     // Order alone does it here as well: an order in which the runtime runs it once it is listed otherwise. The search, which does not
     // know what the memory pattern makes of an order, takes 50 copies.
-    let (result, _) = lowered.assert_kept("default", "fixed+78%", 0.005, 0.005);
+    let (result, _) = lowered.assert_kept("default", "fixed+78%", 0.005);
     assert_eq!(result["recomputed_nodes"], 0, "{result}");
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
     lowered.assert_simulated();
@@ -172,10 +164,11 @@ fn lowered_recurrent_layers_take_what_is_predicted_in_all_settings() {
         original: original.to_str().expect("text"),
         dims: &["batch=64", "steps=30"],
     };
-    lowered.assert_kept("lean", "fixed+97%", 0.01, 0.01);
+    lowered.assert_kept("lean", "fixed+97%", 0.01);
     lowered.assert_simulated();
-    // A product that is fused with a Transpose runs last then, and the block is smaller than predicted.
-    lowered.assert_kept("default", "fixed+97%", 0.01, 0.05);
+    // Of Squeezes that read equal axes, each in a constant of its own, the runtime leaves one, and the block is smaller.
+    lowered.assert_kept("default", "fixed+97%", 0.005);
+    lowered.assert_simulated();
 }
 
 #[test]

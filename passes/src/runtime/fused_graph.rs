@@ -1055,6 +1055,16 @@ mod tests {
         assert!(forms(&text("4,4", "w, t")).is_empty());
     }
 
+    // As sessions of 1.32.0 do with lowered layers: the first in DEFAULT order stays.
+    #[test]
+    fn what_reads_equal_constants_is_the_same() {
+        let text = "g (float[4096,1] x) => (float[4096] y, float[4096] z)
+            <int64[1] one = {1}, int64[1] other = {1}, float[4096,1] e, float[4096] a, float[4096] b>
+            { e = Exp(x) a = Squeeze(e, one) b = Squeeze(e, other) y = Neg(a) z = Log(b) }";
+        assert_eq!(forms(text), ["e(x) b(e,one) y(b) z(b)"]);
+        assert!(forms(&text.replace("other = {1}", "other = {-1}")).is_empty());
+    }
+
     // What sessions of 1.19.2 saved of PyTorch's attention.
     #[test]
     fn a_number_that_follows_from_constants_scales_a_product() {

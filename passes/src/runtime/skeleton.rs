@@ -95,7 +95,7 @@ pub(crate) struct Skeleton {
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
-    /// See [`shared_constants`]. It matters where a cast reads them.
+    /// See [`shared_constants`]. It matters where a cast reads them, and for nodes that are equal.
     pub(crate) shared: Vec<(u32, u32)>,
     /// By node: what the casts that the runtime inserts do with it; empty where it inserts and removes none.
     pub(crate) casting: Vec<Casting>,
@@ -153,9 +153,11 @@ impl Skeleton {
             if are_there(graph) {
                 known = numbered(shapes);
                 skeleton.add_wide(graph, &known);
-                skeleton.shared = shared_constants(graph);
             }
             skeleton.add_moved(graph, &known);
+        }
+        if !skeleton.wide.is_empty() || skeleton.equal.iter().any(|&number| number != 0) {
+            skeleton.shared = shared_constants(graph);
         }
         let uses = Uses::of(graph);
         for (position, &id) in graph.order().iter().enumerate() {

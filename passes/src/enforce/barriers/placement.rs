@@ -216,6 +216,7 @@ impl Placement {
             output: with_room(&self.base.output, added),
             wide: self.base.wide.clone(),
             known: self.base.known.clone(),
+            shared: self.base.shared.clone(),
             ..Skeleton::default().run_by(self.base.release)
         };
         let mut position = Vec::with_capacity(nodes);
