@@ -1,6 +1,7 @@
 """How long steps of two graphs take, by turns in one process, so that a busy machine slows both.
 
 Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--rounds N]
+           [--disable-optimizers "NAME;NAME"]
 
 Prints JSON: the least seconds of CPU time of each, and their ratio less one ("added"), after one round that does
 not count. One thread, DISABLE_ALL, DEFAULT order. The default settings have their arena: without it, memory is taken from
@@ -21,6 +22,7 @@ def arguments(doc):
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--settings", choices=["lean", "default"], default="default")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off for both")
     return parser
 
 

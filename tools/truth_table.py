@@ -103,28 +103,29 @@ def lowered(binary, model, output):
     return output
 
 
-def tool(script, *arguments):
-    """What a script of this folder prints; raises StepFailed."""
-    command = [sys.executable, os.path.join(measure.TOOLS, script)] + list(arguments)
+def tool(script, *arguments, python=None):
+    """What a script of this folder prints, run by `python`; raises StepFailed."""
+    command = [python or sys.executable, os.path.join(measure.TOOLS, script)] + list(arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=PLANNING_SECONDS)
     if done.returncode != 0:
         raise measure.StepFailed((done.stderr.strip().splitlines() or [script])[-1])
     return done.stdout
 
 
-def rows(binary, name, model, entry, settings, groups, times, runner=None):
+def rows(binary, name, model, entry, settings, groups, timed, runner=None):
     """The rows of one model, as dictionaries, one at a time; of each group of budgets the first that is feasible."""
     dims = [f"{key}={value}" for key, value in entry["dims"].items()]
     bound = [part for dim in dims for part in ("--dim", dim)]
     with tempfile.TemporaryDirectory() as folder:
         original, options = None, []
+        python = runner["python"] if runner else None
         if runner:
             model = lowered(binary, model, os.path.join(folder, "lowered.onnx"))
             entry = {"dims": entry["dims"]}
         rewritten_file = os.path.join(folder, "rewritten.onnx")
-        if times and "static" not in entry:
+        if timed and "static" not in entry:
             profile = os.path.join(folder, "profile.json")
-            tool("make_profile.py", model, profile, *bound)
+            tool("make_profile.py", model, profile, *bound, python=python)
             options = ["--profile", profile]
         for budgets in groups:
             for budget in budgets:
@@ -153,8 +154,10 @@ def rows(binary, name, model, entry, settings, groups, times, runner=None):
                 yield dict(row, ok=False, said=str(failure))
                 continue
             row["check"] = check_model.compare(original, rewritten, optimized=runner is not None)
-            if times:
-                row["times"] = json.loads(tool("step_times.py", model, rewritten_file, "--settings", settings, *bound))
+            if timed:
+                off = ["--disable-optimizers", ";".join(asked["disabled"])] if asked["disabled"] else []
+                times = tool("step_times.py", model, rewritten_file, "--settings", settings, *bound, *off, python=python)
+                row["times"] = json.loads(times)
             os.remove(rewritten.dump)
             row["faults"] = faults(planned, row["check"], budget, settings)
             if any("over budget" in fault for fault in row["faults"]):
