@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
-use ckpt_passes::optimize::{self, BudgetRequest};
+use ckpt_passes::optimize::{self, BudgetRequest, OptimizeError, Optimized};
 use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::runtime::device::Device;
 use ckpt_passes::runtime::promise::Promise;
@@ -42,8 +43,10 @@ pub struct Options {
     pub runtime: Option<&'static Release>,
     /// The settings of the session that the peak is for.
     pub runtime_settings: RuntimeSettings,
-    /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is.
-    pub promise: Promise,
+    /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is. Without, that is
+    /// a session of which nobody has changed either ([`Promise::USUAL`]), and the budget holds in every other one as well where that
+    /// costs next to nothing ([`optimize::optimize_usual`]).
+    pub promise: Option<Promise>,
     /// How to plan.
     pub strategy: Strategy,
     /// Which operators may be replaced by others that compute the same bits.
@@ -72,7 +75,7 @@ impl Default for Options {
             profile: None,
             runtime: None,
             runtime_settings: RuntimeSettings::DEFAULT,
-            promise: Promise::ANY,
+            promise: None,
             strategy: Strategy::Auto,
             variants: Group::ALL.into_iter().collect(),
             allow: BTreeSet::new(),
@@ -101,13 +104,26 @@ impl Options {
                 evaluations: EVALUATIONS,
             },
             runtime: Runtime {
-                promise: self.promise,
+                promise: self.promise.unwrap_or(Promise::USUAL),
                 ..self.runtime.unwrap_or_default().with(self.runtime_settings)
             },
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),
         })
+    }
+
+    /// One plan for each budget, for the promise that was asked for. `passes` are of these options.
+    pub(crate) fn plan(
+        &self,
+        graph: &Graph,
+        passes: &optimize::Options,
+        budgets: &[BudgetRequest],
+    ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+        match self.promise {
+            Some(_) => optimize::optimize_each(graph, passes, budgets),
+            None => optimize::optimize_usual(graph, passes, budgets),
+        }
     }
 
     /// What the profile and the costs say; the latter go first, entry by entry.

@@ -1,5 +1,6 @@
 //! Of what a written file was made, and how: in its metadata, so that anybody can make it again.
 
+use ckpt_passes::runtime::promise::Promise;
 use serde::Serialize;
 
 use crate::inputs::Budget;
@@ -17,8 +18,9 @@ struct Request<'a> {
     allow: Vec<&'a str>,
     seed: u64,
     runtime_settings: &'static str,
-    order: &'static str,
-    level: &'static str,
+    /// Nothing where none was named.
+    order: Option<&'static str>,
+    level: Option<&'static str>,
     device: &'a str,
     reserve_bytes: u64,
     /// Did files say something of nodes?
@@ -36,8 +38,8 @@ pub(crate) fn metadata(job: &Job, budget: &Budget) -> Vec<(String, String)> {
         allow: options.allow.iter().map(String::as_str).collect(),
         seed: options.seed,
         runtime_settings: options.runtime_settings.name(),
-        order: options.promise.order_name(),
-        level: options.promise.level_name(),
+        order: options.promise.map(Promise::order_name),
+        level: options.promise.map(Promise::level_name),
         device: &options.device.name,
         reserve_bytes: options.reserve.0,
         from_files: !options.costs.is_empty()

@@ -51,7 +51,10 @@ impl Rewritten {
             budget: Some(&budget.to_string()),
         });
         let begun = Instant::now();
-        let optimized = control.watching(&passes.watch, || optimize::optimize(&job.graph, &passes));
+        let row = control.watching(&passes.watch, || {
+            job.options.plan(&job.graph, &passes, &[passes.budget])
+        });
+        let optimized = row.and_then(|mut row| row.pop().expect("one result for one budget"));
         job.go_on()?;
         if optimized.is_err() && passes.watch.is_stopped() {
             job.warn(Warning::Doubt(
@@ -63,7 +66,8 @@ impl Rewritten {
         for fault in &optimized.summary.faults {
             job.warn(Warning::GivenUp(fault.to_string()));
         }
-        let (order, level) = optimized.summary.promise.told();
+        passes.runtime.promise = optimized.summary.promise;
+        let (order, level) = optimized.summary.told;
         for way in optimized.summary.over_budget() {
             job.warn(Warning::Doubt(format!(
                 "the graph stays as it is, which fits the budget in {} order at {}, and takes {} in {} order at {}",

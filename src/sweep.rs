@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, Summary, optimize_each};
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, Summary};
 use ckpt_passes::strategy::Strategy;
 
 use crate::control::Event;
@@ -40,9 +39,9 @@ pub fn sweep(
             strategy,
             ..job.options.for_passes(BudgetRequest::Smallest)?
         };
-        let row = options.control.watching(&passes.watch, || {
-            planned(&job.graph, &passes, budgets, &before)
-        });
+        let row = options
+            .control
+            .watching(&passes.watch, || planned(&job, &passes, budgets, &before));
         job.go_on()?;
         tried.push(row.map_err(|error| job.failed(error))?);
     }
@@ -63,7 +62,7 @@ pub fn usual_budgets() -> Vec<Budget> {
 
 /// What one strategy makes of all budgets, and the smallest peak that it reaches.
 fn planned(
-    graph: &Graph,
+    job: &Job,
     options: &optimize::Options,
     budgets: &[Budget],
     measured: &Measured,
@@ -80,7 +79,7 @@ fn planned(
         smallest: measured.default.bytes,
         cells: Vec::new(),
     };
-    match optimize_each(graph, options, &requests) {
+    match job.options.plan(&job.graph, options, &requests) {
         Ok(mut results) => {
             if let Some(Err(OptimizeError::Infeasible { smallest, .. })) = results.pop() {
                 tried.smallest = smallest.bytes;

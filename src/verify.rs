@@ -2,6 +2,7 @@
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{BudgetRequest, Measured, verify_written};
+use ckpt_passes::runtime::promise::Promise;
 
 use crate::control::Warning;
 use crate::error::Error;
@@ -40,7 +41,7 @@ pub enum Claim {
 pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
     let said = Said::by(written);
     let options = &Options {
-        promise: said.promise(options.promise),
+        promise: Some(said.promise(options.promise.unwrap_or(Promise::ANY))),
         ..options.clone()
     };
     let job = Job::new(original, options)?;

@@ -589,6 +589,7 @@ fn check_bits_and_budget(
         .args([original, &rewritten])
         .args(["--budget", budget, "--runtime-settings", settings])
         .args(["--json", "--quiet"])
+        .args(support::EVERY_SESSION)
         .arg("--session-options")
         .arg(&session)
         .args(dims.clone())
@@ -658,6 +659,24 @@ const OBJECTS: f64 = 20_000.0;
 /// What is promised for one level holds there in both orders, and is predicted.
 #[test]
 fn a_budget_for_one_level_holds_at_that_level() {
+    assert_promise_holds(&["--level", "all"], &["DEFAULT", "PRIORITY_BASED"]);
+}
+
+/// Where nothing is said of the session, the budget holds in one that changes nothing, and costs no more than in all.
+#[test]
+fn a_budget_holds_in_a_session_as_it_is_by_default() {
+    let usual = assert_promise_holds(&[], &["DEFAULT"]);
+    assert_eq!(
+        (&usual["order"], &usual["level"]),
+        (&"default".into(), &"all".into())
+    );
+    let said = (&usual["before_order"], &usual["before_level"]);
+    assert_eq!(said, (&"DEFAULT".into(), &"ORT_ENABLE_ALL".into()));
+    assert!(number(&usual, "overhead") < number(&usual, "overhead_in_every_session"));
+}
+
+/// Plans with these options for 60 %, and holds what is said of these orders at ORT_ENABLE_ALL against real runs. The plan.
+fn assert_promise_holds(options: &[&str], orders: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let original = folder.path().join("original.onnx");
     let path = original.to_str().expect("a text");
@@ -665,8 +684,8 @@ fn a_budget_for_one_level_holds_at_that_level() {
     let rewritten = folder.path().join("rewritten.onnx");
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
         .args([&original, &rewritten])
-        .args(["--budget", "fixed+60%", "--level", "all", "--json"])
-        .arg("--quiet")
+        .args(["--budget", "fixed+60%", "--json", "--quiet"])
+        .args(options)
         .output()
         .expect("ckpt-opt starts");
     assert_success(&output);
@@ -687,10 +706,11 @@ fn a_budget_for_one_level_holds_at_that_level() {
         number(&planned, "fixed_bytes"),
     );
     let ways = planned["peaks_after"].as_array().expect("a list");
-    for (order, way) in [
-        ("DEFAULT", "enable_all"),
-        ("PRIORITY_BASED", "enable_all_priority"),
-    ] {
+    for &order in orders {
+        let way = match order {
+            "DEFAULT" => "enable_all",
+            _ => "enable_all_priority",
+        };
         let predicted = ways
             .iter()
             .find(|way| way["order"] == order && way["level"] == "ORT_ENABLE_ALL");
@@ -704,6 +724,7 @@ fn a_budget_for_one_level_holds_at_that_level() {
     let told = number(&planned, "peak_before_bytes") - fixed;
     let off = (before.as_f64().expect("a number") - told).abs() / told;
     assert!(off < 0.01, "{before}, predicted {told}");
+    planned
 }
 
 #[test]
@@ -836,6 +857,7 @@ fn the_arena_reserves_what_is_predicted() {
         .args([&original, &rewritten])
         .args(["--budget", "fixed+50%", "--dim", "batch=8"])
         .args(["--json", "--quiet"])
+        .args(support::EVERY_SESSION)
         .output()
         .expect("ckpt-opt starts");
     assert_success(&output);
@@ -882,6 +904,7 @@ fn the_halves_of_a_graph_with_a_yield_op_compute_the_same_bits_in_less() {
         .args([&original, &rewritten])
         .args(["--budget", "fixed+60%", "--runtime-settings", "lean"])
         .args(["--json", "--quiet"])
+        .args(support::EVERY_SESSION)
         .args(dims)
         .output()
         .expect("ckpt-opt starts");
@@ -942,6 +965,7 @@ fn check_strategies(model: &str, strategies: impl Iterator<Item = Strategy>) {
             .args(["--strategy", strategy.name(), "--budget", "min", "--dim"])
             .args(["batch=1", "--runtime-settings", "lean", "--json", "--quiet"])
             .args(["--time-limit", "20"])
+            .args(support::EVERY_SESSION)
             .output()
             .expect("ckpt-opt starts");
         if needs_solver.contains(&strategy) && !cfg!(feature = "highs") {
@@ -1009,6 +1033,7 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
             "--json",
             "--quiet",
         ])
+        .args(support::EVERY_SESSION)
         .args(dims.clone())
         .output()
         .expect("ckpt-opt starts");

@@ -17,7 +17,7 @@ use ckpt_passes::runtime::executions::Executions;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde_json::Value;
 use support::simulated::{assert_optimized_as_simulated, assert_shapes_known};
-use support::{assert_success, malloc_counter, python, root};
+use support::{EVERY_SESSION, assert_success, malloc_counter, python, root};
 
 fn ckpt_opt<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
@@ -55,7 +55,7 @@ impl Lowered<'_> {
         let dims: Vec<&str> = dims.collect();
         let plan = [&lowered, &planned, "--budget", budget];
         let told = ["--runtime-settings", settings, "--json", "--quiet"];
-        let output = ckpt_opt([&plan[..], &told, &dims].concat());
+        let output = ckpt_opt([&plan[..], &told, &dims, &EVERY_SESSION].concat());
         let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(result["runtime"], "stock");
         let python = python(&["stock"]);

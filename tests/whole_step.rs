@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use ckpt_opt::{Model, onnx::ImportProblem};
 use serde_json::Value;
-use support::{assert_success, malloc_counter, python, root};
+use support::{EVERY_SESSION, assert_success, malloc_counter, python, root};
 
 fn ckpt_opt(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"));
@@ -99,6 +99,7 @@ fn a_planned_step_updates_its_weights_in_place_within_its_budget() {
     let plan = [
         &[&whole, &planned, "--dim", "batch=2", "--json", "--quiet"],
         &budget[..],
+        &EVERY_SESSION,
     ]
     .concat();
     let plan = ckpt_opt(&plan);
@@ -145,7 +146,7 @@ fn a_planned_step_keeps_its_budget_in_default_settings_in_both_orders_and_in_an_
     let dim = ["--dim", "batch=2"];
     let budget = ["--budget", "fixed+90%", "--json", "--quiet"];
     let files: [&str; 2] = [&whole, &planned];
-    let plan = ckpt_opt(&[&files[..], &dim, &budget].concat());
+    let plan = ckpt_opt(&[&files[..], &dim, &budget, &EVERY_SESSION].concat());
     assert_success(&plan);
     let result: Value = serde_json::from_slice(&plan.stdout).expect("JSON");
     let bytes = |value: &Value| value.as_f64().expect("a number");

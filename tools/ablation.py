@@ -31,7 +31,7 @@ FIFTH = 0.2
 def plan(binary, path, batch, budget, groups):
     """The result as the program prints it, or None if no plan fits."""
     command = [binary, path, os.devnull, "--dim", "batch=%d" % batch, "--budget", budget]
-    command += ["--runtime-settings", "lean", "--variants", groups, "--dry-run", "--json", "--quiet"]
+    command += ["--runtime-settings", "lean", "--variants", groups, "--dry-run", "--json", "--quiet", "--order", "any", "--level", "any"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     if done.returncode == INFEASIBLE:
         return None

@@ -71,6 +71,7 @@ def main():
         dims = known.get(name, {}).get("dims", {"batch": 2})
         for settings in arguments.settings:
             command = [arguments.binary, "compare", os.path.join(arguments.models, name + ".onnx"), "--json", "--quiet"]
+            command += ["--order", "any", "--level", "any"]
             command += ["--strategies", arguments.strategies, "--runtime-settings", settings]
             command += [word for dim, size in dims.items() for word in ("--dim", f"{dim}={size}")]
             command += [word for budget in arguments.budgets for word in ("--budget", budget)]

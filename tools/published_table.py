@@ -42,6 +42,7 @@ Where the figures differ from the paper's:
 
 def compare(binary, path, batch, strategies, time_limit):
     command = [binary, "compare", path, "--dim", f"batch={batch}", "--budget", "fixed+100%", "--json", "--quiet"]
+    command += ["--order", "any", "--level", "any"]
     if strategies:
         command += ["--strategies", strategies]
     if time_limit:

@@ -75,7 +75,8 @@ def plan(binary, graph, budget, timeout):
 
 
 def run(command, graph, timeout):
-    command += ["--runtime-settings", "lean", "--json", "--quiet"]
+    # Every session, since no lower bound is known of what the runtime fuses.
+    command += ["--runtime-settings", "lean", "--json", "--quiet", *truth_table.EVERY_SESSION]
     for dim in graph.dims:
         command += ["--dim", dim]
     start = time.monotonic()

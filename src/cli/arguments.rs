@@ -21,9 +21,10 @@ use crate::inputs::{Budget, parse_size};
 
 /// What stands behind the options in the help.
 const AFTER_HELP: &str = "\
-The promise: run by ONNX Runtime, in DEFAULT as well as in PRIORITY_BASED execution order, at every level of \
-optimization, or in the order and at the level that --order and --level name, with the session's settings as \
---runtime-settings says, one training step of the written graph stays within the budget. Where the session does not \
+The promise: run by ONNX Runtime in its default execution order at its default level of optimization, and in every \
+other where that costs next to nothing (the table says where the budget holds), or in the order and at the level that \
+--order and --level name, with the session's settings as --runtime-settings says, one training step of the written graph \
+stays within the budget. Where the session does not \
 optimize graphs (ORT_DISABLE_ALL) it computes the same results, bit for bit; at other levels the last bits can differ, as \
 between any two levels. What the arena reserves without using it comes on top.
 
@@ -221,14 +222,15 @@ pub(super) struct Setting {
     #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
     pub(super) runtime_settings: RuntimeSettings,
     /// In which order of execution the budget holds: default (what every session uses unless told otherwise), priority, or any of
-    /// those that there are. Other orders compute the same and may take more.
-    #[arg(long, value_name = "NAME", default_value = "any", value_parser = orders())]
-    pub(super) order: String,
+    /// those that there are. Other orders compute the same and may take more. Without --order and --level, the budget holds in
+    /// DEFAULT order at ORT_ENABLE_ALL, and everywhere else as well where that costs next to nothing.
+    #[arg(long, value_name = "NAME", value_parser = orders())]
+    pub(super) order: Option<String>,
     /// At which level of optimization the budget holds: all (what every session uses unless told otherwise), extended, basic,
     /// disable, or any of them. At other levels a step may take more. What stands in the table before and after is for that
-    /// order and level; any tells of DEFAULT and ORT_DISABLE_ALL before, of the most after.
-    #[arg(long, value_name = "NAME", default_value = "any", value_parser = levels())]
-    pub(super) level: String,
+    /// order and level; any tells of DEFAULT and ORT_DISABLE_ALL before, of the most after. With --order alone, any.
+    #[arg(long, value_name = "NAME", value_parser = levels())]
+    pub(super) level: Option<String>,
 }
 
 /// `ckpt-opt inspect IN`.

@@ -37,6 +37,8 @@ struct Figures<'a> {
     overhead: f64,
     recomputation_overhead: f64,
     lower_bound_overhead: Option<f64>,
+    /// Of a plan that was given up for adding more.
+    overhead_in_every_session: Option<f64>,
     recomputed_nodes: usize,
     evaluations: u64,
     barriers: usize,
@@ -50,6 +52,9 @@ struct Figures<'a> {
     total_seconds: f64,
     runtime: &'static str,
     runtime_settings: &'static str,
+    /// In which order and at which level the unmodified graph takes that.
+    before_order: &'static str,
+    before_level: &'static str,
     /// For which order and level the budget holds.
     order: &'static str,
     level: &'static str,
@@ -194,6 +199,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         overhead: summary.overhead(),
         recomputation_overhead: summary.recomputation_overhead(),
         lower_bound_overhead: summary.lower_bound_overhead(),
+        overhead_in_every_session: summary.overhead_for_all(),
         recomputed_nodes: summary.recomputed_nodes,
         evaluations: summary.evaluations,
         barriers: summary.barriers,
@@ -206,6 +212,8 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         total_seconds: outcome.total_time.as_secs_f64(),
         runtime: outcome.rewritten.runtime().name,
         runtime_settings: outcome.rewritten.options().runtime_settings.name(),
+        before_order: summary.told.0.name(),
+        before_level: summary.told.1.name(),
         order: summary.promise.order_name(),
         level: summary.promise.level_name(),
         device: &outcome.rewritten.options().device.name,

@@ -32,7 +32,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for (label, value) in facts(outcome) {
         let _ = writeln!(text, "{label:<24}{value}");
     }
-    let (order, level) = summary.promise.told();
+    let (order, level) = summary.told;
     let before = format!("{}, {}", order.name(), level.name());
     let _ = write!(
         text,
@@ -100,6 +100,10 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     ));
     if summary.promise != Promise::ANY {
         facts.push(("the budget holds in", promised(summary.promise)));
+    }
+    if let Some(overhead) = summary.overhead_for_all() {
+        let all = format!("+{:.2} % (--order any --level any)", 100.0 * overhead);
+        facts.push(("in every session", all));
     }
     let off = outcome.rewritten.switched_off();
     if !off.is_empty() {

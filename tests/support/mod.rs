@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+/// The budget is to hold in every order and at every level.
+pub(crate) const EVERY_SESSION: [&str; 4] = ["--order", "any", "--level", "any"];
+
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

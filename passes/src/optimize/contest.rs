@@ -208,7 +208,7 @@ impl Standing {
 
 /// The graph in a session that computes convolutions in one of the ways that the provider's options leave. They hold for
 /// all convolutions, so each is planned for as a device of its own.
-struct Session<'g> {
+pub(super) struct Session<'g> {
     graph: &'g Graph,
     /// The same with declarations that are wrong.
     declared: &'g Graph,
@@ -220,7 +220,10 @@ struct Session<'g> {
 
 impl<'g> Session<'g> {
     /// The fastest first: the others' convolutions are slower than its, which counts as added.
-    fn all((graph, declared): (&'g Graph, &'g Graph), options: &Options) -> Vec<Session<'g>> {
+    pub(super) fn all(
+        (graph, declared): (&'g Graph, &'g Graph),
+        options: &Options,
+    ) -> Vec<Session<'g>> {
         let session = |options: Options, choice| Session {
             graph,
             declared,
@@ -238,7 +241,7 @@ impl<'g> Session<'g> {
         }
     }
 
-    fn original(&self) -> &Original<'g> {
+    pub(super) fn original(&self) -> &Original<'g> {
         let original = || Original::of((self.graph, self.declared), &self.options);
         self.original.get_or_init(original)
     }
@@ -452,7 +455,7 @@ fn step(graph: &Graph, options: &Options) -> u64 {
 
 /// What fits a budget fits every larger one: where it adds less than what was found there, it
 /// takes its place, so that more memory never costs time.
-fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
+pub(super) fn spread(row: &mut [Result<Optimized, OptimizeError>]) {
     let mut found: Vec<&mut Optimized> = row.iter_mut().flatten().collect();
     // What stays as it is although it does not fit in every order is for its own budget.
     found.retain(|one| one.summary.over_budget().next().is_none());

@@ -20,6 +20,7 @@ mod slices;
 mod tests;
 pub(crate) mod tuning;
 mod updates;
+mod usual;
 mod variant_graph;
 
 use std::borrow::Cow;
@@ -175,9 +176,11 @@ pub struct Summary {
     pub budget: Bytes,
     /// What the caller owns, and the reserve.
     pub fixed: Bytes,
-    /// The unmodified graph in the session for which the budget holds, or of several in DEFAULT order, unoptimized
-    /// ([`Promise::told`]).
+    /// The unmodified graph in the session [`Summary::told`].
     pub before: Peak,
+    /// The session for which the budget holds, or of several DEFAULT order, unoptimized ([`Promise::told`]); where the budget was to
+    /// hold in the usual session at least ([`optimize_usual`]), that.
+    pub told: (ExecutionOrder, Level),
     /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.
     pub after: Peak,
     /// What the unmodified graph needs in each order and at each level.
@@ -187,6 +190,9 @@ pub struct Summary {
     pub executions: Vec<Execution>,
     /// For which of them the budget holds.
     pub promise: Promise,
+    /// Time that a plan adds which holds in all of them, where it was given up for one that adds less in the session that is
+    /// promised.
+    pub time_added_for_all: Option<u64>,
     /// The smallest peak that the search can reach.
     pub smallest_peak: Bytes,
     /// What the written order of first computations needs as planned, with variants and without
@@ -250,6 +256,11 @@ impl Summary {
     /// The part of the overhead that mirrors make, without barriers.
     pub fn recomputation_overhead(&self) -> f64 {
         self.part(self.time_recomputing)
+    }
+
+    /// The same of the plan that holds in every order and at every level, where that was given up.
+    pub fn overhead_for_all(&self) -> Option<f64> {
+        self.time_added_for_all.map(|added| self.part(added))
     }
 
     /// The least that any plan adds which fits and keeps the order of first computations,
@@ -609,6 +620,18 @@ pub fn optimize_each(
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     contest::decide((&without_stale(&graph), &graph), options, budgets)
+}
+
+/// The same where the budget is to hold in a session of which nobody has changed order or level ([`Promise::USUAL`]), and in
+/// every other one as well if that costs next to nothing: what is told, and of what budgets are parts, is that session's. The promise
+/// in `options` is not looked at; each result says its own.
+pub fn optimize_usual(
+    input: &Graph,
+    options: &Options,
+    budgets: &[BudgetRequest],
+) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+    let graph = understand(input, options)?;
+    usual::decide((&without_stale(&graph), &graph), options, budgets)
 }
 
 /// The graph as it is planned: as the runtime takes it apart, with the shapes of all tensors.

@@ -63,6 +63,11 @@ crate::tuning::tuning! {
         few_barriers: u64 = 8, off 1;
         /// ... or at most one part in so many of a step's time.
         free_barriers: u64 = 2_000, off u64::MAX;
+        /// A plan that holds in every order and at every level may add one part in so many of a step's time more than one that holds in
+        /// the usual session.
+        for_every_session: u64 = 1_000, off u64::MAX;
+        /// Levels at which what a graph takes differs by one part in so many, or less, are alike.
+        alike: u64 = 64, off u64::MAX;
         /// A quick plan tells what the settings add to one.
         sketched: bool = true, off false;
         /// Sizes are hidden from the memory pattern.

@@ -19,6 +19,12 @@ impl Promise {
         level: None,
     };
 
+    /// A session of which nobody has changed order or level.
+    pub const USUAL: Promise = Promise {
+        order: Some(ExecutionOrder::Default),
+        level: Some(Level::EnableAll),
+    };
+
     /// The orders that can be promised, by name.
     pub const ORDERS: [(&'static str, Option<ExecutionOrder>); 3] = [
         ("any", None),

@@ -79,8 +79,8 @@ pub(crate) struct Settings {
     conv_table: Option<Source>,
     runtime: Option<String>,
     runtime_settings: String,
-    order: String,
-    level: String,
+    order: Option<String>,
+    level: Option<String>,
     strategy: String,
     variants: Vec<String>,
     allow: Vec<String>,
@@ -106,12 +106,18 @@ impl Settings {
                 )));
             }
         };
-        let promise = Promise::named(&self.order, &self.level).ok_or_else(|| {
+        let named = |order: &Option<String>, level: &Option<String>| {
+            let any = |name: &Option<String>| name.as_deref().unwrap_or("any").to_owned();
+            Promise::named(&any(order), &any(level))
+        };
+        let is_named = self.order.is_some() || self.level.is_some();
+        let promise = named(&self.order, &self.level).ok_or_else(|| {
             let orders = Promise::ORDERS.map(|(name, _)| name).join(", ");
             let levels = Promise::LEVELS.map(|(name, _)| name).join(", ");
             usage(format!(
                 "order {:?} and level {:?}: expected one of {orders}, and one of {levels}",
-                self.order, self.level
+                self.order.as_deref().unwrap_or("any"),
+                self.level.as_deref().unwrap_or("any")
             ))
         })?;
         let runtime = match self.runtime.as_deref() {
@@ -199,7 +205,7 @@ impl Settings {
             profile: profile.map(Arc::new),
             runtime,
             runtime_settings,
-            promise,
+            promise: is_named.then_some(promise),
             strategy,
             variants: variants.into_iter().collect(),
             allow: self.allow.into_iter().collect(),

@@ -14,6 +14,9 @@ const BUDGETS: [&str; 3] = ["fixed+70%", "fixed+50%", "fixed+30%"];
 
 const SETTINGS: [&str; 2] = ["default", "lean"];
 
+/// Where every budget holds, so that bounds are known.
+const EVERY_SESSION: [&str; 4] = ["--order", "any", "--level", "any"];
+
 /// Where the graphs of the corpus are, other than those asked for.
 const FOLDERS: [&str; 3] = ["testdata/models", "testdata/cases", "testdata/onnx"];
 
@@ -156,6 +159,7 @@ fn rows(
                 let name = format!("{} {settings} {budget}", model.display());
                 let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
                 options.extend(["--runtime-settings", settings, "--budget", budget]);
+                options.extend(EVERY_SESSION);
                 let row = planned(binary, without, &model, &options, root)?;
                 tell(&name, &row);
                 rows.insert(name, row);

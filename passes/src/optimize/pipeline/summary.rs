@@ -52,6 +52,7 @@ impl Pipeline<'_> {
             budget: budget + reserve,
             fixed: self.original.liveness.fixed + reserve,
             before: original.peak(reserve),
+            told: runtime.promise.told(),
             after: candidate.peak(reserve),
             executions_before,
             executions: candidate.executions(reserve),
@@ -64,6 +65,7 @@ impl Pipeline<'_> {
                 .fold(0, u64::saturating_add),
             reordered_peak: reordered.unwrap_or_else(|| original_need(original)) + reserve,
             promise: runtime.promise,
+            time_added_for_all: None,
             // What the runtime makes of a graph can take less than the graph.
             lower_bound: match late || !runtime.promise.holds_unoptimized() {
                 true => 0,
