@@ -29,14 +29,15 @@ pub(super) fn decide(
     (graph, declared): (&Graph, &Graph),
     options: &Options,
     budgets: &[BudgetRequest],
+    look: Look,
 ) -> Result<Vec<Found>, OptimizeError> {
     let mut entries: Vec<Standing> = budgets.iter().map(|&budget| Standing::of(budget)).collect();
     let sessions = Session::all((graph, declared), options);
     let reference = &sessions[0];
-    reference.ask(reference, &mut entries)?;
+    reference.ask(reference, &mut entries, look)?;
     for session in &sessions[1..] {
         if !options.watch.is_stopped() || graph.order().len() <= MOST_NODES {
-            session.ask(reference, &mut entries)?;
+            session.ask(reference, &mut entries, look)?;
         }
     }
     let mut row: Vec<Found> = entries
@@ -50,6 +51,15 @@ pub(super) fn decide(
     }
     spread(&mut row);
     Ok(row)
+}
+
+/// How hard to look for a plan where none was found at first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// With all the work that the smallest peak is worth.
+    Thorough,
+    /// Not any further.
+    InPassing,
 }
 
 /// What is known for one budget.
@@ -246,7 +256,12 @@ impl<'g> Session<'g> {
         self.original.get_or_init(original)
     }
 
-    fn ask(&self, reference: &Session<'_>, entries: &mut [Standing]) -> Result<(), OptimizeError> {
+    fn ask(
+        &self,
+        reference: &Session<'_>,
+        entries: &mut [Standing],
+        look: Look,
+    ) -> Result<(), OptimizeError> {
         let is_reference = self.choice == reference.choice;
         let slower = match is_reference {
             true => 0,
@@ -299,7 +314,7 @@ impl<'g> Session<'g> {
             }
         }
         if !only_sliced {
-            self.ask_all(whole, (reference, slower), entries)?;
+            self.ask_all(whole, (reference, slower), entries, look)?;
         }
         if sliced.is_empty() {
             return Ok(());
@@ -308,7 +323,7 @@ impl<'g> Session<'g> {
             entry.settled = !entry.wants_slices(*plain_floor);
         }
         if entries.iter().any(|entry| !entry.settled) && are_lowered() {
-            self.ask_all(sliced, (reference, slower), entries)?;
+            self.ask_all(sliced, (reference, slower), entries, look)?;
         }
         Ok(())
     }
@@ -319,10 +334,13 @@ impl<'g> Session<'g> {
         alternatives: &[Alternative],
         (reference, slower): (&Session<'_>, u64),
         entries: &mut [Standing],
+        look: Look,
     ) -> Result<(), OptimizeError> {
         for alternative in alternatives {
             self.ask_for(alternative, (reference, slower), entries)?;
-            self.look_harder(alternatives, (reference, slower), entries)?;
+            if look == Look::Thorough {
+                self.look_harder(alternatives, (reference, slower), entries)?;
+            }
         }
         Ok(())
     }

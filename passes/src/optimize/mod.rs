@@ -619,7 +619,8 @@ pub fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
-    contest::decide((&without_stale(&graph), &graph), options, budgets)
+    let graphs = (&*without_stale(&graph), &graph);
+    contest::decide(graphs, options, budgets, contest::Look::Thorough)
 }
 
 /// The same where the budget is to hold in a session of which nobody has changed order or level ([`Promise::USUAL`]), and in

@@ -7,7 +7,7 @@
 
 use std::ptr;
 
-use super::contest::{Session, decide as decide_for, spread};
+use super::contest::{Look, Session, decide as decide_for, spread};
 use super::faults::Found;
 use super::listing::as_listed;
 use super::simulation::Candidate;
@@ -42,25 +42,23 @@ pub(super) fn decide(
         .map(|&request| contest.entry(request))
         .collect();
     if contest.is_for_ortmodule() {
-        contest.plan_for_all(&mut entries, |_| true)?;
+        contest.plan_for_all(&mut entries, Look::Thorough, |_| true)?;
         for entry in &mut entries {
             entry.settled = entry.for_all.is_some();
         }
     } else if contest.levels_are_alike() {
-        contest.plan_for_all(&mut entries, |entry| {
+        contest.plan_for_all(&mut entries, Look::Thorough, |entry| {
             entry.budget.is_some_and(|_| !entry.fits_as_it_is)
         })?;
         for entry in &mut entries {
-            entry.settled = entry.for_all.as_ref().is_some_and(|found| match found {
-                Ok(found) => contest.stands(&found.summary),
-                // One node alone takes more.
-                Err(OptimizeError::Infeasible { floor, .. }) => floor.is_some(),
-                Err(_) => false,
-            });
+            entry.settled = entry
+                .for_all
+                .as_ref()
+                .is_some_and(|found| contest.stands(found));
         }
     }
     contest.plan_for_usual(&mut entries)?;
-    contest.plan_for_all(&mut entries, |entry| {
+    contest.plan_for_all(&mut entries, Look::InPassing, |entry| {
         entry.for_all.is_none() && !entry.fits_as_it_is && entry.is_narrow()
     })?;
     let mut row: Vec<Found> = entries
@@ -158,8 +156,25 @@ impl Contest<'_> {
         )
     }
 
-    /// Does a plan for all sessions leave nothing to be gained in the usual one?
-    fn stands(&self, found: &Summary) -> bool {
+    /// Does what was found for all sessions leave nothing to be gained in the usual one? Where all levels are alike.
+    fn stands(&self, found: &Found) -> bool {
+        match found {
+            Ok(found) => self.is_good(&found.summary),
+            // Barriers take some room, one node alone does not.
+            Err(OptimizeError::Infeasible {
+                budget,
+                smallest,
+                floor,
+            }) => {
+                let missed = smallest.bytes - *budget;
+                let fixed = self.session.original().liveness.fixed + self.usual.reserve;
+                floor.is_some() || !is_little(missed, smallest.bytes - fixed)
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn is_good(&self, found: &Summary) -> bool {
         if found.over_budget().next().is_some() {
             return false;
         }
@@ -183,7 +198,7 @@ impl Contest<'_> {
         if requests.is_empty() {
             return Ok(());
         }
-        let row = decide_for(self.graphs, self.usual, &requests)?;
+        let row = decide_for(self.graphs, self.usual, &requests, Look::Thorough)?;
         for (entry, mut found) in open.into_iter().zip(row) {
             if let Ok(found) = &mut found {
                 entry.budget = Some(found.summary.budget);
@@ -198,6 +213,7 @@ impl Contest<'_> {
     fn plan_for_all(
         &self,
         entries: &mut [Entry],
+        look: Look,
         open: impl Fn(&Entry) -> bool,
     ) -> Result<(), OptimizeError> {
         let open: Vec<&mut Entry> = entries.iter_mut().filter(|entry| open(entry)).collect();
@@ -207,7 +223,7 @@ impl Contest<'_> {
         let in_bytes =
             |entry: &&mut Entry| entry.budget.map_or(entry.request, BudgetRequest::Bytes);
         let requests: Vec<BudgetRequest> = open.iter().map(in_bytes).collect();
-        let row = decide_for(self.graphs, self.every, &requests)?;
+        let row = decide_for(self.graphs, self.every, &requests, look)?;
         for (entry, mut found) in open.into_iter().zip(row) {
             if let Ok(found) = &mut found {
                 self.tell_of_usual(&mut found.summary);
