@@ -64,10 +64,14 @@ fn before_is_the_same_in_the_table_and_by_order_and_level() {
     let output = ckpt_opt(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let first = &figures["peaks_before"][0];
-    assert_eq!(first["order"], "DEFAULT");
-    assert_eq!(first["level"], "ORT_DISABLE_ALL");
-    assert_eq!(first["bytes"], figures["peak_before_bytes"]);
+    assert_eq!(figures["before_order"], "DEFAULT");
+    assert_eq!(figures["before_level"], "ORT_ENABLE_ALL");
+    let mut ways = figures["peaks_before"].as_array().expect("a list").iter();
+    let told = ways.find(|way| way["order"] == "DEFAULT" && way["level"] == "ORT_ENABLE_ALL");
+    assert_eq!(
+        told.expect("that way")["bytes"],
+        figures["peak_before_bytes"]
+    );
 }
 
 #[test]
@@ -113,6 +117,17 @@ fn a_graph_fits_its_own_peak_and_says_where_it_takes_more() {
         "{} out.onnx --budget 100% --json --quiet",
         original.display()
     );
+    // It is promised where it fits.
+    let output = ckpt_opt(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(figures["nodes_after"], figures["nodes_before"]);
+    assert_eq!(
+        (&figures["order"], &figures["level"]),
+        (&"default".into(), &"all".into())
+    );
+    // Where it was to hold everywhere, a warning says where it does not.
+    let arguments = format!("{arguments} --order any --level any");
     let output = ckpt_opt(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(errors(&output).contains("PRIORITY_BASED order at ORT_DISABLE_ALL"));

@@ -132,7 +132,7 @@ fn the_result_compares_before_and_after() {
     session options         enable_mem_reuse and enable_mem_pattern off, no arena
     planned in              TIME
 
-    before (DEFAULT, ORT_DISABLE_ALL): peak 189 KiB at step 4 (node conv2)
+    before (DEFAULT, ORT_ENABLE_ALL): peak 189 KiB at step 4 (node conv2)
         64.0 KiB  workspace of conv2
         32.0 KiB  c1
         32.0 KiB  n1
@@ -230,8 +230,9 @@ fn json_has_the_promised_keys() {
       "overhead": 0.05098989705070673,
       "recomputation_overhead": 0.03179189364306112,
       "lower_bound_overhead": 0.006248950109188645,
+      "overhead_in_every_session": null,
       "recomputed_nodes": 1,
-      "evaluations": 11034933,
+      "evaluations": 32070484,
       "barriers": 1,
       "variants": 0,
       "nodes_before": 33,
@@ -242,6 +243,8 @@ fn json_has_the_promised_keys() {
       "total_seconds": null,
       "runtime": "training-1.19.2",
       "runtime_settings": "lean",
+      "before_order": "DEFAULT",
+      "before_level": "ORT_ENABLE_ALL",
       "order": "any",
       "level": "any",
       "device": "cpu"
@@ -1100,7 +1103,7 @@ fn inspection_shows_what_holds_the_peak() {
     --- output
     33 nodes; the caller owns 18.9 KiB
 
-    DEFAULT order: peak 189 KiB at step 4 of 33 (node conv2)
+    DEFAULT order, ORT_ENABLE_ALL: peak 189 KiB at step 4 of 33 (node conv2)
          189 KiB │             ███
                  │             ███                  ▂▂▂   ▄▄ ▂▂▂▅▅▅▅▅▅▅
                  │             ███▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅███████▁▁██ ██████████▁▁
@@ -1126,7 +1129,7 @@ fn inspection_shows_what_holds_the_peak() {
         8.00 KiB  p1, from step 3 to 24
         8.00 KiB  c2, from step 4 to 21
 
-    PRIORITY_BASED order: peak 189 KiB at step 4 of 33 (node conv2)
+    PRIORITY_BASED order, ORT_ENABLE_ALL: peak 189 KiB at step 4 of 33 (node conv2)
          189 KiB │             ███
                  │             ███                 ▂▂▂▄▄▄▃▃▃▆▆▆▆▆▆
                  │             ███▄▄▄▄▄▄▄▅▅▅▅▅▅▅██████████████████▂▂

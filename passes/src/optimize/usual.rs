@@ -119,9 +119,13 @@ impl Contest<'_> {
     fn entry(&self, request: BudgetRequest) -> Entry {
         let original = self.session.original();
         let reserve = self.usual.reserve;
-        let budget = original
-            .budget(request, reserve)
-            .map(|bytes| bytes + reserve);
+        let budget = match request {
+            // As it was given, even where the reserve alone is more.
+            BudgetRequest::Bytes(bytes) => Some(bytes),
+            _ => original
+                .budget(request, reserve)
+                .map(|bytes| bytes + reserve),
+        };
         Entry {
             request,
             budget,
