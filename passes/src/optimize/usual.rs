@@ -37,7 +37,7 @@ pub(super) fn decide(
         usual: &usual,
         every: &every,
     };
-    let mut entries: Vec<Entry> = budgets
+    let mut entries: Vec<PerBudget> = budgets
         .iter()
         .map(|&request| contest.entry(request))
         .collect();
@@ -83,7 +83,7 @@ fn with_promise(options: &Options, promise: Promise) -> Options {
 }
 
 /// What is known for one budget.
-struct Entry {
+struct PerBudget {
     request: BudgetRequest,
     /// In bytes, the reserve included; nothing for the smallest peak before it is known.
     budget: Option<Bytes>,
@@ -95,7 +95,7 @@ struct Entry {
     settled: bool,
 }
 
-impl Entry {
+impl PerBudget {
     /// Is there a plan that holds in the usual session alone?
     fn is_narrow(&self) -> bool {
         let found = self.for_usual.as_ref();
@@ -116,7 +116,7 @@ struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    fn entry(&self, request: BudgetRequest) -> Entry {
+    fn entry(&self, request: BudgetRequest) -> PerBudget {
         let original = self.session.original();
         let reserve = self.usual.reserve;
         let budget = match request {
@@ -126,7 +126,7 @@ impl Contest<'_> {
                 .budget(request, reserve)
                 .map(|bytes| bytes + reserve),
         };
-        Entry {
+        PerBudget {
             request,
             budget,
             fits_as_it_is: budget.is_some_and(|budget| original.peak(reserve).bytes <= budget),
@@ -193,11 +193,12 @@ impl Contest<'_> {
             .find(usual)
             .map_or(found.budget, |way| way.bytes);
         let unused = found.budget - taken;
-        beside_copies <= next_to_nothing(found) && is_little(unused, found.budget - found.fixed)
+        beside_copies <= found.time_before / TUNING.barriers_for_every_session
+            && is_little(unused, found.budget - found.fixed)
     }
 
-    fn plan_for_usual(&self, entries: &mut [Entry]) -> Result<(), OptimizeError> {
-        let open: Vec<&mut Entry> = entries.iter_mut().filter(|entry| !entry.settled).collect();
+    fn plan_for_usual(&self, entries: &mut [PerBudget]) -> Result<(), OptimizeError> {
+        let open: Vec<&mut PerBudget> = entries.iter_mut().filter(|entry| !entry.settled).collect();
         let requests: Vec<BudgetRequest> = open.iter().map(|entry| entry.request).collect();
         if requests.is_empty() {
             return Ok(());
@@ -216,16 +217,16 @@ impl Contest<'_> {
     /// Plans what is `open` for every session.
     fn plan_for_all(
         &self,
-        entries: &mut [Entry],
+        entries: &mut [PerBudget],
         look: Look,
-        open: impl Fn(&Entry) -> bool,
+        open: impl Fn(&PerBudget) -> bool,
     ) -> Result<(), OptimizeError> {
-        let open: Vec<&mut Entry> = entries.iter_mut().filter(|entry| open(entry)).collect();
+        let open: Vec<&mut PerBudget> = entries.iter_mut().filter(|entry| open(entry)).collect();
         if open.is_empty() || self.every.watch.is_stopped() {
             return Ok(());
         }
         let in_bytes =
-            |entry: &&mut Entry| entry.budget.map_or(entry.request, BudgetRequest::Bytes);
+            |entry: &&mut PerBudget| entry.budget.map_or(entry.request, BudgetRequest::Bytes);
         let requests: Vec<BudgetRequest> = open.iter().map(in_bytes).collect();
         let row = decide_for(self.graphs, self.every, &requests, look)?;
         for (entry, mut found) in open.into_iter().zip(row) {
@@ -260,7 +261,7 @@ impl Contest<'_> {
     }
 
     /// The plan for every session, unless that for the usual one adds notably less.
-    fn better(&self, entry: Entry) -> Found {
+    fn better(&self, entry: PerBudget) -> Found {
         let usable = |found: &Optimized| found.summary.over_budget().next().is_none();
         match (entry.for_usual, entry.for_all) {
             (None, for_all) => for_all.expect("every budget is planned for"),
