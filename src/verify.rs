@@ -40,15 +40,23 @@ pub enum Claim {
 /// step as `options` describe.
 pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
     let said = Said::by(written);
+    let promise = said.promise(options.promise.unwrap_or(Promise::ANY));
+    // What holds everywhere is told of the usual session, as everywhere.
+    let told = match options.promise {
+        None if promise == Promise::ANY => Promise::USUAL,
+        _ => promise,
+    };
     let options = &Options {
-        promise: Some(said.promise(options.promise.unwrap_or(Promise::ANY))),
+        promise: Some(promise),
         ..options.clone()
     };
     let job = Job::new(original, options)?;
     let passes = job.options.for_passes(BudgetRequest::Smallest)?;
+    let mut usual = passes.clone();
+    usual.runtime.promise = told;
     let other = job::graph(written, &passes, options.profile.as_deref())?;
-    let before = measured(original, &job.graph, &passes)?;
-    let after = measured(written, &other, &passes.for_written(&other))?;
+    let before = measured(original, &job.graph, &usual)?;
+    let after = measured(written, &other, &usual.for_written(&other))?;
     let claim = match said.budget(&passes, after.fixed) {
         Some(budget) => Claim::Holds(budget),
         None if said.has_budget() => Claim::NotHeld,
