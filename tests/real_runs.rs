@@ -659,13 +659,20 @@ const OBJECTS: f64 = 20_000.0;
 /// What is promised for one level holds there in both orders, and is predicted.
 #[test]
 fn a_budget_for_one_level_holds_at_that_level() {
-    assert_promise_holds(&["--level", "all"], &["DEFAULT", "PRIORITY_BASED"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let original = folder.path().join("original.onnx");
+    let path = original.to_str().expect("a text");
+    assert_success(&python(["tools/generate.py", "transformer", "300", path]));
+    let options = ["--budget", "fixed+60%", "--level", "all"];
+    assert_promise_holds(&original, &[], &options, &["DEFAULT", "PRIORITY_BASED"]);
 }
 
 /// Where nothing is said of the session, the budget holds in one that changes nothing, and costs no more than in all.
 #[test]
 fn a_budget_holds_in_a_session_as_it_is_by_default() {
-    let usual = assert_promise_holds(&[], &["DEFAULT"]);
+    let original = root().join("testdata/cases/encoder_decoder.onnx");
+    let dims = ["--dim", "batch=16"];
+    let usual = assert_promise_holds(&original, &dims, &["--budget", "fixed+80%"], &["DEFAULT"]);
     assert_eq!(
         (&usual["order"], &usual["level"]),
         (&"default".into(), &"all".into())
@@ -675,16 +682,19 @@ fn a_budget_holds_in_a_session_as_it_is_by_default() {
     assert!(number(&usual, "overhead") < number(&usual, "overhead_in_every_session"));
 }
 
-/// Plans with these options for 60 %, and holds what is said of these orders at ORT_ENABLE_ALL against real runs. The plan.
-fn assert_promise_holds(options: &[&str], orders: &[&str]) -> Value {
+/// Plans with these options, and holds what is said of these orders at ORT_ENABLE_ALL against real runs. The plan.
+fn assert_promise_holds(
+    original: &Path,
+    dims: &[&str],
+    options: &[&str],
+    orders: &[&str],
+) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let original = folder.path().join("original.onnx");
-    let path = original.to_str().expect("a text");
-    assert_success(&python(["tools/generate.py", "transformer", "300", path]));
     let rewritten = folder.path().join("rewritten.onnx");
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
-        .args([&original, &rewritten])
-        .args(["--budget", "fixed+60%", "--json", "--quiet"])
+        .args([original, &rewritten])
+        .args(["--json", "--quiet"])
+        .args(dims)
         .args(options)
         .output()
         .expect("ckpt-opt starts");
@@ -698,7 +708,7 @@ fn assert_promise_holds(options: &[&str], orders: &[&str]) -> Value {
         original.as_os_str(),
         rewritten.as_os_str(),
     ];
-    let checked = python(script);
+    let checked = python(script.into_iter().chain(dims.iter().map(OsStr::new)));
     let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
     assert!(checked["ok"] == true, "{checked}");
     let (budget, fixed) = (
