@@ -222,7 +222,7 @@ pub(super) struct Session<'g> {
     graph: &'g Graph,
     /// The same with declarations that are wrong.
     declared: &'g Graph,
-    options: Options,
+    pub(super) options: Options,
     /// Nothing where there is nothing to choose.
     choice: Option<AlgorithmChoice>,
     original: OnceCell<Original<'g>>,

@@ -136,7 +136,7 @@ impl Contest<'_> {
 
     /// Does ORTModule run it, which makes its sessions itself?
     fn is_for_ortmodule(&self) -> bool {
-        let (needs, _) = self.session.original().needs(self.usual);
+        let (needs, _) = self.session.original().needs(&self.session.options);
         let mut ways = needs.iter();
         ways.any(|way| way.order == ExecutionOrder::MemoryEfficient)
     }
@@ -144,7 +144,7 @@ impl Contest<'_> {
     /// Does the unmodified graph take as much optimized as it does unoptimized?
     fn levels_are_alike(&self) -> bool {
         let original = self.session.original();
-        let (needs, _) = original.needs(self.usual);
+        let (needs, _) = original.needs(&self.session.options);
         let at = |level| {
             let mut ways = needs.iter();
             let way = ways.find(|way| (way.order, way.level) == (ExecutionOrder::Default, level));
@@ -240,7 +240,11 @@ impl Contest<'_> {
 
     /// Promises every session what holds there anyway.
     fn widen(&self, found: &mut Optimized) {
-        let (graph, every) = (&found.graph, self.every);
+        let (graph, original) = (&found.graph, self.graphs.0);
+        let every = &match found.summary.convolutions {
+            Some(choice) => self.every.with_choice(original, choice),
+            None => self.every.beside_model(original),
+        };
         let budget = found.summary.budget - every.reserve;
         let listed = as_listed(graph);
         let mut fits = Candidate::new(graph.clone(), every).need() <= budget;
@@ -254,7 +258,7 @@ impl Contest<'_> {
 
     /// A plan for every session, told as one for the usual session is.
     fn tell_of_usual(&self, summary: &mut Summary) {
-        let (original, options) = (self.session.original(), self.usual);
+        let (original, options) = (self.session.original(), &self.session.options);
         summary.told = Promise::USUAL.told();
         summary.before = original.peak(options.reserve);
         (summary.executions_before, summary.reserved_before) = original.needs(options).clone();
