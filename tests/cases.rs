@@ -114,10 +114,16 @@ fn a_graph_fits_its_own_peak_and_says_where_it_takes_more() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let original = cases().join("mlp_train.onnx");
     let arguments = format!(
-        "{} out.onnx --budget 100% --json --quiet",
+        "{} out.onnx --budget 100% --json --quiet --session-options session.json",
         original.display()
     );
-    // It is promised where it fits.
+    let asked = || {
+        let text = std::fs::read(folder.path().join("session.json")).expect("session options");
+        let said: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let named = |key: &str| said["session_options"].get(key).cloned();
+        ["execution_order", "graph_optimization_level"].map(named)
+    };
+    // It is promised where it fits, and the session options ask for that.
     let output = ckpt_opt(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -126,6 +132,12 @@ fn a_graph_fits_its_own_peak_and_says_where_it_takes_more() {
         (&figures["order"], &figures["level"]),
         (&"default".into(), &"all".into())
     );
+    let usual = ["DEFAULT", "ORT_ENABLE_ALL"].map(|name| Some(name.into()));
+    assert_eq!(asked(), usual);
+    // What holds everywhere asks for nothing.
+    let roomy = ckpt_opt(folder.path(), &arguments.replace("100%", "1GiB"));
+    assert_eq!(roomy.status.code(), Some(0), "{}", errors(&roomy));
+    assert_eq!(asked(), [None, None]);
     // Where it was to hold everywhere, a warning says where it does not.
     let arguments = format!("{arguments} --order any --level any");
     let output = ckpt_opt(folder.path(), &arguments);

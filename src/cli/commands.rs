@@ -351,19 +351,10 @@ fn options(
         profile: profile.map(Arc::new),
         runtime: setting.runtime.as_deref().and_then(Release::named),
         runtime_settings: setting.runtime_settings.settings(),
-        promise: promise(setting),
+        promise: Promise::said(setting.order.as_deref(), setting.level.as_deref()).flatten(),
         control: messages.control(),
         ..Options::default()
     })
-}
-
-/// For which sessions the budget is to hold, if that is said; what is said of one of the two goes for all of the other.
-fn promise(setting: &Setting) -> Option<Promise> {
-    if setting.order.is_none() && setting.level.is_none() {
-        return None;
-    }
-    let any = |name: &Option<String>| name.clone().unwrap_or_else(|| "any".to_owned());
-    Promise::named(&any(&setting.order), &any(&setting.level))
 }
 
 fn costs(setting: &Setting) -> Result<Overrides, Error> {

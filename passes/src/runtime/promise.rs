@@ -49,6 +49,15 @@ impl Promise {
         })
     }
 
+    /// The same where one or both may be left out: one alone goes for all of the other. Nothing in the inner option where nothing is
+    /// said.
+    pub fn said(order: Option<&str>, level: Option<&str>) -> Option<Option<Promise>> {
+        match (order, level) {
+            (None, None) => Some(None),
+            _ => Promise::named(order.unwrap_or("any"), level.unwrap_or("any")).map(Some),
+        }
+    }
+
     /// What its order is called.
     pub fn order_name(self) -> &'static str {
         name_of(&Promise::ORDERS, self.order)
@@ -129,6 +138,11 @@ mod tests {
         assert_eq!(Promise::named("default", "all"), Some(named));
         assert_eq!(Promise::named("any", "any"), Some(Promise::ANY));
         assert_eq!(Promise::named("DEFAULT", "any"), None);
+        assert_eq!(Promise::said(None, None), Some(None));
+        let at_all = Promise::named("any", "all");
+        assert!(at_all.is_some());
+        assert_eq!(Promise::said(None, Some("all")), at_all.map(Some));
+        assert_eq!(Promise::said(Some("DEFAULT"), None), None);
         assert_eq!(
             Promise::ANY.told(),
             (ExecutionOrder::Default, Level::DisableAll)

@@ -106,18 +106,14 @@ impl Settings {
                 )));
             }
         };
-        let named = |order: &Option<String>, level: &Option<String>| {
-            let any = |name: &Option<String>| name.as_deref().unwrap_or("any").to_owned();
-            Promise::named(&any(order), &any(level))
-        };
-        let is_named = self.order.is_some() || self.level.is_some();
-        let promise = named(&self.order, &self.level).ok_or_else(|| {
+        let (order, level) = (self.order.as_deref(), self.level.as_deref());
+        let promise = Promise::said(order, level).ok_or_else(|| {
             let orders = Promise::ORDERS.map(|(name, _)| name).join(", ");
             let levels = Promise::LEVELS.map(|(name, _)| name).join(", ");
             usage(format!(
                 "order {:?} and level {:?}: expected one of {orders}, and one of {levels}",
-                self.order.as_deref().unwrap_or("any"),
-                self.level.as_deref().unwrap_or("any")
+                order.unwrap_or("any"),
+                level.unwrap_or("any")
             ))
         })?;
         let runtime = match self.runtime.as_deref() {
@@ -205,7 +201,7 @@ impl Settings {
             profile: profile.map(Arc::new),
             runtime,
             runtime_settings,
-            promise: is_named.then_some(promise),
+            promise,
             strategy,
             variants: variants.into_iter().collect(),
             allow: self.allow.into_iter().collect(),
