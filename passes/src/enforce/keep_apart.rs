@@ -11,8 +11,9 @@ use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::{
-    becomes_a_gemm, is_moved_behind, is_newly_added, is_piece_of_an_activation, loses_statistics,
+    becomes_a_gemm, is_newly_added, is_piece_of_an_activation, loses_statistics,
 };
+use crate::runtime::transposes::is_moved_behind;
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
@@ -142,8 +143,13 @@ mod tests {
         assert!(read(
             "a = Exp(t) b = Add(a, x) y = Transpose<perm = [1, 0]>(b)"
         ));
-        assert!(read("y = Transpose<perm = [1, 0]>(t)"));
         assert!(!read("y = Exp(t)"));
+        // One that reads it reads past it then: a Size would be left as its only reader, and it would run late.
+        let direct = "y = Transpose<perm = [1, 0]>(t)";
+        assert!(!read(direct));
+        assert!(!read(&format!("{direct} a = Shape(t)")));
+        let through = "a = Exp(t) b = Transpose<perm = [1, 0]>(a)";
+        assert!(read(&format!("{direct} {through}")));
         assert!(!read("a = MatMul(t, x) y = Transpose<perm = [1, 0]>(a)"));
     }
 

@@ -10,6 +10,7 @@
 //!   instead of 190 MB).
 //! - A Cast that only Shapes read goes. Where it widens what is computed between casts, the narrowing cast stays for them: it runs
 //!   last, and keeps what it reads till then.
+//! - A Transpose that reads what another one writes reads what that one reads, whoever else reads the result; two that cancel go.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm.
 //! - A convolution or Gemm and the activation that alone reads it become one.
@@ -30,6 +31,7 @@ use super::level::Level;
 use super::order::{ExecutionOrder, execution_order};
 use super::release::Release;
 use super::skeleton::{Lists, Share, Skeleton};
+use super::transposes::Transposition;
 use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
 use crate::operators::Provider;
@@ -115,7 +117,7 @@ impl Skeleton {
         let measured = nodes.measure_before_casts();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
-        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
+        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product, Nodes::transpose];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
             Nodes::activate_gemm,
@@ -172,6 +174,23 @@ impl<'s> FusedNode<'s> {
             ..self
         }
     }
+
+    /// The same, writing for each tensor what `source` says.
+    fn writing(self, source: &[u32]) -> FusedNode<'s> {
+        let of = |tensor: u32| source[tensor as usize];
+        if self.writes.iter().all(|&tensor| of(tensor) == tensor) {
+            return self;
+        }
+        let share = |&share: &Share| Share {
+            written: of(share.written),
+            ..share
+        };
+        FusedNode {
+            writes: self.writes.iter().map(|&tensor| of(tensor)).collect(),
+            shares: self.shares.iter().map(share).collect(),
+            ..self
+        }
+    }
 }
 
 /// What a node can read in place of a tensor, and the tensor's producer.
@@ -187,6 +206,8 @@ enum Change {
     Both(Past, u32),
     /// Casts that it reads go in front of the Transposes that they read, past which it reads then.
     Casts(Past),
+    /// A Transpose that does this to what the Transpose before it reads.
+    Transposes(Transposition),
 }
 
 impl Change {
@@ -551,10 +572,25 @@ impl<'s> Nodes<'s> {
                     self.move_casts(index);
                     self.take_in_inputs(index, past);
                 }
+                Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
                 None => {}
             }
         }
         true
+    }
+
+    /// A Transpose does what the Transpose before it does as well.
+    fn transpose(&self, index: u32) -> Option<Change> {
+        let next = self.transposition(index)?;
+        let first = self.transposition(self.producer[self.node(index)?.reads[0] as usize])?;
+        first.then(next).map(Change::Transposes)
+    }
+
+    fn transposition(&self, index: u32) -> Option<Transposition> {
+        match self.node(index)?.fusing {
+            Fusing::Transposes(transposition) => Some(transposition),
+            _ => None,
+        }
     }
 
     /// A product takes in the addition behind it.
@@ -613,7 +649,7 @@ impl<'s> Nodes<'s> {
         };
         let reader = self
             .only_reader(index)
-            .filter(|&reader| node.reads.len() == 2 && self.is(reader, Fusing::Transposes));
+            .filter(|&reader| node.reads.len() == 2 && self.is_done_by_a_product(reader));
         Change::of(self.any_past(node, past), reader)
     }
 
@@ -665,8 +701,13 @@ impl<'s> Nodes<'s> {
     fn transposed(&self, tensor: u32) -> Option<(u32, u32)> {
         let producer = self.producer[tensor as usize];
         let node = self.node(producer)?;
-        let stays = node.fusing != Fusing::Transposes || self.skeleton.output[tensor as usize];
-        (!stays).then(|| (producer, node.reads[0]))
+        let goes = self.is_done_by_a_product(producer) && !self.skeleton.output[tensor as usize];
+        goes.then(|| (producer, node.reads[0]))
+    }
+
+    fn is_done_by_a_product(&self, transpose: u32) -> bool {
+        let transposition = self.transposition(transpose);
+        transposition.is_some_and(Transposition::is_done_by_a_product)
     }
 
     /// The Cast that writes the tensor and the Transpose before it, if they can change places, and what is between them then.
@@ -720,6 +761,60 @@ impl<'s> Nodes<'s> {
             self.add(turned);
             if self.readers[transposed as usize].0 == 0 {
                 self.take(transpose);
+            }
+        }
+    }
+
+    /// Lets a Transpose read what the one before it reads, which goes if nobody else reads it. One that leaves everything where it
+    /// was goes as well, and so does the other name of the tensor, where neither the caller owns it nor both are graph outputs.
+    fn transpose_at_once(&mut self, index: u32, both: Transposition) {
+        let Some(node) = self.node(index) else {
+            return;
+        };
+        let (between, written) = (node.reads[0], node.writes[0]);
+        let before = self.producer[between as usize];
+        let Some(FusedNode { reads, .. }) = self.node(before) else {
+            return;
+        };
+        let read = reads[0];
+        let Some(node) = self.take(index) else {
+            return;
+        };
+        let is_output = |tensor: u32| self.skeleton.output[tensor as usize];
+        let has_producer = self.producer[read as usize] != NOBODY;
+        if !both.is_none() || is_output(written) && (is_output(read) || !has_producer) {
+            self.put(
+                index,
+                FusedNode {
+                    reads: vec![read].into(),
+                    fusing: Fusing::Transposes(both),
+                    equal: 0,
+                    ..node
+                },
+            );
+        } else if is_output(written) {
+            self.rename(read, written);
+        } else {
+            self.rename(written, read);
+        }
+        if self.readers[between as usize].0 == 0 && !self.skeleton.output[between as usize] {
+            self.take(before);
+        }
+    }
+
+    /// Puts a tensor in the place of another.
+    fn rename(&mut self, from: u32, to: u32) {
+        let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
+        source[from as usize] = to;
+        let concerns = |node: &FusedNode<'_>| {
+            let mut tensors = node.reads.iter().chain(node.writes.iter());
+            tensors.any(|&tensor| tensor == from)
+        };
+        for index in 0..self.nodes.len() as u32 {
+            if self.node(index).is_some_and(concerns)
+                && let Some(node) = self.take(index)
+            {
+                self.put(index, node.reading(&source).writing(&source));
             }
         }
     }
@@ -1053,6 +1148,44 @@ mod tests {
         assert_eq!(forms(&text("4,4,4", "w, t")), ["z(w,x)"]);
         assert!(forms(&text("4,4", "t, w")).is_empty());
         assert!(forms(&text("4,4", "w, t")).is_empty());
+    }
+
+    // What sessions of 1.19.2 and 1.32.0 saved.
+    #[test]
+    fn a_transpose_reads_past_the_one_before_it() {
+        let text = |first: &str, second: &str, more: &str| {
+            format!(
+                "g (float[4,4,4] x) => (float[4,4,4] y, float[4,4,4] z)
+                <float[4,4,4] e, float[4,4,4] t, float[4,4,4] u>
+                {{ e = Exp(x) t = Transpose <perm = {first}> (e) u = Transpose <perm = {second}> (t) y = Neg(u) z = {more} }}"
+            )
+        };
+        let turned = |more: &str| forms(&text("[1, 0, 2]", "[0, 2, 1]", more));
+        // Whoever else reads the first one.
+        assert_eq!(turned("Neg(x)"), ["e(x) u(e) y(u) z(x)"]);
+        assert_eq!(turned("Abs(t)"), ["e(x) t(e) u(e) y(u) z(t)"]);
+        assert_eq!(turned("Transpose(t)"), ["e(x) t(e) u(e) y(u) z(t)"]);
+        // Two that cancel go, and so does what nobody reads any more.
+        let cancelled = |more: &str| forms(&text("[1, 0, 2]", "[1, 0, 2]", more));
+        assert_eq!(cancelled("Abs(x)"), ["e(x) y(e) z(x)"]);
+        assert_eq!(cancelled("Abs(t)"), ["e(x) t(e) y(e) z(t)"]);
+        let third = cancelled("Transpose <perm = [2, 1, 0]> (u)");
+        assert_eq!(third, ["e(x) y(e) z(e)"]);
+        // A graph output is written by whoever wrote what was transposed, if that is no graph output and not the caller's.
+        let is_output = |text: &str| {
+            text.replace("] y, float", "] u, float")
+                .replace("] u>", "] y>")
+        };
+        let output = |more| forms(&is_output(&text("[1, 0, 2]", "[1, 0, 2]", more)));
+        assert_eq!(output("Abs(t)"), ["u(x) t(u) y(u) z(t)"]);
+        let caller = text("[1, 0, 2]", "[1, 0, 2]", "Abs(t)").replace("(e)", "(x)");
+        assert_eq!(forms(&is_output(&caller)), ["e(x) t(x) u(x) y(u) z(t)"]);
+        // A product does by the way what both do, or neither.
+        let product = |first, second| forms(&text(first, second, "MatMul(u, x)")).pop();
+        let both = product("[0, 2, 1]", "[1, 0, 2]");
+        assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(u,x)"));
+        let both = product("[2, 1, 0]", "[1, 0, 2]");
+        assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(e,x)"));
     }
 
     // As sessions of 1.32.0 do with lowered layers: the first in DEFAULT order stays.

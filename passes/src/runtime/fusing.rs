@@ -3,8 +3,9 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
+use super::transposes::Transposition;
 use crate::graph::{
     Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses,
 };
@@ -18,8 +19,9 @@ pub enum Fusing {
     No,
     /// Goes from ORT_ENABLE_BASIC on; its readers read its input.
     Forwards,
-    /// A Transpose that a matrix product can do by the way, unless its result is a graph output that the product reads.
-    Transposes,
+    /// A Transpose: one that reads it does both at once, and a matrix product can do some by the way, unless its result is a graph
+    /// output that the product reads.
+    Transposes(Transposition),
     /// A Cast: goes in front of such a Transpose for the product that reads it.
     Casts,
     /// A Shape: a Cast that only such nodes read goes, and they read what it reads.
@@ -84,10 +86,8 @@ impl Fusing {
             ("", "Slice") => part_of_split(graph, uses, node, &shape)
                 .map_or(Fusing::No, |from| Fusing::Splits { from }),
             ("", "Identity") if !is_output => Fusing::Forwards,
-            ("", "Transpose")
-                if swaps_rows(node) && multiplies_alike(graph, uses, node, &shape) =>
-            {
-                Fusing::Transposes
+            ("", "Transpose") => {
+                Transposition::of(graph, uses, node, &shape).map_or(Fusing::No, Fusing::Transposes)
             }
             ("", "Cast") => Fusing::Casts,
             ("", "Shape") if is_rid_of_casts(graph) => Fusing::Shape,
@@ -166,95 +166,6 @@ fn is_same_matrix(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> 
 fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     let last = tensor.and_then(|shape| shape.last());
     matches!((bias, last), (Some([bias]), Some(last)) if bias == last && matches!(bias, Dimension::Known(_)))
-}
-
-/// Have the products that read what the Transpose writes two matrices of as many axes? Where it moves the first axis, they
-/// can read what it reads only then (measured, in 1.19.2 and 1.32.0).
-fn multiplies_alike<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    node: &Node,
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> bool {
-    let permutation = node.ints("perm").unwrap_or_default();
-    let rank = permutation.len();
-    if rank == 2 || permutation.first() == Some(&0) {
-        return true;
-    }
-    let has_rank = |tensor| shape(tensor).is_some_and(|shape| shape.len() == rank);
-    // What an Identity hands on is the same to the runtime.
-    let mut written: Vec<TensorId> = node.writes().collect();
-    while let Some(tensor) = written.pop() {
-        for reader in uses.readers(tensor).iter().map(|&id| graph.node(id)) {
-            if reader.is("", "Identity") {
-                written.extend(reader.writes());
-            }
-            let is_product = reader.is("", "MatMul") || reader.is(MICROSOFT, "FusedMatMul");
-            if is_product && !reader.reads().all(has_rank) {
-                return false;
-            }
-        }
-    }
-    true
-}
-
-/// Does a Transpose swap the last two axes, or put the first of three or more behind the second last or the last?
-fn swaps_rows(node: &Node) -> bool {
-    let Some(permutation) = node.ints("perm").filter(|axes| axes.len() >= 2) else {
-        return false;
-    };
-    let rank = permutation.len() as i64;
-    let is = |wanted: &dyn Fn(i64) -> i64| (0..rank).all(|i| permutation[i as usize] == wanted(i));
-    let swapped = |i: i64| match rank - i {
-        2 => rank - 1,
-        1 => rank - 2,
-        _ => i,
-    };
-    let rows_last = |i: i64| match rank - i {
-        2 => 0,
-        1 => rank - 1,
-        _ => i + 1,
-    };
-    let batch_last = |i: i64| if i == rank - 1 { 0 } else { i + 1 };
-    is(&swapped) || rank > 2 && (is(&rows_last) || is(&batch_last))
-}
-
-/// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
-/// theirs: by result, the tensor that the Transpose reads.
-pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
-    if !nodes().any(|node| node.is("", "Cast")) {
-        return BTreeMap::new();
-    }
-    // By tensor: what is transposed to it; for what follows, what the Identity nodes on the way are gone for.
-    let mut transposed = HashMap::new();
-    let mut cast = HashMap::new();
-    let mut movable = BTreeMap::new();
-    let mut used: HashSet<TensorId> = HashSet::new();
-    for node in nodes() {
-        let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
-            continue;
-        };
-        if node.is("", "Transpose") && swaps_rows(node) {
-            transposed.insert(written, read);
-        } else if node.is("", "Identity") {
-            for known in [&mut transposed, &mut cast] {
-                if let Some(&from) = known.get(&read) {
-                    known.insert(written, from);
-                }
-            }
-        } else if node.is("", "Cast") && graph.tensor(written).element == Some(ElementType::Float) {
-            if transposed.contains_key(&read) {
-                cast.insert(written, written);
-                movable.insert(written, transposed[&read]);
-            }
-        } else if node.is("", "MatMul") || node.is(MICROSOFT, "FusedMatMul") {
-            let multiplied = node.reads().filter_map(|read| cast.get(&read));
-            used.extend(multiplied);
-        }
-    }
-    movable.retain(|cast, _| used.contains(cast));
-    movable
 }
 
 fn scaled<'g>(
@@ -524,97 +435,6 @@ fn lone_reader<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node
     let mut lasting = readers.filter(|reader| !is_folded(reader));
     let reader = lasting.next()?;
     lasting.next().is_none().then_some(reader)
-}
-
-/// Does the runtime move this Transpose behind its readers, since another Transpose comes after them? From ORT_ENABLE_BASIC on it
-/// does where nobody else reads its result, and what it moves runs at another time. Source: the transpose optimizer.
-pub(crate) fn is_moved_behind(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
-    const LOOKED_AT: usize = 100;
-    let node = graph.node(id);
-    let Some(written) = node.output(0).filter(|_| node.is("", "Transpose")) else {
-        return false;
-    };
-    if graph.tensor(written).element == Some(ElementType::Float16) {
-        return false;
-    }
-    let mut open = vec![(written, true)];
-    let mut seen = HashSet::new();
-    while let Some((tensor, first)) = open.pop() {
-        if !seen.insert(tensor) || seen.len() > LOOKED_AT {
-            continue;
-        }
-        for &reader in uses.readers(tensor) {
-            let reader = graph.node(reader);
-            if reader.is("", "Transpose") || first && reader.is("", "Shape") {
-                return true;
-            }
-            if is_transposed_through(reader) {
-                open.extend(reader.writes().map(|tensor| (tensor, false)));
-            }
-        }
-    }
-    false
-}
-
-/// Operators that compute the same of what is transposed before as behind.
-fn is_transposed_through(node: &Node) -> bool {
-    const KNOWN: [&str; 54] = [
-        "Abs",
-        "Add",
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "Cast",
-        "Ceil",
-        "Clip",
-        "Concat",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Greater",
-        "HardSigmoid",
-        "Identity",
-        "LeakyRelu",
-        "Less",
-        "Log",
-        "LogSoftmax",
-        "Max",
-        "MaxPool",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "PRelu",
-        "Pad",
-        "Pow",
-        "Reciprocal",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "Relu",
-        "Sigmoid",
-        "Slice",
-        "Softmax",
-        "Softplus",
-        "Split",
-        "Sqrt",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Tanh",
-        "Tile",
-        "Unsqueeze",
-        "Where",
-    ];
-    node.domain.is_empty() && KNOWN.contains(&node.op_type.as_str())
 }
 
 /// Shapes of known sizes are constants before anything is fused.

@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::casting::{NO_TENSOR, are_there, halves};
-use super::fusing::movable_casts;
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
+use super::transposes::movable_casts;
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// See the module's documentation. By tensor.

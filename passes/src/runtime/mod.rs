@@ -31,6 +31,7 @@ mod release;
 pub(crate) mod rounding;
 pub mod settings;
 pub(crate) mod skeleton;
+pub mod transposes;
 
 use promise::Promise;
 use settings::RuntimeSettings;

@@ -10,9 +10,10 @@ use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
-use crate::runtime::fusing::{Fusing, movable_casts};
+use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::merged::{equal_nodes, shared_constants};
+use crate::runtime::transposes::movable_casts;
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]

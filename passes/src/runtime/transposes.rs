@@ -1,0 +1,253 @@
+//! What ONNX Runtime's optimizations do with Transposes.
+//!
+//! Source: `TransposeOptimizer`, `MatmulTransposeFusion`; compared with what sessions of 1.19.2 and 1.32.0 saved.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
+use crate::operators::MICROSOFT;
+
+/// How a Transpose moves the axes of a tensor that has at most eight, as its attribute says. One without the attribute is left
+/// alone by the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transposition {
+    /// By axis of the result, the axis of what is read; of these `rank`.
+    axes: [u8; MOST_AXES],
+    rank: u8,
+    /// Have the products that read the result two matrices of as many axes?
+    alike: bool,
+}
+
+const MOST_AXES: usize = 8;
+
+impl Transposition {
+    pub(super) fn of<'g>(
+        graph: &Graph,
+        uses: &Uses,
+        node: &Node,
+        shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+    ) -> Option<Transposition> {
+        let permutation = node.ints("perm")?;
+        let rank = permutation.len();
+        let mut axes = [0; MOST_AXES];
+        for (axis, place) in axes.iter_mut().zip(0..rank) {
+            // Each once.
+            let from = usize::try_from(permutation[place]).ok()?;
+            if from >= rank || permutation[..place].contains(&permutation[place]) {
+                return None;
+            }
+            *axis = from as u8;
+        }
+        (rank <= MOST_AXES).then_some(Transposition {
+            axes,
+            rank: rank as u8,
+            alike: multiplies_alike(graph, uses, node, shape, rank),
+        })
+    }
+
+    fn axes(&self) -> &[u8] {
+        &self.axes[..usize::from(self.rank)]
+    }
+
+    /// What `next`, which reads what this one writes, does with what this one reads. `None` for different numbers of axes.
+    pub(super) fn then(self, next: Transposition) -> Option<Transposition> {
+        let mut axes = next.axes;
+        for axis in &mut axes[..usize::from(next.rank)] {
+            *axis = self.axes[usize::from(*axis)];
+        }
+        (self.rank == next.rank).then_some(Transposition { axes, ..next })
+    }
+
+    /// Is all where it was?
+    pub(super) fn is_none(self) -> bool {
+        (0..).zip(self.axes()).all(|(place, &axis)| place == axis)
+    }
+
+    /// Can a matrix product that reads the result do it by the way? It can where the last two axes are swapped, or the first of
+    /// three or more comes behind the second last or the last. Where the first axis is moved it reads two matrices of as many axes
+    /// (measured, in 1.19.2 and 1.32.0).
+    pub(super) fn is_done_by_a_product(self) -> bool {
+        let axes = self.axes();
+        let stays = axes.len() == 2 || axes.first() == Some(&0);
+        (stays || self.alike) && swaps_rows(axes)
+    }
+}
+
+/// Have the products that read what the Transpose writes two matrices of `rank` axes?
+fn multiplies_alike<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+    rank: usize,
+) -> bool {
+    let has_rank = |tensor| shape(tensor).is_some_and(|shape| shape.len() == rank);
+    // What an Identity hands on is the same to the runtime.
+    let mut written: Vec<TensorId> = node.writes().collect();
+    while let Some(tensor) = written.pop() {
+        for reader in uses.readers(tensor).iter().map(|&id| graph.node(id)) {
+            if reader.is("", "Identity") {
+                written.extend(reader.writes());
+            }
+            let is_product = reader.is("", "MatMul") || reader.is(MICROSOFT, "FusedMatMul");
+            if is_product && !reader.reads().all(has_rank) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Are the last two axes swapped, or is the first of three or more behind the second last or the last?
+fn swaps_rows<A: Copy + Into<i64>>(axes: &[A]) -> bool {
+    let rank = axes.len() as i64;
+    let is = |wanted: &dyn Fn(i64) -> i64| (0..rank).all(|i| axes[i as usize].into() == wanted(i));
+    let swapped = |i: i64| match rank - i {
+        2 => rank - 1,
+        1 => rank - 2,
+        _ => i,
+    };
+    let rows_last = |i: i64| match rank - i {
+        2 => 0,
+        1 => rank - 1,
+        _ => i + 1,
+    };
+    let batch_last = |i: i64| if i == rank - 1 { 0 } else { i + 1 };
+    rank > 1 && (is(&swapped) || rank > 2 && (is(&rows_last) || is(&batch_last)))
+}
+
+/// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
+/// theirs: by result, the tensor that the Transpose reads.
+pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    if !nodes().any(|node| node.is("", "Cast")) {
+        return BTreeMap::new();
+    }
+    // By tensor: what is transposed to it; for what follows, what the Identity nodes on the way are gone for.
+    let mut transposed = HashMap::new();
+    let mut cast = HashMap::new();
+    let mut movable = BTreeMap::new();
+    let mut used: HashSet<TensorId> = HashSet::new();
+    for node in nodes() {
+        let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
+            continue;
+        };
+        let swaps = || node.ints("perm").is_some_and(swaps_rows);
+        if node.is("", "Transpose") && swaps() {
+            transposed.insert(written, read);
+        } else if node.is("", "Identity") {
+            for known in [&mut transposed, &mut cast] {
+                if let Some(&from) = known.get(&read) {
+                    known.insert(written, from);
+                }
+            }
+        } else if node.is("", "Cast") && graph.tensor(written).element == Some(ElementType::Float) {
+            if transposed.contains_key(&read) {
+                cast.insert(written, written);
+                movable.insert(written, transposed[&read]);
+            }
+        } else if node.is("", "MatMul") || node.is(MICROSOFT, "FusedMatMul") {
+            let multiplied = node.reads().filter_map(|read| cast.get(&read));
+            used.extend(multiplied);
+        }
+    }
+    movable.retain(|cast, _| used.contains(cast));
+    movable
+}
+
+/// Does the runtime move this Transpose behind its readers, since another Transpose comes after them? From ORT_ENABLE_BASIC on it
+/// does where nobody else reads its result, and what it moves runs at another time. A Transpose that reads it directly reads past
+/// it, whoever else reads it.
+pub(crate) fn is_moved_behind(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    const LOOKED_AT: usize = 100;
+    let node = graph.node(id);
+    let Some(written) = node.output(0).filter(|_| node.is("", "Transpose")) else {
+        return false;
+    };
+    if graph.tensor(written).element == Some(ElementType::Float16) {
+        return false;
+    }
+    let mut readers = uses.readers(written).iter().map(|&id| graph.node(id));
+    if readers.all(|reader| reader.is("", "Transpose") || reader.is("", "Shape")) {
+        return false;
+    }
+    let mut open = vec![(written, true)];
+    let mut seen = HashSet::new();
+    while let Some((tensor, first)) = open.pop() {
+        if !seen.insert(tensor) || seen.len() > LOOKED_AT {
+            continue;
+        }
+        for &reader in uses.readers(tensor) {
+            let reader = graph.node(reader);
+            let transposes = reader.is("", "Transpose") && !first;
+            if transposes || first && reader.is("", "Shape") {
+                return true;
+            }
+            if is_transposed_through(reader) {
+                open.extend(reader.writes().map(|tensor| (tensor, false)));
+            }
+        }
+    }
+    false
+}
+
+/// Operators that compute the same of what is transposed before as behind.
+fn is_transposed_through(node: &Node) -> bool {
+    const KNOWN: [&str; 54] = [
+        "Abs",
+        "Add",
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Concat",
+        "Div",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Greater",
+        "HardSigmoid",
+        "Identity",
+        "LeakyRelu",
+        "Less",
+        "Log",
+        "LogSoftmax",
+        "Max",
+        "MaxPool",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "PRelu",
+        "Pad",
+        "Pow",
+        "Reciprocal",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "Relu",
+        "Sigmoid",
+        "Slice",
+        "Softmax",
+        "Softplus",
+        "Split",
+        "Sqrt",
+        "Squeeze",
+        "Sub",
+        "Sum",
+        "Tanh",
+        "Tile",
+        "Unsqueeze",
+        "Where",
+    ];
+    node.domain.is_empty() && KNOWN.contains(&node.op_type.as_str())
+}
