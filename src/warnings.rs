@@ -1,9 +1,10 @@
 //! What the user should look at before planning: what in the model, the options and their files does not go together.
 
-use ckpt_passes::graph::{Graph, TensorId};
+use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
+use ckpt_passes::runtime::TRAINING;
 use ckpt_passes::runtime::blocks::in_blocks;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
@@ -112,6 +113,26 @@ pub(crate) fn doubts(
             some_of(&overrunning)
         ));
     }
+    let trains = options.runtime.release == &TRAINING && options.device.provider == Provider::Cpu;
+    let unpadded = unpadded(graph);
+    if trains && !unpadded.is_empty() {
+        doubts.push(format!(
+            "{} computes gradients of convolutions that pad by \"auto_pad\" from memory that nobody wrote on the CPU, so they are wrong, \
+             and other ones each time, in either graph; \"pads\" says the same and is computed right: {}",
+            options.runtime.release.name,
+            some_of(&unpadded)
+        ));
+    }
+    let unsized_poolings = unsized_poolings(graph);
+    if trains && !unsized_poolings.is_empty() {
+        doubts.push(format!(
+            "{} makes the results of gradients of poolings on the CPU as large as the file declares them, and takes a name, such as \
+             \"batch\", for 0: others read memory that nobody wrote, or the process ends, with either graph; declare numbers, as \
+             tools/fix_dims.py does: {}",
+            options.runtime.release.name,
+            some_of(&unsized_poolings)
+        ));
+    }
     let shaped = with_shapes(graph, options);
     let in_blocks = shaped.as_ref().map_or(Vec::new(), in_blocks);
     if options.device.provider == Provider::Cpu && !in_blocks.is_empty() {
@@ -174,6 +195,42 @@ fn overrunning(graph: &Graph) -> Vec<&str> {
     found.map(|node| node.name.as_str()).collect()
 }
 
+/// The names of the nodes whose CPU kernel does not look at what "auto_pad" asks for, so that it takes the windows from too small
+/// an image.
+///
+/// Runtime fact (measured: the bits follow what is in the memory that the process gets).
+fn unpadded(graph: &Graph) -> Vec<&str> {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let found = nodes.filter(|node| {
+        let pads = node.string("auto_pad").unwrap_or_default();
+        node.is("com.microsoft", "ConvGrad") && pads.starts_with("SAME")
+    });
+    found.map(|node| node.name.as_str()).collect()
+}
+
+/// The names of the gradients of poolings whose results are not declared in numbers, which MaxPoolGrad does not need for the batch.
+///
+/// Runtime fact (measured: AveragePoolGrad writes `[0, 112, 4, 4]` for `[batch, 112, 4, 4]`; both end the process without
+/// a declaration).
+fn unsized_poolings(graph: &Graph) -> Vec<&str> {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let found = nodes.filter(|node| {
+        let from = match node.op_type.as_str() {
+            "AveragePoolGrad" => 0,
+            "MaxPoolGrad" => 1,
+            _ => return false,
+        };
+        let written = node.output(0).map(|written| graph.tensor(written));
+        let declared = written.and_then(|written| written.declared.as_ref());
+        let in_numbers = |dims: &Vec<Dimension>| {
+            let mut dims = dims.iter().skip(from);
+            dims.all(|dim| matches!(dim, Dimension::Known(_)))
+        };
+        node.domain.is_empty() && !declared.is_some_and(in_numbers)
+    });
+    found.map(|node| node.name.as_str()).collect()
+}
+
 /// Does the graph hand over to PyTorch in the middle?
 fn has_yield(graph: &Graph) -> bool {
     let nodes = graph.order().iter().map(|&id| graph.node(id));
@@ -223,5 +280,40 @@ mod tests {
         assert_eq!(found("1,1,1", "<group = 2>"), 1);
         assert_eq!(found("1,1", "<group = 2>"), 0);
         assert_eq!(found("1", ""), 0);
+    }
+
+    #[test]
+    fn gradients_of_convolutions_that_pad_by_themselves_are_named() {
+        let found = |attributes: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"com.microsoft\" : 1]>
+                g (float[2,4,8,8] dy, float[2,4,8,8] x, float[4,4,3,3] w) => (float[2,4,8,8] dx)
+                {{ [grad] dx = com.microsoft.ConvGrad {attributes} (dy, x, w) }}"
+            );
+            unpadded(&Graph::parse(&text).unwrap()).len()
+        };
+        assert_eq!(found("<auto_pad = \"SAME_UPPER\">"), 1);
+        assert_eq!(found("<auto_pad = \"SAME_LOWER\">"), 1);
+        assert_eq!(found("<auto_pad = \"VALID\">"), 0);
+        assert_eq!(found("<auto_pad = \"NOTSET\", pads = [1, 1, 1, 1]>"), 0);
+    }
+
+    #[test]
+    fn gradients_of_poolings_without_numbers_for_their_sizes_are_named() {
+        let found = |operator: &str, dx: &str| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 15]>
+                g (float[N,4,4,4] dy, int64[N,4,4,4] at) => (float[N,4,8,8] y) <{dx}>
+                {{ [grad] dx = {operator} <kernel_shape = [2, 2], strides = [2, 2]> (dy{}) y = Exp(dx) }}",
+                if operator == "MaxPoolGrad" { ", at" } else { "" }
+            );
+            unsized_poolings(&Graph::parse(&text).unwrap()).len()
+        };
+        for (operator, of_batch) in [("AveragePoolGrad", 1), ("MaxPoolGrad", 0)] {
+            assert_eq!(found(operator, "float[2,4,8,8] dx"), 0);
+            assert_eq!(found(operator, "float[N,4,8,8] dx"), of_batch);
+            assert_eq!(found(operator, "float[2,C,8,8] dx"), 1);
+            assert_eq!(found(operator, "float[4] other"), 1);
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::view::{Fault, Input, Outputs, Shape, View, known, product};
 use super::window::{Padding, Window, numbers};
-use super::{Family, Operator, Provider, microsoft, onnx, workspace};
+use super::{Family, Operator, Provider, Recompute, microsoft, onnx, workspace};
 use crate::bytes::Bytes;
+use crate::graph::Node;
 
 pub(super) const OPERATORS: &[Operator] = &[
     convolution(onnx("Conv", Family::Convolution, forward)),
@@ -12,6 +13,7 @@ pub(super) const OPERATORS: &[Operator] = &[
         .operations(|view| products(view, 0))
         .workspace(transposed_workspace),
     microsoft("ConvGrad", Family::Convolution, gradient)
+        .recompute(only_padded)
         .operations(|view| gradient_products(view, 0))
         .workspace(gradient_workspace),
     microsoft(
@@ -176,6 +178,16 @@ fn spread(window: &Window, axis: usize, size: u64, extra: u64) -> Result<u64, Fa
         })
 }
 
+/// Its CPU kernel does not pad by "auto_pad", and reads memory that nobody wrote where it should.
+fn only_padded(node: &Node) -> Recompute {
+    match node.string("auto_pad") {
+        Some("SAME_UPPER" | "SAME_LOWER") => {
+            Recompute::Never("its kernel does not pad, so its results vary")
+        }
+        _ => Recompute::Clone,
+    }
+}
+
 /// ConvGrad(dY, X, W) -> (dX, dW, dB)
 fn gradient(view: &View) -> Result<Outputs, Fault> {
     let Operands { data, weights, .. } = operands(view, 1, 2)?;
@@ -276,7 +288,7 @@ fn gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::super::testing::Case;
-    use super::super::work;
+    use super::super::{recompute, work};
     use super::*;
 
     fn conv(x: &[u64], w: &[u64]) -> Case {
@@ -342,6 +354,19 @@ mod tests {
             case.shapes(),
             ["float[2, 3, 8, 8]", "float[64, 3, 1, 1]", "float[64]"]
         );
+    }
+
+    #[test]
+    fn gradients_that_pad_by_themselves_are_not_computed_again() {
+        let rule = |pads: &str| {
+            let case = Case::microsoft("ConvGrad").text("auto_pad", pads);
+            recompute(&case.node())
+        };
+        for same in ["SAME_UPPER", "SAME_LOWER"] {
+            assert!(matches!(rule(same), Recompute::Never(_)), "{same}");
+        }
+        assert_eq!(rule("NOTSET"), Recompute::Clone);
+        assert_eq!(rule("VALID"), Recompute::Clone);
     }
 
     #[test]

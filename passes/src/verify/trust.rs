@@ -34,6 +34,9 @@ pub(super) fn repeatable(node: &Node, permitted: bool) -> Result<(), &'static st
         }
         // The runtime takes it apart into operators that are trusted.
         "com.microsoft" if op_type == "DivGrad" => Ok(()),
+        "com.microsoft" if op_type == "ConvGrad" && pads_by_itself(node) => {
+            Err("it does not pad as it should, and reads memory that nobody wrote")
+        }
         "com.microsoft" if VARYING.contains(&op_type) => {
             Err("its sums vary from one computation to the next")
         }
@@ -45,6 +48,11 @@ pub(super) fn repeatable(node: &Node, permitted: bool) -> Result<(), &'static st
         _ if permitted => Ok(()),
         _ => Err(UNKNOWN),
     }
+}
+
+fn pads_by_itself(node: &Node) -> bool {
+    let pads = node.string("auto_pad").unwrap_or_default();
+    pads.starts_with("SAME")
 }
 
 /// May a copy of the node leave output `position` away? Tried with the runtime, bit by bit.
@@ -301,6 +309,18 @@ mod tests {
                 (domain, name, repeated, repeatable(&node, false).is_ok())
             })
             .collect()
+    }
+
+    #[test]
+    fn gradients_that_pad_by_themselves_are_not_trusted() {
+        let trusted = |pads: &str| {
+            let mut node = bare("com.microsoft", "ConvGrad");
+            let value = AttributeValue::String(pads.as_bytes().to_vec());
+            node.set_attribute("auto_pad", value);
+            repeatable(&node, true).is_ok()
+        };
+        assert!(!trusted("SAME_UPPER") && !trusted("SAME_LOWER"));
+        assert!(trusted("NOTSET") && trusted("VALID"));
     }
 
     #[test]
