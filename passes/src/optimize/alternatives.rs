@@ -227,9 +227,7 @@ impl Alternative {
     /// Is it another than those before it, for this graph?
     pub(super) fn has_something(&self, original: &Original<'_>) -> bool {
         let is_large = original.graph.order().len() > MOST_NODES;
-        // What is made of slices where nodes are fused is not known well enough: a written file took more than was planned.
-        let is_known = self.options.runtime.promise.holds_unoptimized();
-        !self.is_sliced() || is_known && !is_large && !slices(original, &self.options).is_empty()
+        !self.is_sliced() || !is_large && !slices(original, &self.options).is_empty()
     }
 
     /// Is it for that budget of the row?

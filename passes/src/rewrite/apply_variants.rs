@@ -87,6 +87,7 @@ mod tests {
     use super::*;
     use crate::graph::text::diff;
     use crate::operators::variants::VARIANTS;
+    use crate::rewrite::infer_shapes::InferShapes;
     use crate::verify;
 
     const HEAD: &str = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>"#;
@@ -169,6 +170,33 @@ mod tests {
         + "dx/dx_1" = ReluGrad("dx/dy_1", "dx/y_1")
         + dx = Concat("dx/dx_0", "dx/dx_1")
         "#);
+    }
+
+    #[test]
+    fn what_a_constant_of_a_variant_says_is_known_as_from_a_file() {
+        let text =
+            "g (float[2,1,2,2] x, float[3,1,1,1] w, float[2,3,2,2] dy) => (float[2,3,2,2] dx)
+           <float[2,3,2,2] y, float[2,3,2,2] a>
+           { y = Conv (x, w) a = Relu(y) dx = com.microsoft.ReluGrad(dy, a) }";
+        let mut graph = Graph::parse(&format!("{HEAD} {text}")).unwrap();
+        let last = *graph.order().last().unwrap();
+        let mut variants = VARIANTS.iter();
+        let variant = variants.find(|v| v.name == "relu-gradient-by-images");
+        let choices = &[(last, variant.unwrap())];
+        assert_eq!(ApplyVariants { choices }.replace(&mut graph).len(), 1);
+        let constants = |graph: &Graph| -> Vec<_> {
+            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let written = nodes.filter(|node| node.is("", "Constant"));
+            let written = written.flat_map(crate::graph::Node::writes);
+            written
+                .map(|id| graph.tensor(id).constant.clone())
+                .collect()
+        };
+        let planned = constants(&graph);
+        assert!(planned.len() > 4 && planned.iter().all(Option::is_some));
+        let mut read = graph.clone();
+        InferShapes::default().run(&mut read).unwrap();
+        assert_eq!(planned, constants(&read));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::{Like, Part, Read, Write};
 use crate::graph::{
-    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
+    TensorKind, Uses,
 };
 
 /// The nodes that `parts` describe, without names and not yet in the graph; the tensors that they
@@ -38,9 +39,22 @@ pub(crate) fn nodes_of(
         let reads = reads.collect();
         let mut node = Node::new("", part.domain, part.op_type, reads, outputs);
         node.attributes.clone_from(&part.attributes);
+        say_constant(graph, &node);
         nodes.push(node);
     }
     nodes
+}
+
+/// Says of what a Constant writes what it is, as is read from a file: the runtime merges what reads equal constants.
+fn say_constant(graph: &mut Graph, node: &Node) {
+    if let ("Constant", Some(written)) = (node.op_type.as_str(), node.output(0)) {
+        let mut values = node.attributes.iter().map(|attribute| &attribute.value);
+        graph.tensor_mut(written).constant = values.find_map(|value| match value {
+            AttributeValue::Ints(numbers) => Some(Constant::Ints(numbers.clone())),
+            AttributeValue::Float(number) => Some(Constant::Floats(vec![(*number).into()])),
+            _ => None,
+        });
+    }
 }
 
 fn new_tensor(graph: &mut Graph, wish: &str, like: &Like, element: ElementType) -> TensorId {
