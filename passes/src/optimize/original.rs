@@ -13,6 +13,7 @@ use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, Uses, topological};
 use crate::operators::Provider;
 use crate::runtime::Runtime;
+use crate::runtime::as_run::as_run;
 use crate::runtime::executions::Reserved;
 use crate::runtime::liveness::Liveness;
 use crate::search::first_orders;
@@ -150,8 +151,9 @@ impl<'g> Original<'g> {
 
     /// Those of the same graph with variants; `costs` by node id.
     pub(super) fn orders_of(&self, varied: &Graph, costs: &[Cost]) -> Vec<Vec<NodeId>> {
+        let run = as_run(varied, self.provider, self.runtime, |_| true);
         let mut orders = first_orders(
-            varied,
+            &run,
             self.provider,
             costs,
             &self.sequences,

@@ -86,9 +86,10 @@ impl<'o> Pipeline<'o> {
             true => original.orders().to_vec(),
             false => original.orders_of(&base.graph, &base.costs),
         };
-        let alternatives = Alternatives::of(&base.graph, offers, &orders);
+        let mut alternatives = Alternatives::of(&base.graph, offers, &orders);
         let joint = (!alternatives.is_empty()).then(|| {
             let all = Form::new(alternatives.graph.clone(), options);
+            alternatives.run_as(base.run(options));
             Joint {
                 alternatives: Arc::new(alternatives),
                 costs: all.costs,
@@ -665,6 +666,7 @@ impl<'o> Pipeline<'o> {
     fn task_in<'t>(&'t self, form: &'t Form, joint: Option<&'t Joint>) -> Task<'t> {
         Task {
             graph: &form.graph,
+            run: form.run(self.options),
             runtime: self.options.runtime,
             order: self.orders.first().map_or(&[], Vec::as_slice),
             sequences: &self.original.sequences,

@@ -1,13 +1,18 @@
 //! A graph with variants in it, and what a planner has to know of it.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use super::Options;
 use super::cheaper_copies::{cost_copies_of_dropouts, use_cheaper_copies};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId};
+use crate::operators::Recompute;
 use crate::operators::variants::Variant;
 use crate::rewrite::apply_variants::ApplyVariants;
+use crate::runtime::as_run::as_run;
 
 /// Which nodes to replace, and by what; ascending by node.
 pub(super) type Choices = Vec<(NodeId, &'static Variant)>;
@@ -17,6 +22,8 @@ pub(super) struct Form {
     /// By node id.
     pub(super) costs: Vec<Cost>,
     pub(super) recomputation: Recomputation,
+    /// See [`Form::run`]; nothing where that is the graph.
+    run: OnceLock<Option<Graph>>,
 }
 
 impl Form {
@@ -30,7 +37,21 @@ impl Form {
             graph,
             costs,
             recomputation,
+            run: OnceLock::new(),
         }
+    }
+
+    /// The graph as it runs at the level that is promised: see [`as_run`]. `options` are those that it was made with.
+    pub(super) fn run(&self, options: &Options) -> &Graph {
+        let run = self.run.get_or_init(|| {
+            let is_copied = |id| self.recomputation.rule(id) == Recompute::Clone;
+            let provider = options.device.provider;
+            match as_run(&self.graph, provider, options.runtime, is_copied) {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(run) => Some(run),
+            }
+        });
+        run.as_ref().unwrap_or(&self.graph)
     }
 }
 

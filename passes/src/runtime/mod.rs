@@ -3,6 +3,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod arena;
+pub(crate) mod as_run;
 pub(crate) mod barrier;
 mod barrier_form;
 pub mod blocks;

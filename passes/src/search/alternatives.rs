@@ -103,6 +103,31 @@ impl Alternatives {
         }
     }
 
+    /// Makes nodes what they are in `run`, the original as it runs, where no form reads, writes or replaces anything of that.
+    pub fn run_as(&mut self, run: &Graph) {
+        let (with, before) = (Uses::of(&self.graph), Uses::of(run));
+        let is_site = |id: NodeId| self.sites.iter().any(|site| site.node == id);
+        let is_read_as_before = |tensor| {
+            let readers = before.readers(tensor);
+            with.readers(tensor) == readers && !readers.iter().any(|&id| is_site(id))
+        };
+        let changes = |id: &NodeId| {
+            let now = run.node(*id);
+            let (Some(read), Some(written)) = (now.input(0), now.output(0)) else {
+                return false;
+            };
+            now.op_type != self.graph.node(*id).op_type
+                && !is_site(*id)
+                && is_read_as_before(written)
+                // Of what alone reads the result of the node that takes it in.
+                && (before.readers(read).len() > 1 || is_read_as_before(read))
+        };
+        let changed: Vec<NodeId> = run.order().iter().copied().filter(changes).collect();
+        for id in changed {
+            *self.graph.node_mut(id) = run.node(id).clone();
+        }
+    }
+
     /// Is there nothing to choose?
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()

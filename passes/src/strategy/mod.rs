@@ -176,6 +176,8 @@ impl FromStr for Strategy {
 pub struct Task<'t> {
     /// The graph, with concrete shapes.
     pub graph: &'t Graph,
+    /// The same as it runs at the level that is promised: what others take in is an Identity.
+    pub run: &'t Graph,
     /// What runs it.
     pub runtime: Runtime,
     /// The order of first computations that is best by itself: topological, and keeps the
@@ -342,7 +344,7 @@ impl Task<'_> {
             }
             None => {
                 let rules = self.recomputation;
-                Search::new(self.graph, order, provider, self.costs, rules, effort)
+                Search::new(self.run, order, provider, self.costs, rules, effort)
             }
         };
         let search = match self.runtime.keeps_results_apart() {

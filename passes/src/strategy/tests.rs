@@ -60,6 +60,7 @@ pub(super) fn with_overrides<T>(
         runtime: Runtime::LEAN,
         joint: None,
         graph,
+        run: graph,
         order: &order,
         sequences: &sequences,
         device: &device,

@@ -86,8 +86,8 @@ impl Pipeline<'_> {
         Ok(self.with_room_of_level(planner, found, target, budget))
     }
 
-    /// `found`, or what adds less since it is planned for more than its `target`: the search knows the graph as it is, and what the
-    /// runtime makes of it at the level that is promised can take less.
+    /// `found`, or what adds less since it is planned for more than its `target`: the search does not know all of what the runtime
+    /// makes of the graph at the level that is promised, and that can take less.
     fn with_room_of_level(
         &self,
         planner: &mut dyn Planner,

@@ -263,6 +263,7 @@ impl JointAnswer {
         recomputation.keep_rounding(&graph, task.device.provider);
         let form = Task {
             graph: &graph,
+            run: &graph,
             runtime: task.runtime,
             order: graph.order(),
             sequences: task.sequences,
