@@ -1,6 +1,6 @@
 """Runs an original training graph and its rewritten form and compares all that a step leaves behind.
 
-Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--runtime NAME] [--json]
+Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--runtime NAME] [--device cuda] [--json]
 
 Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
 accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
@@ -69,17 +69,21 @@ class Runs:
         return summary
 
 
-def switched_off(rewritten):
-    """The optimizers that a rewritten file wants switched off."""
+def asked_for(rewritten):
+    """What a rewritten file wants of its session, as measure.step is told: optimizers that are switched off, and what the provider
+    is told."""
     said = {entry.key: entry.value for entry in onnx.load(rewritten, load_external_data=False).metadata_props}
     entries = json.loads(said.get("ckpt-opt.session_config_entries", "{}"))
-    return [name for name in entries.get("optimization.disable_specified_optimizers", "").split(";") if name]
+    disabled = [name for name in entries.get("optimization.disable_specified_optimizers", "").split(";") if name]
+    providers = json.loads(said.get("ckpt-opt.provider_options", "{}"))
+    return {"disabled": disabled, "provider_options": providers.get("CUDAExecutionProvider")}
 
 
-def runner(runtime, python=None, rewritten=None):
+def runner(runtime, python=None, device="cpu", rewritten=None):
     """What measure.step is told of the runtime besides, to run a `rewritten` file as it asks for, or its original."""
-    disabled = {"disabled": switched_off(rewritten)} if rewritten else {}
-    return {"python": python or STOCK, "steps": 2, **disabled} if runtime == "stock" else disabled
+    asked = asked_for(rewritten) if rewritten else {}
+    stock = {"python": python or STOCK, "steps": 2} if runtime == "stock" else {}
+    return {**stock, "device": device, **asked}
 
 
 def runners(asked):
@@ -178,10 +182,11 @@ def main():
     parser.add_argument("--no-enable-all", action="store_true", help="leave the comparison at ENABLE_ALL out")
     parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
     parser.add_argument("--python", help="which Python runs them, with --runtime stock")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asked = runner(args.runtime, args.python, args.rewritten)
+        asked = runner(args.runtime, args.python, args.device, args.rewritten)
         runs = [Runs(path, args.dim, folder, not args.no_enable_all, args.settings, args.original, runner)
                 for path, runner in zip((args.original, args.rewritten), runners(asked))]
         result = compare(*runs, optimized=args.runtime == "stock")

@@ -29,7 +29,7 @@ def malloc_counter():
 
 def step(model, dims=(), order="default", level="disable_all", settings="lean", no_arena=False, threads=1, steps=1,
          seed=None, expose_statistics=False, profile=False, dump=None, inputs_of=None, caller_outputs=None,
-         python=sys.executable, disabled=(), timeout=1800):
+         python=sys.executable, disabled=(), device="cpu", provider_options=None, timeout=1800):
     """What `run_step.py` prints, as a dictionary; with `profile` also "executed"."""
     command = [python, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
                "--settings", settings, "--threads", str(threads), "--steps", str(steps)]
@@ -47,13 +47,17 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         command += ["--caller-outputs", caller_outputs]
     if no_arena:
         command.append("--no-arena")
+    if device != "cpu":
+        command += ["--device", device, "--provider-options", json.dumps(provider_options or {})]
     if dump:
         command += ["--dump", dump]
     with tempfile.TemporaryDirectory() as folder:
         trace = os.path.join(folder, "executed.json")
         if profile:
             command += ["--profile", trace]
-        environment = dict(os.environ, LD_PRELOAD=malloc_counter())
+        environment = dict(os.environ)
+        if device == "cpu":
+            environment["LD_PRELOAD"] = malloc_counter()
         try:
             done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -20,8 +20,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from counters import MallocCounter
 from planner_check import ORDERS, SETTINGS
-from run_step import MallocCounter
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 ROWS, COLUMNS = 256, 128

@@ -25,7 +25,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from run_step import MallocCounter
+from counters import MallocCounter
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata", "operators.json")
 THREADS = 2

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from run_step import MallocCounter
+from counters import MallocCounter
 
 BATCH = 8
 ROWS, COLUMNS = 64, 96

@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from counters import CudaMemory, MallocCounter, Uncounted
 from model_inputs import Inputs
 
 RANDOM_SEED_TYPES = {
@@ -63,6 +64,11 @@ def arguments():
                         help="feed running means and variances as inputs, so that the step's updates can be read")
     parser.add_argument("--profile", metavar="FILE", help="write the executed nodes, in order, with their times")
     parser.add_argument("--dump", metavar="FILE.npz", help="write every output and changed input")
+    parser.add_argument("--allocations", metavar="FILE", help="write what each step took of a GPU's memory and returned, in order: sizes "
+                        "(below zero where returned) and addresses")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--provider-options", type=json.loads, default={}, metavar="JSON",
+                        help="what the device's provider is told, by the names of onnxruntime")
     return parser.parse_args()
 
 
@@ -134,28 +140,29 @@ def use_arena(options, growth):
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 
-class MallocCounter:
-    """The preloaded counter's functions, if it is preloaded."""
+class Device:
+    """Where a graph runs: its provider, where memory is, and what counts it."""
 
-    def __init__(self):
-        try:
-            library = ctypes.CDLL(None)
-            self.live, self.peak = library.ckpt_live_bytes, library.ckpt_peak_bytes
-            self.live.restype = self.peak.restype = ctypes.c_size_t
-            self.reset_peak = library.ckpt_reset_peak
-            self.reset_peak.restype = None
-        except AttributeError:
-            self.live = None
+    def __init__(self, name, provider_options, has_arena):
+        self.memory = None
+        self.name = name
+        if name == "cpu":
+            self.providers = ["CPUExecutionProvider"]
+            self.counter = MallocCounter()
+            return
+        self.memory = CudaMemory()
+        # What the arena holds can be seen from outside alone.
+        self.counter = Uncounted() if has_arena else self.memory
+        counted = {} if has_arena else self.memory.provider_options()
+        self.providers = [("CUDAExecutionProvider", {**provider_options, **counted}), "CPUExecutionProvider"]
 
-    def during(self, action):
-        """The peak while `action` runs, in bytes beyond what was live before."""
-        if self.live is None:
-            action()
-            return None
-        self.reset_peak()
-        before = self.live()
-        action()
-        return self.peak() - before
+    def value(self, array):
+        """The array in the device's memory."""
+        return ort.OrtValue.ortvalue_from_numpy(array, self.name, 0)
+
+    def used(self):
+        """What is taken of a GPU's memory in all, in bytes."""
+        return self.memory.used() if self.memory else None
 
 
 def load_model(path, args):
@@ -197,7 +204,7 @@ def executed(profile_path, nodes):
     return runs
 
 
-def bound_step(session, values, outputs, owned=()):
+def bound_step(session, values, outputs, owned=(), device="cpu"):
     """A binding for one step; its outputs are allocated by the step, but for those that the caller has (by name)."""
     io = session.io_binding()
     for name, value in values.items():
@@ -206,17 +213,17 @@ def bound_step(session, values, outputs, owned=()):
         if name in owned:
             io.bind_ortvalue_output(name, owned[name])
         else:
-            io.bind_output(name)
+            io.bind_output(name, device)
     return io
 
 
-def caller_outputs(session, suffix):
+def caller_outputs(session, suffix, device):
     """Memory for the outputs whose names end so, where their shapes are numbers."""
     owned = {}
     for info in session.get_outputs():
         if suffix and info.name.endswith(suffix) and all(isinstance(size, int) for size in info.shape):
             dtype = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}[info.type]
-            owned[info.name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(info.shape, dtype))
+            owned[info.name] = device.value(np.zeros(info.shape, dtype))
     return owned
 
 
@@ -231,26 +238,35 @@ def main():
     options = session_options(args, os.path.join(scratch, "p") if scratch else None)
     if args.growth:
         use_arena(options, args.growth)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    del model
+    device = Device(args.device, args.provider_options, args.settings == "default" and not args.no_arena)
+    counter = device.counter
     before = {name: digest(array) for name, array in arrays.items()}
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    values = {name: device.value(array) for name, array in arrays.items()}
+    used = device.used()
+    session = ort.InferenceSession(model, options, providers=device.providers)
+    if device.name == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        sys.exit("ONNX Runtime did not take its CUDA provider: what it lacks stands in its log, above")
+    del model
 
-    owned = caller_outputs(session, args.caller_outputs)
+    owned = caller_outputs(session, args.caller_outputs, device)
 
-    counter, peaks, kept, seconds = MallocCounter(), [], [], []
+    peaks, kept, seconds, events = [], [], [], []
     for _ in range(args.steps):
-        io = bound_step(session, values, output_names, owned)
+        io = bound_step(session, values, output_names, owned, device.name)
         gc.collect()
         live = counter.live() if counter.live else None
+        if device.memory:
+            device.memory.events.clear()
         start = time.perf_counter()
         peaks.append(counter.during(lambda: session.run_with_iobinding(io)))
-        kept.append(None if live is None else counter.live() - live)
         seconds.append(time.perf_counter() - start)
+        events += [list(device.memory.events)] if device.memory else []
+        kept.append(None if live is None else counter.live() - live)
         results = {name: value.numpy() for name, value in zip(output_names, io.get_outputs())}
         del io
-    for name, array in arrays.items():
+    for name, value in values.items():
         # Where the runtime wrote into what the caller owns: gradients, statistics.
+        array = value.numpy()
         if digest(array) != before[name]:
             results[f"input:{name}"] = array
 
@@ -261,6 +277,9 @@ def main():
         for name in os.listdir(scratch):
             os.remove(os.path.join(scratch, name))
         os.rmdir(scratch)
+    if args.allocations:
+        with open(args.allocations, "w") as file:
+            json.dump(events, file)
     if args.dump:
         with open(args.dump, "wb") as file:
             np.savez(file, **{str(i): results[name] for i, name in enumerate(sorted(results))},
@@ -269,6 +288,7 @@ def main():
         "peak_bytes": None if None in peaks else max(peaks),
         "peak_bytes_per_step": peaks,
         "kept_bytes_per_step": kept,  # by outputs, and by the arena
+        "device_bytes": None if used is None else device.used() - used,  # of a GPU, for the session and its steps
         "caller_bytes": sum(array.nbytes for array in arrays.values()),
         "seconds_per_step": seconds,
         "digests": {name: digest(array) for name, array in sorted(results.items())},

@@ -1,9 +1,9 @@
 """How long steps of two graphs take, by turns in one process, so that a busy machine slows both.
 
 Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--rounds N]
-           [--disable-optimizers "NAME;NAME"]
+           [--disable-optimizers "NAME;NAME"] [--device cuda [--provider-options JSON]]
 
-Prints JSON: the least seconds of CPU time of each, and their ratio less one ("added"), after one round that does
+Prints JSON: the least seconds of CPU time of each (on a GPU: of time), and their ratio less one ("added"), after one round that does
 not count. One thread, DISABLE_ALL, DEFAULT order. The default settings have their arena: without it, memory is taken from
 the system anew in every step, and zeroed page by page, which can be as much as the plan adds.
 """
@@ -14,7 +14,7 @@ import time
 
 import onnxruntime as ort
 
-from run_step import bound_step, load_model, session_options
+from run_step import Device, bound_step, load_model, session_options
 
 
 def arguments(doc):
@@ -23,6 +23,8 @@ def arguments(doc):
     parser.add_argument("--settings", choices=["lean", "default"], default="default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off for both")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--provider-options", type=json.loads, default={}, metavar="JSON", help="what the device's provider is told")
     return parser
 
 
@@ -31,21 +33,23 @@ def compare(original, rewritten, args):
     args.seed, args.expose_statistics, args.inputs_of = 1, False, original
     args.threads, args.level, args.order, args.no_arena = 1, "disable_all", "default", False
     options = session_options(args, None)
+    device = Device(args.device, args.provider_options, has_arena=True)
+    clock = time.thread_time if device.name == "cpu" else time.perf_counter
     runs, values = [], None
     for path in (original, rewritten):
         model, arrays, outputs, _ = load_model(path, args)
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, options, providers=device.providers)
         if values is None:
-            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+            values = {name: device.value(array) for name, array in arrays.items()}
         runs.append((session, outputs))
     rounds = []
     for _ in range(args.rounds + 1):
         seconds = []
         for session, outputs in runs:
-            io = bound_step(session, values, outputs)
-            start = time.thread_time()
+            io = bound_step(session, values, outputs, device=device.name)
+            start = clock()
             session.run_with_iobinding(io)
-            seconds.append(time.thread_time() - start)
+            seconds.append(clock() - start)
             del io
         rounds.append(seconds)
     first, second = (min(column) for column in zip(*rounds[1:]))

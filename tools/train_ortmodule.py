@@ -104,7 +104,8 @@ def train(args):
     import onnxruntime
     import torch
     from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule, _training_manager
-    from run_step import MallocCounter
+
+    from counters import MallocCounter
 
     asked = watch_sessions(_training_manager)
     torch.set_num_threads(1)

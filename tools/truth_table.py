@@ -2,7 +2,7 @@
 
 Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--dim NAME=N ...]
            [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
-           [--session usual] [--runtime stock [--python PYTHON]]
+           [--session usual] [--runtime stock [--python PYTHON]] [--device NAME]
 
 The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
 as well, those of other graphs in --dim. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
@@ -21,8 +21,11 @@ With --runtime stock each graph is lowered first (`ckpt-opt lower`), planned for
 The budget has to hold in every order and at every level (`--order any --level any`); with --session usual it is planned as
 ckpt-opt does unless told otherwise, and has to hold where the plan says so.
 
+With --device NAME, as ckpt-opt calls a GPU, it is planned for that device and run by the CUDA provider of the machine, in the sizes that
+truth_models.json has for GPUs. Peaks are what the provider asks for then, tensors and workspaces (counters.py).
+
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
-and rewritten by turns (step_times.py): wants a quiet machine. --json appends row by row, and what FILE has
+and rewritten by turns (step_times.py): wants a quiet machine. On a GPU the plan is made from the device's rates. --json appends row by row, and what FILE has
 already is not done again; --minutes ends the work after the row in which they run out. --plot draws what
 FILE has: predicted against measured peak and added time.
 
@@ -116,18 +119,18 @@ def tool(script, *arguments, python=None):
     return done.stdout
 
 
-def rows(binary, name, model, entry, settings, groups, timed, runner=None, session=()):
+def rows(binary, name, model, entry, settings, groups, timed, runner, options=()):
     """The rows of one model, as dictionaries, one at a time; of each group of budgets the first that is feasible."""
     dims = [f"{key}={value}" for key, value in entry["dims"].items()]
     bound = [part for dim in dims for part in ("--dim", dim)]
     with tempfile.TemporaryDirectory() as folder:
-        original, options = None, list(session)
-        python = runner["python"] if runner else None
-        if runner:
+        original, options, python = None, list(options), runner.get("python")
+        is_stock, device = python is not None, runner["device"]
+        if is_stock:
             model = lowered(binary, model, os.path.join(folder, "lowered.onnx"))
             entry = {"dims": entry["dims"]}
         rewritten_file = os.path.join(folder, "rewritten.onnx")
-        if timed and "static" not in entry:
+        if timed and device == "cpu" and "static" not in entry:
             profile = os.path.join(folder, "profile.json")
             tool("make_profile.py", model, profile, *bound, python=python)
             options += ["--profile", profile]
@@ -149,7 +152,7 @@ def rows(binary, name, model, entry, settings, groups, timed, runner=None, sessi
             if "static" in entry:
                 yield dict(row, ok=True, static=entry["static"])
                 continue
-            for_original, asked = check_model.runners(dict(runner or {}, disabled=check_model.switched_off(rewritten_file)))
+            for_original, asked = check_model.runners({**runner, **check_model.asked_for(rewritten_file)})
             try:
                 if original is None:
                     original = check_model.Runs(model, dims, folder, settings=settings, runner=for_original)
@@ -157,10 +160,11 @@ def rows(binary, name, model, entry, settings, groups, timed, runner=None, sessi
             except measure.StepFailed as failure:
                 yield dict(row, ok=False, said=str(failure))
                 continue
-            row["check"] = check_model.compare(original, rewritten, optimized=runner is not None)
+            row["check"] = check_model.compare(original, rewritten, optimized=is_stock)
             if timed:
-                off = ["--disable-optimizers", ";".join(asked["disabled"])] if asked["disabled"] else []
-                times = tool("step_times.py", model, rewritten_file, "--settings", settings, *bound, *off, python=python)
+                wanted = ["--disable-optimizers", ";".join(asked["disabled"])] if asked["disabled"] else []
+                wanted += ["--device", device, "--provider-options", json.dumps(asked["provider_options"] or {})]
+                times = tool("step_times.py", model, rewritten_file, "--settings", settings, *bound, *wanted, python=python)
                 row["times"] = json.loads(times)
             os.remove(rewritten.dump)
             row["faults"] = faults(planned, row["check"], budget, settings)
@@ -281,11 +285,11 @@ class Missing(dict):
         return "–"
 
 
-def attempt(args, name, model, entry, settings, groups, runner, session):
+def attempt(args, name, model, entry, settings, groups, runner, options):
     """The rows of these groups of budgets, up to one in which a tool fails."""
     left = list(groups)
     try:
-        for row in rows(args.binary, name, model, entry, settings, groups, args.times, runner, session):
+        for row in rows(args.binary, name, model, entry, settings, groups, args.times, runner, options):
             left.pop(0)
             yield row
     except (measure.StepFailed, subprocess.TimeoutExpired) as failure:
@@ -322,12 +326,15 @@ def main():
     parser.add_argument("--session", choices=["any", "usual"], default="any", help="where the budget has to hold")
     parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
     parser.add_argument("--python", metavar="PYTHON", help="which Python runs the graphs, with --runtime stock")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU as ckpt-opt calls it")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw what --json has")
     args = parser.parse_args()
     groups = [[budget] for budget in args.budgets] if args.budgets else [LADDER, ["min"]]
     end = time.monotonic() + 60 * args.minutes
     with open(os.path.join(measure.TOOLS, "truth_models.json")) as file:
         entries = json.load(file)
+    if args.device != "cpu":
+        entries = {name: dict(entry, dims=entry.get("gpu", entry["dims"])) for name, entry in entries.items()}
     dims = dict(dim.split("=", 1) for dim in args.dim)
     here = sorted(name[:-len(".onnx")] for name in os.listdir(args.models) if name.endswith(".onnx"))
     entries.update({name: {"dims": dims} for name in here if name not in entries})
@@ -340,12 +347,12 @@ def main():
     known = recorded(args.json)
     log = open(args.json, "a") if args.json else None
     every, late = [], 0
-    runner = check_model.runner(args.runtime, args.python) or None
-    session = EVERY_SESSION if args.session == "any" else ()
+    runner = check_model.runner(args.runtime, args.python, "cpu" if args.device == "cpu" else "cuda")
+    options = [*(EVERY_SESSION if args.session == "any" else ()), "--device", args.device]
     for settings in args.settings:
         for name in chosen:
             missing = [group for group in groups if (name, settings, group[0]) not in known]
-            fresh = attempt(args, name, present[name], entries[name], settings, missing, runner, session)
+            fresh = attempt(args, name, present[name], entries[name], settings, missing, runner, options)
             for group in groups:
                 row = known.get((name, settings, group[0]))
                 if row is None:

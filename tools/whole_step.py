@@ -81,7 +81,8 @@ def begin(path, args):
 
 def whole(path, args):
     import onnxruntime as ort
-    from run_step import MallocCounter
+
+    from counters import MallocCounter
 
     made, weights, over = begin(path, args)
     for name in made:

@@ -30,8 +30,9 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state as runtime
 
+from counters import MallocCounter
 from model_inputs import Inputs
-from run_step import MallocCounter, binding, seed_random_nodes
+from run_step import binding, seed_random_nodes
 
 try:
     import torch  # noqa: F401, the extension needs it
