@@ -7,6 +7,7 @@ use std::time::Duration;
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
+use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{self, BudgetRequest, OptimizeError, Optimized};
 use ckpt_passes::program::{Solver, Solving};
@@ -41,11 +42,12 @@ pub struct Options {
     pub profile: Option<Arc<Profile>>,
     /// What runs the graph; without, what the graph is for ([`Release::of`]).
     pub runtime: Option<&'static Release>,
-    /// The settings of the session that the peak is for.
-    pub runtime_settings: RuntimeSettings,
+    /// The settings of the session that the peak is for. Without, [`RuntimeSettings::DEFAULT`] on a CPU and [`RuntimeSettings::LEAN`] on a
+    /// GPU, where what the runtime shares is not known.
+    pub runtime_settings: Option<RuntimeSettings>,
     /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is. Without, that is
     /// a session of which nobody has changed either ([`Promise::USUAL`]), and the budget holds in every other one as well where that
-    /// costs next to nothing ([`optimize::optimize_usual`]).
+    /// costs next to nothing ([`optimize::optimize_usual`]); on a GPU, where no other session is known, in that one alone.
     pub promise: Option<Promise>,
     /// How to plan.
     pub strategy: Strategy,
@@ -74,7 +76,7 @@ impl Default for Options {
             costs: Overrides::new(),
             profile: None,
             runtime: None,
-            runtime_settings: RuntimeSettings::DEFAULT,
+            runtime_settings: None,
             promise: None,
             strategy: Strategy::Auto,
             variants: Group::ALL.into_iter().collect(),
@@ -90,11 +92,16 @@ impl Default for Options {
 impl Options {
     /// As the passes take them, for one search that begins now.
     pub(crate) fn for_passes(&self, budget: BudgetRequest) -> Result<optimize::Options, Error> {
+        let release = self.runtime.unwrap_or_default();
+        let mut device = self.device.clone();
+        if let Some(&first) = release.convolutions.first() {
+            device.convolutions.choice = first;
+        }
         Ok(optimize::Options {
             bindings: self.dims.clone(),
             budget,
             reserve: self.reserve,
-            device: self.device.clone(),
+            device,
             overrides: self.overrides(),
             strategy: self.strategy,
             variants: self.variants.clone(),
@@ -105,11 +112,19 @@ impl Options {
             },
             runtime: Runtime {
                 promise: self.promise.unwrap_or(Promise::USUAL),
-                ..self.runtime.unwrap_or_default().with(self.runtime_settings)
+                ..release.with(self.settings())
             },
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),
+        })
+    }
+
+    /// The settings of the session, if nobody says others.
+    pub(crate) fn settings(&self) -> RuntimeSettings {
+        self.runtime_settings.unwrap_or(match self.device.provider {
+            Provider::Cpu => RuntimeSettings::DEFAULT,
+            Provider::Cuda => RuntimeSettings::LEAN,
         })
     }
 
@@ -120,9 +135,9 @@ impl Options {
         passes: &optimize::Options,
         budgets: &[BudgetRequest],
     ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
-        match self.promise {
-            Some(_) => optimize::optimize_each(graph, passes, budgets),
-            None => optimize::optimize_usual(graph, passes, budgets),
+        match (self.promise, self.device.provider) {
+            (None, Provider::Cpu) => optimize::optimize_usual(graph, passes, budgets),
+            _ => optimize::optimize_each(graph, passes, budgets),
         }
     }
 

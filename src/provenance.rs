@@ -37,7 +37,7 @@ pub(crate) fn metadata(job: &Job, budget: &Budget) -> Vec<(String, String)> {
         variants: options.variants.iter().map(|group| group.name()).collect(),
         allow: options.allow.iter().map(String::as_str).collect(),
         seed: options.seed,
-        runtime_settings: options.runtime_settings.name(),
+        runtime_settings: options.settings().name(),
         order: options.promise.map(Promise::order_name),
         level: options.promise.map(Promise::level_name),
         device: &options.device.name,

@@ -321,7 +321,7 @@ mod tests {
         let file = "testdata/onnx/conv_bn_relu_train.onnx";
         let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
         let options = Options {
-            runtime_settings: RuntimeSettings::LEAN,
+            runtime_settings: Some(RuntimeSettings::LEAN),
             ..Options::default()
         };
         let job = Job::new(&model, &options).unwrap();

@@ -6,6 +6,7 @@ use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
 use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
 use ckpt_passes::runtime::TRAINING;
 use ckpt_passes::runtime::blocks::in_blocks;
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::strategy::Strategy;
 
@@ -13,6 +14,13 @@ use crate::inputs::{Profile, unknown_nodes};
 use crate::onnx::{Fault, Model};
 use crate::products;
 use crate::text::some_of;
+
+/// Is it a session that was measured on a GPU? Streams of nodes on either device share buffers by other rules than one stream does, and
+/// take turns in PRIORITY_BASED order.
+fn is_known_on_gpu(options: &Options) -> bool {
+    options.runtime.settings == RuntimeSettings::LEAN
+        && options.runtime.promise.order == Promise::USUAL.order
+}
 
 /// What in the model and the options does not go together, a sentence each.
 pub(crate) fn doubts(
@@ -69,6 +77,13 @@ pub(crate) fn doubts(
         doubts.push(format!(
             "the memory that the subgraphs of {node}{more} take is not counted: {why}; --costs can give it, as the node's workspace_bytes"
         ));
+    }
+    if options.device.provider == Provider::Cuda && !is_known_on_gpu(options) {
+        doubts.push(
+            "on a GPU, what the runtime takes is known in DEFAULT order with enable_mem_reuse and enable_mem_pattern off alone: in other \
+             sessions steps took up to twice what is said; leave --order and --runtime-settings out"
+                .to_owned(),
+        );
     }
     if has_yield(graph) {
         let settings = match options.runtime.settings {

@@ -18,7 +18,7 @@ fn model() -> Model {
 /// In which the model has the most to gain.
 fn lean() -> Options {
     Options {
-        runtime_settings: RuntimeSettings::LEAN,
+        runtime_settings: Some(RuntimeSettings::LEAN),
         ..Options::default()
     }
 }

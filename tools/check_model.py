@@ -20,6 +20,9 @@ With --runtime stock both are run by a Python of its own (--python, else .venv-s
 memory pattern is that of the first step there, and used from the second one on). ORIGINAL is a lowered graph then, and every bit has to
 agree at ENABLE_ALL as well.
 
+With --device cuda they are run by the CUDA provider, in DEFAULT order alone: as they are for the peaks, and with deterministic kernels,
+which take other memory, for the results.
+
 Exit status 0 if all agree.
 """
 
@@ -49,14 +52,24 @@ class Runs:
 
     def __init__(self, path, dims, folder, enable_all=True, settings="lean", inputs_of=None, runner=None):
         common = {**(runner or {}), "inputs_of": inputs_of, "dims": dims, "seed": SEED, "expose_statistics": True, "settings": settings, "no_arena": True}
-        self.default = measure.step(path, order="default", **common)
-        self.priority = measure.step(path, order="priority", **common)
+        self.on_gpu = common.get("device", "cpu") != "cpu"
+        self.default = self._step(path, common)
+        self.priority = self._step(path, common, order="priority")
         self.enable_all = self.enable_all_priority = self.dump = None
         if enable_all:
             handle, self.dump = tempfile.mkstemp(".npz", dir=folder)
             os.close(handle)
-            self.enable_all = measure.step(path, level="enable_all", dump=self.dump, **common)
-            self.enable_all_priority = measure.step(path, level="enable_all", order="priority", **common)
+            self.enable_all = self._step(path, common, level="enable_all", dump=self.dump)
+            self.enable_all_priority = self._step(path, common, level="enable_all", order="priority")
+
+    def _step(self, path, common, order="default", dump=None, **way):
+        if not self.on_gpu:
+            return measure.step(path, order=order, dump=dump, **common, **way)
+        if order == "priority":
+            return None
+        as_it_is = measure.step(path, **common, **way)
+        return {**measure.step(path, dump=dump, deterministic=True, **common, **way), "peak_bytes": as_it_is["peak_bytes"],
+                "seconds_per_step": as_it_is["seconds_per_step"]}
 
     def summary(self):
         """The peaks, in bytes beyond what the session and the caller own, and the seconds."""
@@ -96,14 +109,19 @@ def as_it_is(path, dims, settings="lean", inputs_of=None, runner=None):
     common = {**(runner or {}), "inputs_of": inputs_of, "dims": dims, "seed": SEED, "settings": settings, "no_arena": True}
     ways = {"default": {}, "priority": {"order": "priority"}, "enable_all": {"level": "enable_all"},
             "enable_all_priority": {"level": "enable_all", "order": "priority"}}
+    if common.get("device", "cpu") != "cpu":
+        ways = {name: way for name, way in ways.items() if "order" not in way}
     return {name: measure.step(path, **common, **way)["peak_bytes"] for name, way in ways.items()}
 
 
 def compare(original, rewritten, optimized=False):
     """How the results of two graphs' Runs differ; with `optimized`, every bit counts at ENABLE_ALL as well."""
-    reference, by_priority = original.default["digests"], original.priority["digests"]
+    by_order = {order: getattr(original, order)["digests"] for order in ("default", "priority") if getattr(original, order)}
+    reference, every = by_order["default"], list(by_order.values())
     differing = []
-    for order, accepted in (("default", [reference]), ("priority", [reference, by_priority])):
+    for order, accepted in (("default", [reference]), ("priority", every)):
+        if order not in by_order:
+            continue
         digests = getattr(rewritten, order)["digests"]
         differing += [
             f"{order}: {name}" for name in sorted(set(reference) | set(digests))
@@ -111,6 +129,8 @@ def compare(original, rewritten, optimized=False):
         ]
     if optimized and original.enable_all and rewritten.enable_all:
         for way in ("enable_all", "enable_all_priority"):
+            if getattr(original, way) is None:
+                continue
             wanted, found = (getattr(runs, way)["digests"] for runs in (original, rewritten))
             differing += [f"{way}: {name}" for name in sorted(set(wanted) | set(found)) if found.get(name) != wanted.get(name)]
     result = {
@@ -159,8 +179,9 @@ def describe(result):
     lines = [f"{result['compared']} tensors compared"]
     for role in ("original", "rewritten"):
         peaks = result[role]
-        lines.append(f"{role}: peak {peaks['default'] / 1e6:.1f} MB in DEFAULT, {peaks['priority'] / 1e6:.1f} MB in "
-                     f"PRIORITY_BASED order, beyond {result['caller_bytes'] / 1e6:.1f} MB of inputs")
+        by_priority = f", {peaks['priority'] / 1e6:.1f} MB in PRIORITY_BASED" if "priority" in peaks else ""
+        lines.append(f"{role}: peak {peaks['default'] / 1e6:.1f} MB in DEFAULT{by_priority} order, "
+                     f"beyond {result['caller_bytes'] / 1e6:.1f} MB of inputs")
     equal = "every bit agrees" if result["bits_equal"] else f"{len(result['differing'])} differ"
     lines.append(f"DISABLE_ALL: {equal}")
     lines += ["    " + name for name in result["differing"][:10]]

@@ -29,7 +29,7 @@ def malloc_counter():
 
 def step(model, dims=(), order="default", level="disable_all", settings="lean", no_arena=False, threads=1, steps=1,
          seed=None, expose_statistics=False, profile=False, dump=None, inputs_of=None, caller_outputs=None,
-         python=sys.executable, disabled=(), device="cpu", provider_options=None, timeout=1800):
+         python=sys.executable, disabled=(), device="cpu", provider_options=None, deterministic=False, timeout=1800):
     """What `run_step.py` prints, as a dictionary; with `profile` also "executed"."""
     command = [python, os.path.join(TOOLS, "run_step.py"), model, "--order", order, "--level", level,
                "--settings", settings, "--threads", str(threads), "--steps", str(steps)]
@@ -49,6 +49,8 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         command.append("--no-arena")
     if device != "cpu":
         command += ["--device", device, "--provider-options", json.dumps(provider_options or {})]
+    if deterministic:
+        command.append("--deterministic")
     if dump:
         command += ["--dump", dump]
     with tempfile.TemporaryDirectory() as folder:

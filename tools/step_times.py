@@ -1,10 +1,10 @@
 """How long steps of two graphs take, by turns in one process, so that a busy machine slows both.
 
-Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--rounds N]
+Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--level enable_all] [--rounds N]
            [--disable-optimizers "NAME;NAME"] [--device cuda [--provider-options JSON]]
 
 Prints JSON: the least seconds of CPU time of each (on a GPU: of time), and their ratio less one ("added"), after one round that does
-not count. One thread, DISABLE_ALL, DEFAULT order. The default settings have their arena: without it, memory is taken from
+not count. One thread, DEFAULT order, DISABLE_ALL unless told otherwise. The default settings have their arena: without it, memory is taken from
 the system anew in every step, and zeroed page by page, which can be as much as the plan adds.
 """
 
@@ -23,6 +23,7 @@ def arguments(doc):
     parser.add_argument("--settings", choices=["lean", "default"], default="default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off for both")
+    parser.add_argument("--level", choices=["disable_all", "enable_all"], default="disable_all")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--provider-options", type=json.loads, default={}, metavar="JSON", help="what the device's provider is told")
     return parser
@@ -31,7 +32,7 @@ def arguments(doc):
 def compare(original, rewritten, args):
     """Both graphs are fed what is made for the first."""
     args.seed, args.expose_statistics, args.inputs_of = 1, False, original
-    args.threads, args.level, args.order, args.no_arena = 1, "disable_all", "default", False
+    args.threads, args.level, args.order, args.no_arena, args.deterministic = 1, args.level, "default", False, False
     options = session_options(args, None)
     device = Device(args.device, args.provider_options, has_arena=True)
     clock = time.thread_time if device.name == "cpu" else time.perf_counter

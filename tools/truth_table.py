@@ -22,7 +22,7 @@ The budget has to hold in every order and at every level (`--order any --level a
 ckpt-opt does unless told otherwise, and has to hold where the plan says so.
 
 With --device NAME, as ckpt-opt calls a GPU, it is planned for that device and run by the CUDA provider of the machine, in the sizes that
-truth_models.json has for GPUs. Peaks are what the provider asks for then, tensors and workspaces (counters.py).
+truth_models.json has for GPUs. Peaks are what the provider asks for then, tensors and workspaces (counters.py), in DEFAULT order alone.
 
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
 and rewritten by turns (step_times.py): wants a quiet machine. On a GPU the plan is made from the device's rates. --json appends row by row, and what FILE has
@@ -164,6 +164,7 @@ def rows(binary, name, model, entry, settings, groups, timed, runner, options=()
             if timed:
                 wanted = ["--disable-optimizers", ";".join(asked["disabled"])] if asked["disabled"] else []
                 wanted += ["--device", device, "--provider-options", json.dumps(asked["provider_options"] or {})]
+                wanted += [] if device == "cpu" else ["--level", "enable_all"]
                 times = tool("step_times.py", model, rewritten_file, "--settings", settings, *bound, *wanted, python=python)
                 row["times"] = json.loads(times)
             os.remove(rewritten.dump)
@@ -217,6 +218,8 @@ def errors(planned, check):
     """By how much more is predicted than measured of the rewritten graph, as a part of it, by way to run it."""
     # Rows that were recorded before the program said so have none.
     ways = {WAYS[way["order"], way["level"]]: way["bytes"] for way in planned.get("peaks_after", [])}
+    # On a GPU some are not run.
+    ways = {way: bytes for way, bytes in ways.items() if way in check["rewritten"]}
     return {way: (peak - planned["fixed_bytes"]) / check["rewritten"][way] - 1 for way, peak in ways.items()}
 
 
@@ -244,14 +247,12 @@ def cells(row):
     if check:
         texts.update({
             "before_default": megabytes(check["original"][told(planned)]),
-            "before_priority": megabytes(check["original"]["priority"]),
-            "after_default": megabytes(check["rewritten"]["default"]),
-            "after_priority": megabytes(check["rewritten"]["priority"]),
-            "after_enable_all": megabytes(check["rewritten"]["enable_all"]),
-            "after_enable_all_priority": megabytes(check["rewritten"]["enable_all_priority"]),
+            **{f"after_{way}": megabytes(check["rewritten"][way]) for way in WAYS.values() if way in check["rewritten"]},
             "bits": f"{check['compared']} equal" if check["bits_equal"] else f"{len(check['differing'])} DIFFER",
             "difference": f"{check['max_relative_difference']:.0e}",
         })
+        if "priority" in check["original"]:
+            texts["before_priority"] = megabytes(check["original"]["priority"])
         off = errors(planned, check).values()
         if off:
             texts["off"] = f"{100 * max(off, key=abs):+.3f} %"

@@ -218,9 +218,9 @@ pub(super) struct Setting {
     /// whose training operators are lowered to standard ones. Unless told, what the graph's operators ask for.
     #[arg(long, value_name = "NAME", value_parser = releases())]
     pub(super) runtime: Option<String>,
-    /// The runtime settings that the peak is for.
-    #[arg(long, value_name = "NAME", value_enum, default_value = "default")]
-    pub(super) runtime_settings: RuntimeSettings,
+    /// The runtime settings that the peak is for. Unless told, default on the CPU and lean on a GPU, where nothing else is known.
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(super) runtime_settings: Option<RuntimeSettings>,
     /// In which order of execution the budget holds: default (what every session uses unless told otherwise), priority, or any of
     /// those that there are. Other orders compute the same and may take more. Without --order and --level, the budget holds in
     /// DEFAULT order at ORT_ENABLE_ALL, and everywhere else as well where that costs next to nothing.

@@ -350,7 +350,7 @@ fn options(
         costs: costs(setting)?,
         profile: profile.map(Arc::new),
         runtime: setting.runtime.as_deref().and_then(Release::named),
-        runtime_settings: setting.runtime_settings.settings(),
+        runtime_settings: setting.runtime_settings.map(|settings| settings.settings()),
         promise: Promise::said(setting.order.as_deref(), setting.level.as_deref()).flatten(),
         control: messages.control(),
         ..Options::default()

@@ -211,7 +211,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         search_seconds: outcome.rewritten.search_time().as_secs_f64(),
         total_seconds: outcome.total_time.as_secs_f64(),
         runtime: outcome.rewritten.runtime().name,
-        runtime_settings: outcome.rewritten.options().runtime_settings.name(),
+        runtime_settings: outcome.rewritten.options().settings().name(),
         before_order: summary.told.0.name(),
         before_level: summary.told.1.name(),
         order: summary.promise.order_name(),

@@ -92,7 +92,7 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     }
     facts.push((
         "session options",
-        match outcome.rewritten.options().runtime_settings {
+        match outcome.rewritten.options().settings() {
             RuntimeSettings::LEAN => "enable_mem_reuse and enable_mem_pattern off, no arena",
             _ => "defaults; the arena may reserve more than is in use",
         }

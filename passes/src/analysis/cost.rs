@@ -1,7 +1,7 @@
 //! Time and workspace of every node on a device.
 //!
 //! The roofline model (Williams, Waterman and Patterson, 2009): a kernel is limited either by
-//! arithmetic or by memory traffic, `time = launch + max(operations / rate, bytes / bandwidth)`.
+//! arithmetic or by memory traffic, `max(operations / rate, bytes / bandwidth)`, and has to be started ([`started`]).
 //! Both rates are the device's, times what kernels of the node's family reach of them.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::operators::variants::nodes::{PART, part_name};
 use crate::operators::{self, Provider};
 use crate::runtime::casting;
 use crate::runtime::convolution_costs;
-use crate::runtime::device::{Device, efficiency, nanos, rate};
+use crate::runtime::device::{Device, efficiency, nanos, rate, started};
 
 /// What the user says of one node (`--costs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -143,7 +143,7 @@ fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
     let (arithmetic, memory) = efficiency(device.provider, family);
     let arithmetic = work.operations / (rate(graph, node, device) * arithmetic);
     let memory = work.bytes / (device.bytes_per_second * memory);
-    nanos(device.launch.0 as f64 * 1e-9 + arithmetic.max(memory))
+    started(device, family, arithmetic.max(memory))
 }
 
 /// Nanoseconds of all nodes of a graph; `costs` by node id.

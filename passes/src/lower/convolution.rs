@@ -113,7 +113,7 @@ pub(super) fn conv_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let windows = Windows::of(site, w)?;
     // The parameters' gradients first: what they read is in use already.
     if let Some(db) = site.output(2) {
-        let sum = sum_of_channels(site, dy, windows.axes());
+        let sum = site.reduced_to_channels("ReduceSum", dy, 2 + windows.axes());
         site.put(sum, db);
     }
     if let Some(dw) = site.output(1) {
@@ -131,7 +131,7 @@ pub(super) fn conv_transpose_grad(site: &mut LoweringSite) -> Result<(), Obstacl
     let [dy, x, w] = site.inputs()?;
     let windows = Windows::of(site, w)?;
     if let Some(db) = site.output(2) {
-        let sum = sum_of_channels(site, dy, windows.axes());
+        let sum = site.reduced_to_channels("ReduceSum", dy, 2 + windows.axes());
         site.put(sum, db);
     }
     if let Some(dw) = site.output(1) {
@@ -147,15 +147,6 @@ pub(super) fn conv_transpose_grad(site: &mut LoweringSite) -> Result<(), Obstacl
         site.put(convolution, dx);
     }
     Ok(())
-}
-
-fn sum_of_channels(
-    site: &mut LoweringSite,
-    dy: TensorId,
-    axes: usize,
-) -> super::operation::NewNode {
-    let all: Vec<i64> = (0..2 + axes as i64).filter(|&axis| axis != 1).collect();
-    site.reduced("ReduceSum", dy, &all, false)
 }
 
 /// dX by a transposed convolution of dY. Where the size of X is not known, up to one stride too much is made of it, and

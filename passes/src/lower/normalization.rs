@@ -18,8 +18,7 @@ pub(super) fn batch_norm_internal(site: &mut LoweringSite) -> Result<(), Obstacl
     let momentum = f64::from(site.node.float("momentum").unwrap_or(0.9));
     let (of_x, of_mean) = (site.element(x)?, site.element(old_mean)?);
     let (x, wide) = widened(site, x, of_x);
-    let axes = but_channels(rank);
-    let mean = site.reduced("ReduceMean", x, &axes, false);
+    let mean = site.reduced_to_channels("ReduceMean", x, rank);
     let mean = site.add(mean);
     let centred = {
         let column = channels(site, mean, rank);
@@ -117,13 +116,12 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let scale = site.as_type(scale, of_scale, wide);
     let mean = site.as_type(mean, of_mean, wide);
     let inverse = site.as_type(inverse, of_mean, wide);
-    let axes = but_channels(rank);
     let column = channels(site, mean, rank);
     let centred = site.add(op("Sub", [x, column]));
     let dot = dot_of_channels(site, dy, centred, rank);
     let (as_it_is, outputs) = (wide == of_scale, [site.output(1), site.output(2)]);
     let dscale = site.put_or_add(op("Mul", [dot, inverse]), outputs[0].filter(|_| as_it_is));
-    let dbias = site.reduced("ReduceSum", dy, &axes, false);
+    let dbias = site.reduced_to_channels("ReduceSum", dy, rank);
     let dbias = site.put_or_add(dbias, outputs[1].filter(|_| as_it_is));
     if !as_it_is {
         for (value, output) in [(dscale, outputs[0]), (dbias, outputs[1])] {
@@ -154,11 +152,6 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
         site.add(op("BatchNormalization", [dy, factor, shift, zeros, ones]).float("epsilon", 0.0));
     put_as(site, op("Add", [moved, part]), wide, of_x, dx);
     Ok(())
-}
-
-/// All dimensions but the second.
-fn but_channels(rank: usize) -> Vec<i64> {
-    (0..rank as i64).filter(|&axis| axis != 1).collect()
 }
 
 /// One number for each channel, so shaped that it is broadcast.

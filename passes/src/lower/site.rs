@@ -466,6 +466,26 @@ impl<'a> LoweringSite<'a> {
         }
     }
 
+    /// A reduction to one number for each channel: along the axes of each image, then along the images. At once, axes that stay would
+    /// stand between axes that go, which the CUDA provider leaves to cuDNN: seven times as long, and as much memory again as is
+    /// reduced (measured in 1.31.1 on an H100); on the CPU both take as long.
+    pub(super) fn reduced_to_channels(
+        &mut self,
+        op_type: &'static str,
+        data: TensorId,
+        rank: usize,
+    ) -> NewNode {
+        let axes: Vec<i64> = (2..rank as i64).collect();
+        let of_images = match axes.is_empty() {
+            true => data,
+            false => {
+                let reduced = self.reduced(op_type, data, &axes, false);
+                self.add(reduced)
+            }
+        };
+        self.reduced(op_type, of_images, &[0], false)
+    }
+
     /// Another shape of the same numbers; 0 and -1 as the standard has them.
     pub(super) fn reshaped(&mut self, data: TensorId, shape: &[i64]) -> TensorId {
         let shape = self.ints(shape);

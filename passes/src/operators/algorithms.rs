@@ -1,10 +1,11 @@
 //! cuDNN's algorithms for convolutions, with what each computes, moves and allocates.
 //!
-//! A model, not measured on any GPU. What the algorithms are and where they apply is from NVIDIA's
+//! What the algorithms are and where they apply is from NVIDIA's
 //! documentation of `cudnnConvolutionFwdAlgo_t`, `cudnnConvolutionBwdDataAlgo_t` and
 //! `cudnnConvolutionBwdFilterAlgo_t` (the direct algorithm has a name there and no implementation). Work and
 //! workspace follow from the algorithms themselves: lowering to matrices (Chetlur et al., 2014), transforms
-//! by FFT (Mathieu, Henaff and LeCun, 2014), Winograd's minimal filtering (Lavin and Gray, 2016).
+//! by FFT (Mathieu, Henaff and LeCun, 2014), Winograd's minimal filtering (Lavin and Gray, 2016). A model: on an H100, cuDNN 9 took
+//! more workspace for its matrix products than the indices that are counted here, namely copies ([`channels_last`]).
 //!
 //! N images, C channels, K filters, G groups; h x w elements of an image, p x q windows, r x s elements
 //! of a window; e bytes of an element.
@@ -54,7 +55,7 @@ impl Direction {
 }
 
 /// The names of all algorithms.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "implicit-gemm",
     "precomputed-gemm",
     "deterministic-gemm",
@@ -64,7 +65,11 @@ pub const NAMES: [&str; 9] = [
     "tiled-fft",
     "winograd",
     "winograd-non-fused",
+    CHANNELS_LAST,
 ];
+
+/// A matrix product of copies with channels last.
+const CHANNELS_LAST: &str = "channels-last";
 
 /// One algorithm for one of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,6 +99,47 @@ pub fn algorithms(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)
     wanted
         .map(|&(_, direction)| (direction, sizes.algorithms(direction)))
         .collect()
+}
+
+/// The same for the provider of builds without training, which leaves the choice to cuDNN (its graph interface): a matrix product
+/// on tensor cores, which want channels last, so that what is read and written is copied.
+///
+/// Runtime fact, measured with 1.31.1 and cuDNN 9.19 on an H100 (tools/gpu_convolutions.py: 84 products of four networks, float32): the
+/// workspace is never more than such copies of X, W and Y and some hundred bytes, but for tiny ones (at most 0.1 MB more), and nothing
+/// where each channel has weights of its own or windows of one element lie densely.
+pub fn channels_last(graph: &Graph, node: &Node) -> Vec<(Direction, Vec<Algorithm>)> {
+    let view = View::alone(graph, node);
+    let direction = match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "Conv") | (MICROSOFT, "FusedConv") => Direction::Forward,
+        ("", "ConvTranspose") => Direction::BackwardData,
+        _ => return Vec::new(),
+    };
+    let (Ok(operands), Some(result)) = (operands(&view, 0, 1), view.output(0)) else {
+        return Vec::new();
+    };
+    let (x, w, window) = (operands.data.shape, operands.weights.shape, &operands.window);
+    let count = |shape: &[u64]| shape.iter().map(|&n| n as f64).product::<f64>();
+    let narrow = match direction {
+        Direction::Forward => result.shape,
+        _ => x,
+    };
+    let copies = (count(x) + count(w) + count(result.shape)) * operands.data.element.bytes(1).0 as f64;
+    let has_own_weights = operands.group > 1 && w[1] == 1;
+    let is_dense_product = window.kernel.iter().all(|&n| n == 1)
+        && window.strides.iter().all(|&n| n == 1)
+        && x[2..].iter().any(|&n| n > 1);
+    let copied = match has_own_weights || is_dense_product {
+        true => 0.0,
+        false => copies,
+    };
+    let algorithm = Algorithm {
+        name: CHANNELS_LAST,
+        operations: 2.0 * count(narrow) * count(&w[1..]),
+        bytes: copies + 2.0 * copied,
+        // Saturates.
+        workspace: Bytes(copied as u64 + 512),
+    };
+    vec![(direction, vec![algorithm])]
 }
 
 /// A convolution as cuDNN is told of it.

@@ -46,7 +46,10 @@ pub(super) const OPERATORS: &[Operator] = &[
 const fn over_axes(name: &'static str) -> Operator {
     onnx(name, Family::Reduction, reduce)
         .operations(|view| per_input_element(view, 1.0))
-        .workspace(listed)
+        .workspace(|view, provider| match provider {
+            Provider::Cpu => listed(view),
+            Provider::Cuda => rearranged(view),
+        })
 }
 
 /// The places of one row's largest (measured).
@@ -57,21 +60,48 @@ fn chosen(view: &View, provider: Provider) -> Option<Bytes> {
     (provider == Provider::Cpu).then_some(Bytes(places))
 }
 
-/// Where axes that stay and axes that go take turns more than once, the CPU kernel lists the places of what stays, all but the
-/// last axis that does (source, measured).
-fn listed(view: &View, provider: Provider) -> Option<Bytes> {
+/// The axes of what is reduced: their sizes, and do they stay? Those of one element count for none.
+fn axes_that_stay(view: &View) -> Option<Vec<(u64, bool)>> {
     let x = view.input(0).ok()?;
     let axes = match view.axes("axes", 1, x.rank()).ok()? {
         Axes::These(axes) if !axes.is_empty() => axes,
         _ => return None,
     };
-    // Axes of one element count for none.
     let sizes = x.shape.iter().enumerate().filter(|(_, size)| **size != 1);
-    let kept: Vec<(u64, bool)> = sizes
-        .map(|(axis, &size)| (size, !axes.contains(&axis)))
-        .collect();
-    let turns = kept.windows(2).filter(|two| two[0].1 != two[1].1).count();
-    if turns < 3 || provider != Provider::Cpu {
+    let kept = sizes.map(|(axis, &size)| (size, !axes.contains(&axis)));
+    Some(kept.collect())
+}
+
+/// How often axes that stay and axes that go take turns.
+fn turns(axes: &[(u64, bool)]) -> usize {
+    axes.windows(2).filter(|two| two[0].1 != two[1].1).count()
+}
+
+/// The CUDA kernel sums up rows or columns of a matrix itself, with a few partial sums for each row; where axes that stay and axes that
+/// go take turns more than once, it leaves that to cuDNN, which takes as much again as is reduced.
+///
+/// Runtime fact, measured in 1.31.1 on an H100: ReduceSum and ReduceMean of a `[64, 64, 112, 112]` along axes of each kind.
+fn rearranged(view: &View) -> Option<Bytes> {
+    let kept = axes_that_stay(view)?;
+    let x = view.input(0).ok()?;
+    if turns(&kept) > 1 {
+        return Some(x.bytes());
+    }
+    let product = |stays: bool| {
+        let those = kept.iter().filter(|axis| axis.1 == stays);
+        those.fold(1, |all: u64, axis| all.saturating_mul(axis.0))
+    };
+    let (rows, columns) = (product(true), product(false));
+    let are_rows = kept.first().is_some_and(|axis| axis.1) && turns(&kept) == 1;
+    let blocks = columns.div_ceil(1024).min(256);
+    (are_rows && blocks > 1).then(|| Bytes(rows.saturating_mul(4 * (blocks + 1)).saturating_add(16)))
+}
+
+/// Where axes that stay and axes that go take turns more than twice, the CPU kernel lists the places of what stays, all but the
+/// last axis that does (source, measured).
+fn listed(view: &View) -> Option<Bytes> {
+    let kept = axes_that_stay(view)?;
+    if turns(&kept) < 3 {
         return None;
     }
     let mut stay = kept.iter().filter(|(_, stays)| *stays);

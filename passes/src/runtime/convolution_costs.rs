@@ -1,10 +1,10 @@
 //! What convolutions cost where cuDNN computes them.
 
-use super::convolutions::{Product, Timed, fastest_first};
-use super::device::{Device, efficiency, nanos, rate};
+use super::convolutions::{AlgorithmChoice, Product, Timed, fastest_first};
+use super::device::{Device, efficiency, rate, started};
 use crate::cost::{Cost, Nanos};
 use crate::graph::{Graph, Node};
-use crate::operators::algorithms::{Direction, algorithms};
+use crate::operators::algorithms::{Direction, algorithms, channels_last};
 use crate::operators::{Provider, family};
 
 /// What a convolution costs where cuDNN computes it: its products one after another. `None` for other nodes and
@@ -54,16 +54,20 @@ fn in_table<'d>(
 
 /// By the roofline model of [`crate::analysis::cost`], the fastest first.
 fn modelled(graph: &Graph, node: &Node, device: &Device) -> Vec<(Direction, Vec<Timed>)> {
-    let (arithmetic, memory) = efficiency(device.provider, family(graph, node));
+    let family = family(graph, node);
+    let (arithmetic, memory) = efficiency(device.provider, family);
     let rate = rate(graph, node, device) * arithmetic;
     let bandwidth = device.bytes_per_second * memory;
-    let products = algorithms(graph, node).into_iter();
-    let each = products.map(|(direction, all)| {
+    let products = match device.convolutions.choice {
+        AlgorithmChoice::Graph => channels_last(graph, node),
+        _ => algorithms(graph, node),
+    };
+    let each = products.into_iter().map(|(direction, all)| {
         let timed = all.into_iter().map(|one| {
             let work = (one.operations / rate).max(one.bytes / bandwidth);
             Timed {
                 name: one.name,
-                time: nanos(device.launch.0 as f64 * 1e-9 + work),
+                time: started(device, family, work),
                 workspace: one.workspace,
             }
         });
@@ -112,7 +116,7 @@ mod tests {
     fn the_provider_s_options_say_which_algorithm_counts() {
         let graph = graph();
         let of = |choice| costs(&graph, &device(choice, ConvolutionTable::new()));
-        let [heuristic, limited, fixed] = AlgorithmChoice::ALL.map(of);
+        let [heuristic, limited, fixed] = AlgorithmChoice::TRAINING.map(of);
         // Winograd: 16 * 64 * 64 * 4.
         assert_eq!(heuristic[0].workspace, Bytes(262_144));
         assert_eq!(limited[0].workspace, AlgorithmChoice::LIMIT);
@@ -142,7 +146,7 @@ mod tests {
         let table = ConvolutionTable::from([(forward, measured)]);
         let of = |choice| costs(&graph, &device(choice, table.clone()));
         let model = |choice| costs(&graph, &device(choice, ConvolutionTable::new()));
-        let [heuristic, limited, fixed] = AlgorithmChoice::ALL.map(of);
+        let [heuristic, limited, fixed] = AlgorithmChoice::TRAINING.map(of);
         let cost = |time, workspace| Cost {
             time: Nanos(time),
             workspace,

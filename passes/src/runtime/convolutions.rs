@@ -91,7 +91,8 @@ pub struct Convolutions {
     pub table: Arc<ConvolutionTable>,
 }
 
-/// How ONNX Runtime's CUDA provider chooses an algorithm, by its options (read in the code of 1.19).
+/// How ONNX Runtime's CUDA provider chooses an algorithm, by its options (read in the code of 1.19; [`AlgorithmChoice::Graph`] was
+/// measured in 1.31.1).
 ///
 /// The default, an exhaustive search with as much workspace as there is, is not among them: in the first
 /// step it allocates the largest workspace of any algorithm to try all, which no budget could hold for.
@@ -104,14 +105,18 @@ pub enum AlgorithmChoice {
     Limited,
     /// Always [`Direction::fixed`].
     Fixed,
+    /// Left to cuDNN's graph interface, as builds without training do: [`channels_last`](crate::operators::algorithms::channels_last). What
+    /// the other options make of them there took up to 200 times as long (DEFAULT), or other algorithms from step to step (EXHAUSTIVE);
+    /// how much workspace there may be is not asked for any more.
+    Graph,
 }
 
 impl AlgorithmChoice {
     /// The workspace of a search that is not to take more.
     pub const LIMIT: Bytes = Bytes(32 << 20);
 
-    /// All of them, the fastest first.
-    pub const ALL: [AlgorithmChoice; 3] = [
+    /// Those of the release that trains, the fastest first.
+    pub const TRAINING: [AlgorithmChoice; 3] = [
         AlgorithmChoice::Heuristic,
         AlgorithmChoice::Limited,
         AlgorithmChoice::Fixed,
@@ -120,7 +125,7 @@ impl AlgorithmChoice {
     /// The provider's options, by name.
     pub fn provider_options(self) -> [(&'static str, &'static str); 2] {
         let (search, max) = match self {
-            AlgorithmChoice::Heuristic => ("HEURISTIC", "1"),
+            AlgorithmChoice::Heuristic | AlgorithmChoice::Graph => ("HEURISTIC", "1"),
             AlgorithmChoice::Limited => ("EXHAUSTIVE", "0"),
             AlgorithmChoice::Fixed => ("DEFAULT", "1"),
         };
@@ -139,7 +144,7 @@ impl AlgorithmChoice {
     pub fn takes(self, direction: Direction, all: &[Timed]) -> Option<Timed> {
         let mut all = all.iter();
         let taken = match self {
-            AlgorithmChoice::Heuristic => all.next(),
+            AlgorithmChoice::Heuristic | AlgorithmChoice::Graph => all.next(),
             AlgorithmChoice::Limited => all.find(|one| one.workspace <= AlgorithmChoice::LIMIT),
             AlgorithmChoice::Fixed => all.find(|one| one.name == direction.fixed()),
         };

@@ -2,6 +2,7 @@
 
 use super::barrier_form::BarrierForm;
 use super::blocks;
+use super::convolutions::AlgorithmChoice;
 use crate::graph::{ElementType, Graph, Node};
 use crate::operators::{MICROSOFT, Provider};
 
@@ -19,6 +20,8 @@ pub struct Release {
     /// Does a Shape or a Size run directly behind the producer of what it reads, in DEFAULT order? Builds with training alone
     /// move it there (measured).
     pub(crate) shapes_follow: bool,
+    /// How the CUDA provider may choose algorithms for convolutions, as far as that can be planned for; the fastest first.
+    pub convolutions: &'static [AlgorithmChoice],
     /// What lies in the block of a memory pattern?
     pub(crate) pattern: PatternOf,
     /// See [`Release::switched_off`]: those that no plan can do with.
@@ -45,6 +48,7 @@ pub const TRAINING: Release = Release {
     trains: true,
     barrier: BarrierForm::PassThrough,
     shapes_follow: true,
+    convolutions: &AlgorithmChoice::TRAINING,
     pattern: PatternOf::ShapesFed,
     never: &[],
     half_kernels: &[],
@@ -58,6 +62,7 @@ pub const STOCK: Release = Release {
     trains: false,
     barrier: BarrierForm::Reshape,
     shapes_follow: false,
+    convolutions: &[AlgorithmChoice::Graph],
     pattern: PatternOf::FirstStep,
     // They put a Transpose past a Reshape, as a node behind all others: the gradients of convolutions' weights as they are lowered
     // run late in PRIORITY_BASED order then (measured: resnet18, planned for 84 MB, took 101).

@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     profile: Option<Source>,
     conv_table: Option<Source>,
     runtime: Option<String>,
-    runtime_settings: String,
+    runtime_settings: Option<String>,
     order: Option<String>,
     level: Option<String>,
     strategy: String,
@@ -97,10 +97,11 @@ impl Settings {
         let usage = |text: String| UsageError::new_err(text);
         let reserve = inputs::parse_size(&self.reserve)
             .map_err(|problem| usage(format!("reserve {:?}: {problem}", self.reserve)))?;
-        let runtime_settings = match self.runtime_settings.as_str() {
-            "default" => RuntimeSettings::DEFAULT,
-            "lean" => RuntimeSettings::LEAN,
-            other => {
+        let runtime_settings = match self.runtime_settings.as_deref() {
+            None => None,
+            Some("default") => Some(RuntimeSettings::DEFAULT),
+            Some("lean") => Some(RuntimeSettings::LEAN),
+            Some(other) => {
                 return Err(usage(format!(
                     "runtime_settings {other:?}: expected default or lean"
                 )));

@@ -48,7 +48,7 @@ impl Pair {
         let options = Options {
             dims: sizes.collect(),
             variants: Default::default(),
-            runtime_settings: RuntimeSettings::LEAN,
+            runtime_settings: Some(RuntimeSettings::LEAN),
             ..Options::default()
         };
         let out = folder.join("rewriting.onnx");
