@@ -47,7 +47,8 @@ pub struct Options {
     pub runtime_settings: Option<RuntimeSettings>,
     /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is. Without, that is
     /// a session of which nobody has changed either ([`Promise::USUAL`]), and the budget holds in every other one as well where that
-    /// costs next to nothing ([`optimize::optimize_usual`]); on a GPU, where no other session is known, in that one alone.
+    /// costs next to nothing ([`optimize::optimize_usual`]). On a GPU it is the one session that is known there ([`Promise::ON_GPU`]),
+    /// and never another order unless that is named.
     pub promise: Option<Promise>,
     /// How to plan.
     pub strategy: Strategy,
@@ -111,13 +112,26 @@ impl Options {
                 evaluations: EVALUATIONS,
             },
             runtime: Runtime {
-                promise: self.promise.unwrap_or(Promise::USUAL),
+                promise: self.promised(),
                 ..release.with(self.settings())
             },
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),
         })
+    }
+
+    /// Where the budget is planned to hold first.
+    fn promised(&self) -> Promise {
+        let known = match self.device.provider {
+            Provider::Cpu => return self.promise.unwrap_or(Promise::USUAL),
+            Provider::Cuda => Promise::ON_GPU,
+        };
+        let promise = self.promise.unwrap_or(known);
+        Promise {
+            order: promise.order.or(known.order),
+            ..promise
+        }
     }
 
     /// The settings of the session, if nobody says others.
@@ -174,5 +188,46 @@ impl Options {
             seconds: self.time_limit.map(|limit| limit.as_secs_f64()),
             ..Solving::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ckpt_passes::runtime::level::Level;
+    use ckpt_passes::runtime::order::ExecutionOrder;
+
+    use super::*;
+
+    #[test]
+    fn on_a_gpu_the_session_is_meant_that_is_known_there() {
+        let asked = |device: &str, promise| {
+            let options = Options {
+                device: Device::preset(device).expect("a preset"),
+                promise,
+                ..Options::default()
+            };
+            let passes = options
+                .for_passes(BudgetRequest::Smallest)
+                .expect("options");
+            (passes.runtime.settings, passes.runtime.promise)
+        };
+        assert_eq!(
+            asked("cpu", None),
+            (RuntimeSettings::DEFAULT, Promise::USUAL)
+        );
+        assert_eq!(
+            asked("h100", None),
+            (RuntimeSettings::LEAN, Promise::ON_GPU)
+        );
+        // Who names a level alone means no other order.
+        let at_all = Promise {
+            order: None,
+            level: Some(Level::EnableAll),
+        };
+        assert_eq!(
+            asked("h100", Some(at_all)).1.order,
+            Some(ExecutionOrder::Default)
+        );
+        assert_eq!(asked("cpu", Some(at_all)).1, at_all);
     }
 }

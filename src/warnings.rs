@@ -15,11 +15,10 @@ use crate::onnx::{Fault, Model};
 use crate::products;
 use crate::text::some_of;
 
-/// Is it a session that was measured on a GPU? Streams of nodes on either device share buffers by other rules than one stream does, and
-/// take turns in PRIORITY_BASED order.
+/// Is it a session that was measured on a GPU, and took what was worked out? Nodes on either device form streams, which share buffers by
+/// other rules than one stream does.
 fn is_known_on_gpu(options: &Options) -> bool {
-    options.runtime.settings == RuntimeSettings::LEAN
-        && options.runtime.promise.order == Promise::USUAL.order
+    options.runtime.settings == RuntimeSettings::LEAN && options.runtime.promise == Promise::ON_GPU
 }
 
 /// What in the model and the options does not go together, a sentence each.
@@ -80,8 +79,8 @@ pub(crate) fn doubts(
     }
     if options.device.provider == Provider::Cuda && !is_known_on_gpu(options) {
         doubts.push(
-            "on a GPU, what the runtime takes is known in DEFAULT order with enable_mem_reuse and enable_mem_pattern off alone: in other \
-             sessions steps took up to twice what is said; leave --order and --runtime-settings out"
+            "on a GPU, what a step takes is known in DEFAULT order at ORT_DISABLE_ALL alone, with enable_mem_reuse and enable_mem_pattern \
+             off: elsewhere steps took up to twice what is said; leave --order, --level and --runtime-settings out"
                 .to_owned(),
         );
     }

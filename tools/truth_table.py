@@ -2,7 +2,7 @@
 
 Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--dim NAME=N ...]
            [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
-           [--session usual] [--runtime stock [--python PYTHON]] [--device NAME]
+           [--session usual|enable_all] [--runtime stock [--python PYTHON]] [--device NAME]
 
 The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
 as well, those of other graphs in --dim. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
@@ -19,7 +19,7 @@ With --runtime stock each graph is lowered first (`ckpt-opt lower`), planned for
 (.venv-stock of `setup.sh stock` without), two steps at a time, as check_model.py says: every bit has to agree at ENABLE_ALL, too.
 
 The budget has to hold in every order and at every level (`--order any --level any`); with --session usual it is planned as
-ckpt-opt does unless told otherwise, and has to hold where the plan says so.
+ckpt-opt does unless told otherwise, and has to hold where the plan says so; with --session enable_all in DEFAULT order at ORT_ENABLE_ALL.
 
 With --device NAME, as ckpt-opt calls a GPU, it is planned for that device and run by the CUDA provider of the machine, in the sizes that
 truth_models.json has for GPUs. Peaks are what the provider asks for then, tensors and workspaces (counters.py), in DEFAULT order alone.
@@ -52,6 +52,7 @@ ACCURACY = {"default": 0.01, "lean": 0.005}
 BOOKKEEPING = 20_000
 INFEASIBLE = 3
 EVERY_SESSION = ("--order", "any", "--level", "any")
+SESSIONS = {"any": EVERY_SESSION, "usual": (), "enable_all": ("--order", "default", "--level", "all")}
 LADDER = ["fixed+50%", "fixed+70%", "fixed+80%", "fixed+90%"]
 PLANNING_SECONDS = 1800
 # What the checks call the ways to run a graph.
@@ -210,7 +211,7 @@ def told(planned):
 def promised(planned):
     """The ways to run the graph in which its budget holds."""
     orders = {"any": ("DEFAULT", "PRIORITY_BASED"), "default": ("DEFAULT",)}[planned.get("order", "any")]
-    levels = {"any": ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"), "all": ("ORT_ENABLE_ALL",)}[planned.get("level", "any")]
+    levels = {"any": ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"), "all": ("ORT_ENABLE_ALL",), "disable": ("ORT_DISABLE_ALL",)}[planned.get("level", "any")]
     return [WAYS[order, level] for level in levels for order in orders]
 
 
@@ -324,7 +325,7 @@ def main():
     parser.add_argument("--times", action="store_true", help="measure the added time as well")
     parser.add_argument("--json", metavar="FILE", help="append every number, one JSON object a line; skip what is there")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so many")
-    parser.add_argument("--session", choices=["any", "usual"], default="any", help="where the budget has to hold")
+    parser.add_argument("--session", choices=[*SESSIONS], default="any", help="where the budget has to hold")
     parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
     parser.add_argument("--python", metavar="PYTHON", help="which Python runs the graphs, with --runtime stock")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU as ckpt-opt calls it")
@@ -349,7 +350,7 @@ def main():
     log = open(args.json, "a") if args.json else None
     every, late = [], 0
     runner = check_model.runner(args.runtime, args.python, "cpu" if args.device == "cpu" else "cuda")
-    options = [*(EVERY_SESSION if args.session == "any" else ()), "--device", args.device]
+    options = [*SESSIONS[args.session], "--device", args.device]
     for settings in args.settings:
         for name in chosen:
             missing = [group for group in groups if (name, settings, group[0]) not in known]

@@ -7,6 +7,7 @@ use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};
+use crate::runtime::Release;
 use crate::runtime::rounding::Rounding;
 use crate::verify;
 
@@ -64,6 +65,21 @@ impl Recomputation {
             recomputation.pin_aliased(graph, id);
         }
         recomputation
+    }
+
+    /// No copies by operators that the release does not have: a Dropout's, from its mask, is a DropoutGrad.
+    pub(crate) fn keep_to_release(&mut self, release: &Release) {
+        let from_mask = |rule: &&mut Recompute| **rule == Recompute::DropoutFromMask;
+        for rule in self
+            .rules
+            .iter_mut()
+            .filter(|_| !release.trains)
+            .filter(from_mask)
+        {
+            *rule = Recompute::Never(
+                "random, and no operator of the runtime makes it again from its mask",
+            );
+        }
     }
 
     /// No copies of what the runtime would round otherwise; and of what touches 16 bits only nodes like it.
@@ -215,6 +231,20 @@ mod tests {
             }
         }
         names
+    }
+
+    #[test]
+    fn a_dropout_is_made_again_where_the_release_has_the_operator() {
+        let text = "g (x, r, t) => (m) { y, m = Dropout(x, r, t) z = Exp(y) }";
+        let graph = Graph::parse(text).unwrap();
+        let rule = |release: &Release| {
+            let mut rules = said(&graph, &[]);
+            rules.keep_to_release(release);
+            rules.rule(graph.order()[0])
+        };
+        let [training, stock] = Release::ALL;
+        assert_eq!(rule(training), Recompute::DropoutFromMask);
+        assert!(matches!(rule(stock), Recompute::Never(_)));
     }
 
     #[test]

@@ -94,7 +94,8 @@ fn rearranged(view: &View) -> Option<Bytes> {
     let (rows, columns) = (product(true), product(false));
     let are_rows = kept.first().is_some_and(|axis| axis.1) && turns(&kept) == 1;
     let blocks = columns.div_ceil(1024).min(256);
-    (are_rows && blocks > 1).then(|| Bytes(rows.saturating_mul(4 * (blocks + 1)).saturating_add(16)))
+    (are_rows && blocks > 1)
+        .then(|| Bytes(rows.saturating_mul(4 * (blocks + 1)).saturating_add(16)))
 }
 
 /// Where axes that stay and axes that go take turns more than twice, the CPU kernel lists the places of what stays, all but the
@@ -212,6 +213,7 @@ fn norm_of_all(view: &View) -> Result<Outputs, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Provider;
     use super::super::testing::Case;
 
     #[test]
@@ -239,6 +241,27 @@ mod tests {
         assert_eq!(all.int("noop_with_empty_axes", 1).shapes(), ["float[2, 3]"]);
         let all = Case::onnx("ReduceMax").float(&[2, 3]).int("keepdims", 0);
         assert_eq!(all.shapes(), ["float[]"]);
+    }
+
+    #[test]
+    fn cudnn_takes_as_much_again_for_axes_between_others() {
+        let workspace = |axes: &[i64]| {
+            let case = Case::onnx("ReduceMean").float(&[64, 64, 112, 112]);
+            case.list("axes", axes).workspace(Provider::Cuda).0
+        };
+        // As measured: 205,520,896, 213,007, 65,807 and twice nothing.
+        assert_eq!(workspace(&[0, 2, 3]), 205_520_896);
+        assert_eq!(workspace(&[1]), 205_520_896);
+        assert_eq!(workspace(&[2, 3]), 64 * 64 * 4 * (13 + 1) + 16);
+        assert_eq!(workspace(&[1, 2, 3]), 64 * 4 * (256 + 1) + 16);
+        assert_eq!(workspace(&[0, 1]), 0);
+        assert_eq!(workspace(&[0, 1, 2, 3]), 0);
+        // Axes of one element count for none.
+        let small = Case::onnx("ReduceMean").float(&[64, 64, 1, 1]);
+        assert_eq!(
+            small.list("axes", &[0, 2, 3]).workspace(Provider::Cuda).0,
+            0
+        );
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeEr
     let skeleton = Skeleton::of(&graph, options.device.provider, &costs);
     let (node, most) = largest_node(&graph, &skeleton);
     let mut recomputation = Recomputation::of(&graph, &options.overrides);
+    recomputation.keep_to_release(options.runtime.release);
     recomputation.keep_rounding(&graph, options.device.provider);
     let mut kept: BTreeMap<&'static str, Kept> = BTreeMap::new();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();

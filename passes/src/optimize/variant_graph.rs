@@ -30,6 +30,7 @@ impl Form {
     pub(super) fn new(graph: Graph, options: &Options) -> Form {
         let costs = costs(&graph, &options.device, &options.overrides);
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
+        recomputation.keep_to_release(options.runtime.release);
         cost_copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
         recomputation.keep_rounding(&graph, options.device.provider);

@@ -48,6 +48,8 @@ cargo xtask heuristics [--models DIR]... [--budget SIZE]... [--only NAME]... [--
                            tried (or those that are named), and prints what becomes of overhead, smallest peaks and work
 cargo xtask pytorch        trains with PyTorch: the guide's way from a network to a trained step, ORTModule, and two processes;
                            all with and without a budget. Installs PyTorch in .venv-torch (5 GB)
+cargo xtask gpu [DIR]      packs target/gpu.tar.gz for a machine with a GPU: the program, the scripts and the graphs in DIR
+                           (testdata/models). There `sh gpu/run.sh` makes the tables of docs/gpu.md
 cargo xtask fuzz [OPTION...]
                            tries random inputs (docs/fuzzing.md), in one process for each processor, and keeps
                            in target/finds what goes wrong. Options: --minutes N, --seed S, --workers N, --only TARGET,
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some("corpus") => compared(&arguments[1..]),
         Some("heuristics") => heuristics(&arguments[1..]),
         Some("pytorch") => pytorch(),
+        Some("gpu") => gpu(&arguments[1..]),
         Some("fuzz") => fuzz(&arguments[1..]),
         Some("figures") => figures(&arguments[1..]),
         _ => {
@@ -362,6 +365,23 @@ fn ablation(arguments: &[String]) -> Result<(), Failed> {
     setup()?;
     release(&["ckpt-opt"])?;
     run(tool("ablation.py", models).args(options))
+}
+
+/// An archive with all that a machine with a GPU needs besides Python.
+fn gpu(arguments: &[String]) -> Result<(), Failed> {
+    let models = arguments.first().map_or("testdata/models", String::as_str);
+    release(&["ckpt-opt"])?;
+    let folder = target().join("gpu");
+    let script = "set -e; rm -rf \"$1\"; mkdir -p \"$1/tools\" \"$1/models\"; cp \"$2/release/ckpt-opt\" \"$1\"; \
+                  cp tools/gpu.sh \"$1/run.sh\"; cp tools/*.py tools/*.json \"$1/tools\"; cp \"$3\"/*.onnx \"$1/models\"; \
+                  tar czf \"$1.tar.gz\" -C \"$2\" gpu";
+    run(command("sh")
+        .args(["-c", script, "sh"])
+        .arg(&folder)
+        .arg(target())
+        .arg(models))?;
+    println!("{}", folder.with_extension("tar.gz").display());
+    Ok(())
 }
 
 fn release(packages: &[&str]) -> Result<(), Failed> {
