@@ -117,8 +117,7 @@ pub(crate) fn nanos(seconds: f64) -> Nanos {
 /// triplet network, whose convolutions took twice as long as the same ones of the cross-modal
 /// network: 0.5.
 ///
-/// CUDA: typical parts of the peak, not measured, but for convolutions: those of ResNet-18 on an H100 (float32, cuDNN 9.19), whose copies
-/// with channels last count as bytes.
+/// CUDA: typical parts of the peak, not measured.
 pub(crate) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
     match (provider, family) {
         // Only launched: their work is none.
@@ -152,9 +151,9 @@ pub(crate) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
         (Provider::Cpu, Family::Recurrent) => (0.5, 0.2),
         (Provider::Cpu, Family::Other) => (0.01, 0.25),
 
-        (Provider::Cuda, Family::Convolution) => (0.3, 0.5),
+        (Provider::Cuda, Family::Convolution) => (0.5, 0.7),
         (Provider::Cuda, Family::DepthwiseConvolution | Family::ChannelScale) => (0.02, 0.5),
-        (Provider::Cuda, Family::ConvolutionGradient) => (0.3, 0.5),
+        (Provider::Cuda, Family::ConvolutionGradient) => (0.45, 0.7),
         (Provider::Cuda, Family::MatrixProduct) => (0.65, 0.8),
         (Provider::Cuda, Family::Recurrent) => (0.3, 0.5),
         (Provider::Cuda, Family::Elementwise | Family::ActivationGradient) => (0.05, 0.8),
