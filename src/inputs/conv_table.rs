@@ -213,7 +213,7 @@ mod tests {
         assert_snapshot!(error(&at(first, "inputs"), json!([[2, -4]])), @"convolutions[0].inputs: invalid value: integer `-4`, expected u64");
         assert_snapshot!(error(&at(first, "attributes"), json!({"dilation": 1})), @"convolutions[0].attributes.dilation: no such field");
         assert_snapshot!(error(&at(first, "algorithms"), json!([])), @"convolutions[0].algorithms: expected at least one");
-        assert_snapshot!(error(&at(algorithm, "algorithm"), json!("luck")), @r#"convolutions[0].algorithms[1].algorithm: "luck" is none of implicit-gemm, precomputed-gemm, deterministic-gemm, gemm, split-gemm, fft, tiled-fft, winograd, winograd-non-fused"#);
+        assert_snapshot!(error(&at(algorithm, "algorithm"), json!("luck")), @r#"convolutions[0].algorithms[1].algorithm: "luck" is none of implicit-gemm, precomputed-gemm, deterministic-gemm, gemm, split-gemm, fft, tiled-fft, winograd, winograd-non-fused, channels-last"#);
         assert_snapshot!(error(&at(algorithm, "time_ns"), json!(-1)), @"convolutions[0].algorithms[1].time_ns: invalid value: integer `-1`, expected u64");
         let mut twice = table();
         let entry = twice["convolutions"][0].clone();
