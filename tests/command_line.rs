@@ -714,7 +714,7 @@ fn a_budget_that_nothing_fits_is_explained() {
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
     error[no-plan-fits]: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 142 KiB
-    of that, the caller and the runtime itself own 36.4 KiB; the rest is held at step 24 of 139 (node conv1/recompute_1)
+    of that, the caller and the runtime itself own 37.4 KiB; the rest is held at step 24 of 142 (node conv1/recompute_1)
            200 B  activations
         8.14 KiB  gradients
         32.0 KiB  activations computed again
