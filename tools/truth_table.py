@@ -165,7 +165,7 @@ def rows(binary, name, model, entry, settings, groups, timed, runner, options=()
             if timed:
                 wanted = ["--disable-optimizers", ";".join(asked["disabled"])] if asked["disabled"] else []
                 wanted += ["--device", device, "--provider-options", json.dumps(asked["provider_options"] or {})]
-                wanted += [] if device == "cpu" else ["--level", "enable_all"]
+                wanted += ["--level", "enable_all"] if planned["level"] == "all" and device != "cpu" else []
                 times = tool("step_times.py", model, rewritten_file, "--settings", settings, *bound, *wanted, python=python)
                 row["times"] = json.loads(times)
             os.remove(rewritten.dump)
