@@ -1,7 +1,7 @@
 //! Time and workspace of every node on a device.
 //!
 //! The roofline model (Williams, Waterman and Patterson, 2009): a kernel is limited either by
-//! arithmetic or by memory traffic, `max(operations / rate, bytes / bandwidth)`, and has to be started ([`started`]).
+//! arithmetic or by memory traffic, `max(operations / rate, bytes / bandwidth)`, and has to be started (`started` in runtime/device.rs).
 //! Both rates are the device's, times what kernels of the node's family reach of them.
 
 use std::collections::BTreeMap;
