@@ -25,7 +25,7 @@ fn on_gpu(options: &Options) -> &'static str {
         }
         false => {
             "on a GPU, what a step takes is known in DEFAULT order at ORT_DISABLE_ALL alone, with enable_mem_reuse and enable_mem_pattern \
-             off: elsewhere steps took up to twice what is said; leave --order, --level and --runtime-settings out"
+             off: elsewhere steps took far more than is said; leave --order, --level and --runtime-settings out"
         }
     }
 }
