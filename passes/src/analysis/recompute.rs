@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_dropout_is_made_again_where_the_release_has_the_operator() {
-        let text = "g (x, r, t) => (m) { y, m = Dropout(x, r, t) z = Exp(y) }";
+        let text = "g (float[4] x) => (bool[4] m) <float r = {0.5}, bool t = {1}, float[4] y>
+            { y, m = Dropout(x, r, t) z = Exp(y) }";
         let graph = Graph::parse(text).unwrap();
         let rule = |release: &Release| {
             let mut rules = said(&graph, &[]);
