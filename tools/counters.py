@@ -57,7 +57,10 @@ class CudaMemory(Counter):
     def __init__(self):
         if hasattr(ort, "preload_dlls"):
             ort.preload_dlls()
-        self.cuda = ctypes.CDLL(loaded("libcudart.so"))
+        try:
+            self.cuda = ctypes.CDLL(loaded("libcudart.so"))
+        except OSError as error:
+            raise SystemExit(f"no CUDA runtime: {error}; this needs onnxruntime-gpu and the libraries that it wants") from None
         self.now = self.most = 0
         self.sizes = {}
         # Of each block that was taken its size and address, of each that was returned the size below zero.
