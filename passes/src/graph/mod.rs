@@ -441,6 +441,23 @@ impl Graph {
         self.order = order;
     }
 
+    /// Leaves these nodes, in this order, and no others. They get other numbers. Panics if one is listed twice.
+    pub fn keep_nodes(&mut self, order: Vec<NodeId>) {
+        let mut now = vec![None; self.nodes.len()];
+        let mut kept: Vec<NodeId> = order.clone();
+        kept.sort_unstable();
+        self.nodes = kept
+            .iter()
+            .enumerate()
+            .map(|(place, id)| {
+                let before = now[id.index()].replace(NodeId(place as u32));
+                assert!(before.is_none(), "{id:?} is listed twice");
+                Arc::clone(&self.nodes[id.index()])
+            })
+            .collect();
+        self.order = order.iter().filter_map(|id| now[id.index()]).collect();
+    }
+
     /// The outputs that the caller has written to the memory of an input, and that input.
     pub fn overwritten(&self) -> impl Iterator<Item = (TensorId, TensorId)> + '_ {
         let overwrites = |&output: &TensorId| Some((output, self.tensor(output).overwrites?));

@@ -2,7 +2,7 @@
 
 use super::operation::{op, op_of};
 use super::site::{LoweringSite, Obstacle, case, cast};
-use crate::graph::{AttributeValue, TensorId};
+use crate::graph::{AttributeValue, Node, TensorId};
 
 /// DivGrad(dY, A, B) -> (dA, dB): dA = Σ dY / B, dB = Σ dY · (−A / B²), the sums over what was broadcast.
 pub(super) fn div_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
@@ -62,7 +62,8 @@ fn sum_like(
             site.add(op("Shape", [like])),
             site.add(op("Shape", [other])),
         );
-        let axes = broadcast_axes(site, (mine, rank), (theirs, of_other));
+        let ones = ones(site, like);
+        let axes = broadcast_axes(site, (mine, rank), (theirs, of_other), &ones);
         op("ReduceSum", [whole, axes])
             .int("keepdims", 1)
             .int("noop_with_empty_axes", 1)
@@ -85,10 +86,37 @@ pub(super) fn broadcast_gradient_args(site: &mut LoweringSite) -> Result<(), Obs
             continue;
         };
         let of = |place: usize| (shapes[place], ranks[place]);
-        let axes = broadcast_axes(site, of(mine), of(theirs));
+        let ones = match only_sums_along(site, output) {
+            true => shape_of(site, shapes[mine]).map(|tensor| ones(site, tensor)),
+            false => None,
+        };
+        let axes = broadcast_axes(site, of(mine), of(theirs), &ones.unwrap_or_default());
         site.put(op("Identity", [axes]), output);
     }
     Ok(())
+}
+
+/// What it is the shape of.
+fn shape_of(site: &LoweringSite, shape: TensorId) -> Option<TensorId> {
+    let of = site.producer(shape).filter(|node| node.is("", "Shape"));
+    of.and_then(|node| node.input(0))
+}
+
+/// The dimensions of size one, whatever the sizes of others are.
+fn ones(site: &LoweringSite, tensor: TensorId) -> Vec<usize> {
+    let rank = site.rank(tensor).unwrap_or(0);
+    (0..rank)
+        .filter(|&axis| site.size(tensor, axis) == Some(1))
+        .collect()
+}
+
+/// Are these the axes of sums, and nothing else? A sum along an axis of size one changes nothing.
+fn only_sums_along(site: &LoweringSite, axes: TensorId) -> bool {
+    let is_sum = |node: &Node| {
+        let named = node.is("", "ReduceSum") || node.is(super::site::CONTRIB, "ReduceSumTraining");
+        named && node.input(1) == Some(axes) && node.int("keepdims").unwrap_or(1) == 1
+    };
+    !site.is_output(axes) && site.readers(axes).all(is_sum)
 }
 
 /// How many numbers a shape has.
@@ -96,8 +124,7 @@ fn length(site: &LoweringSite, shape: TensorId) -> Result<usize, Obstacle> {
     if let Some(size) = site.size(shape, 0) {
         return Ok(size as usize);
     }
-    let of = site.producer(shape).filter(|node| node.is("", "Shape"));
-    match of.and_then(|node| node.input(0)) {
+    match shape_of(site, shape) {
         Some(tensor) => site.rank(tensor),
         None => Err(Obstacle::Size {
             tensor: site.name(shape).to_owned(),
@@ -107,11 +134,12 @@ fn length(site: &LoweringSite, shape: TensorId) -> Result<usize, Obstacle> {
 }
 
 /// The axes of the result on which a tensor of the first shape has size 1 and one of the second does not, or has no size
-/// at all.
+/// at all; and the first one's `ones`.
 fn broadcast_axes(
     site: &mut LoweringSite,
     (mine, rank): (TensorId, usize),
     (theirs, of_other): (TensorId, usize),
+    ones: &[usize],
 ) -> TensorId {
     let all = rank.max(of_other);
     let mine = behind_ones(site, mine, all - rank);
@@ -121,12 +149,15 @@ fn broadcast_axes(
     let is_same = site.add(op("Equal", [mine, theirs]));
     let differs = site.add(op("Not", [is_same]));
     let mut broadcast = site.add(op("And", [is_one, differs]));
-    if all > rank {
-        let mut leading = vec![0; all];
-        leading[..all - rank].fill(1);
-        let leading = site.ints(&leading);
-        let leading = site.add(cast(leading, crate::graph::ElementType::Bool));
-        broadcast = site.add(op("Or", [broadcast, leading]));
+    if all > rank || !ones.is_empty() {
+        let mut always = vec![0; all];
+        always[..all - rank].fill(1);
+        for axis in ones {
+            always[axis + all - rank] = 1;
+        }
+        let always = site.ints(&always);
+        let always = site.add(cast(always, crate::graph::ElementType::Bool));
+        broadcast = site.add(op("Or", [broadcast, always]));
     }
     let axes = site.add(op("NonZero", [broadcast]));
     site.reshaped(axes, &[-1])

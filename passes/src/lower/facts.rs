@@ -122,8 +122,10 @@ impl Facts {
     fn infer(&mut self, graph: &Graph, bindings: &BTreeMap<String, u64>) {
         let inferred = TRIED
             .iter()
-            .find_map(|&size| inferred(graph, bindings, size));
-        let Some(inferred) = inferred else { return };
+            .find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
+        let Some((inferred, _)) = inferred else {
+            return;
+        };
         for id in graph.tensor_ids() {
             let tensor = inferred.tensor(id);
             let element = &mut self.elements[id.index()];
@@ -136,14 +138,18 @@ impl Facts {
     }
 }
 
-/// The graph with all shapes, where each dimension that does not follow from others has this size.
-fn inferred(graph: &Graph, bindings: &BTreeMap<String, u64>, size: u64) -> Option<Graph> {
+/// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.
+pub(super) fn inferred(
+    graph: &Graph,
+    bindings: &BTreeMap<String, u64>,
+    next: &mut dyn FnMut() -> Option<u64>,
+) -> Option<(Graph, BTreeMap<String, u64>)> {
     let mut bindings = bindings.clone();
     loop {
         let mut inferred = graph.clone();
         let bound = bindings.clone();
         let missing = match (InferShapes { bindings: bound }).run(&mut inferred) {
-            Ok(_) => return Some(inferred),
+            Ok(_) => return Some((inferred, bindings)),
             Err(InferShapesError::Unbound { names } | InferShapesError::Unknown { names, .. }) => {
                 names
             }
@@ -152,7 +158,7 @@ fn inferred(graph: &Graph, bindings: &BTreeMap<String, u64>, size: u64) -> Optio
         let open = missing
             .into_iter()
             .find(|name| !bindings.contains_key(name));
-        bindings.insert(open?, size);
+        bindings.insert(open?, next()?);
     }
 }
 

@@ -1,11 +1,12 @@
 //! Training operators written in standard ones, so that a runtime without training runs the graph.
 //!
-//! **Does**: replaces each operator of the [table](table::TABLE) by nodes that compute the same; everything else
-//! stays. Constants come first, as `Constant` nodes; all other new nodes stand where the operator stood.
+//! **Does**: replaces each operator of the [table](table::TABLE) by nodes that compute the same; then shapes are
+//! [settled], so that no tensor is kept only to be asked for its shape. Constants come first, as `Constant` nodes, then shapes; all other new
+//! nodes stand where the operator stood.
 //!
 //! **Needs**: ranks and types of what the operators read. They come from the file's declarations, or follow from them.
 //!
-//! **Keeps**: all names and their values, but for accumulation buffers: a kernel that writes to what the caller owns
+//! **Keeps**: all results and their names, but for accumulation buffers: a kernel that writes to what the caller owns
 //! has no standard counterpart, so the output that said *it is done* becomes the new value itself.
 
 mod activation;
@@ -20,8 +21,10 @@ mod lstm;
 mod normalization;
 mod operation;
 mod pooling;
+mod probe;
 mod recurrent;
 mod resize;
+mod settled;
 mod site;
 mod slice;
 mod softmax;
@@ -143,10 +146,13 @@ pub fn lower(
     match shared.step {
         Some(step) => {
             drop_unread(graph, &shared.dropped);
-            update::wait_for_readers(graph, step, &updates);
+            update::wait_for_readers(graph, &mut shared, step, &updates);
         }
         None if update.is_some() => return Err(LowerError::NothingToUpdate),
         None => {}
+    }
+    if !lowered.replaced.is_empty() {
+        settled::settle(graph, &mut shared);
     }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {

@@ -38,10 +38,10 @@ pub(super) fn zeros_for(
     element: ElementType,
 ) -> TensorId {
     const HUGE: i64 = 1 << 62;
-    let count = site.add(op("Size", [numbers]));
+    let count = site.add_kept(op("Size", [numbers]));
     let huge = site.int(HUGE);
-    let above = site.add(op("Add", [count, huge]));
-    let shape = site.add(op("Min", [shape, above]));
+    let above = site.add_kept(op("Add", [count, huge]));
+    let shape = site.add_kept(op("Min", [shape, above]));
     site.add(zeros(shape, element))
 }
 

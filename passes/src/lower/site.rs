@@ -72,6 +72,7 @@ pub(super) struct Shared {
     pub(super) dropped: BTreeSet<TensorId>,
     /// Recurrent layers as they were, by what they kept for their gradients.
     layers: BTreeMap<TensorId, Node>,
+    kept: BTreeSet<TensorId>,
     /// Raising the operator set changes nothing of the graph's own nodes.
     can_rise: bool,
 }
@@ -90,6 +91,7 @@ impl Shared {
             step: None,
             dropped: BTreeSet::new(),
             layers: BTreeMap::new(),
+            kept: BTreeSet::new(),
             // What a newer set made of operators of the same form: running statistics in 14, coordinates in 16.
             can_rise: nodes().all(|node| {
                 let changes =
@@ -104,7 +106,64 @@ impl Shared {
         self.listed.clone()
     }
 
-    fn free_name(&mut self, wish: &str) -> String {
+    /// Integers of this shape: none or one dimension.
+    pub(super) fn integers(
+        &mut self,
+        graph: &mut Graph,
+        shape: Vec<u64>,
+        values: &[i64],
+    ) -> TensorId {
+        let bits = values.iter().map(|value| *value as u64).collect();
+        let constant = Constant::Ints(values.to_vec());
+        self.constant(graph, ElementType::Int64, shape, bits, constant)
+    }
+
+    fn constant(
+        &mut self,
+        graph: &mut Graph,
+        element: ElementType,
+        shape: Vec<u64>,
+        bits: Vec<u64>,
+        constant: Constant,
+    ) -> TensorId {
+        let key = (element as i32, shape, bits);
+        if let Some(id) = self.constants.get(&key) {
+            return *id;
+        }
+        let wish = format!("{PREFIX}/constant_{}", self.constants.len());
+        let name = graph.free_tensor_name(&wish);
+        let id = graph.add_tensor(Tensor {
+            element: Some(element),
+            shape: Some(key.1.clone()),
+            constant: Some(constant.clone()),
+            ..Tensor::new(name.clone(), TensorKind::Value)
+        });
+        let name = self.free_name(&name);
+        let mut node = Node::new(name, "", "Constant", Vec::new(), vec![Some(id)]);
+        node.set_attribute(
+            "value",
+            AttributeValue::Tensor {
+                element,
+                shape: key.1.clone(),
+                constant: Some(constant),
+            },
+        );
+        let node = graph.add_node(node);
+        self.listed.push(node);
+        self.constants.insert(key, id);
+        id
+    }
+
+    /// Says that something is computed in the step on purpose, though it were known before.
+    pub(super) fn keep(&mut self, id: TensorId) {
+        self.kept.insert(id);
+    }
+
+    pub(super) fn is_kept(&self, id: TensorId) -> bool {
+        self.kept.contains(&id)
+    }
+
+    pub(super) fn free_name(&mut self, wish: &str) -> String {
         let mut name = wish.to_owned();
         let mut number = 1u64;
         while !self.names.insert(name.clone()) {
@@ -343,6 +402,13 @@ impl<'a> LoweringSite<'a> {
         self.graph.add_tensor(Tensor::new(name, TensorKind::Value))
     }
 
+    /// Adds a node whose result is computed in the step on purpose: it waits for others.
+    pub(super) fn add_kept(&mut self, operation: NewNode) -> TensorId {
+        let output = self.add(operation);
+        self.shared.keep(output);
+        output
+    }
+
     /// What no name begins with yet.
     pub(super) fn free_prefix(&mut self) -> String {
         let wish = format!("{}/step", self.base);
@@ -377,9 +443,7 @@ impl<'a> LoweringSite<'a> {
     }
 
     fn integers(&mut self, shape: Vec<u64>, values: &[i64]) -> TensorId {
-        let bits = values.iter().map(|value| *value as u64).collect();
-        let constant = Constant::Ints(values.to_vec());
-        self.shared_constant(ElementType::Int64, shape, bits, constant)
+        self.shared.integers(self.graph, shape, values)
     }
 
     /// One number of a type.
@@ -400,43 +464,10 @@ impl<'a> LoweringSite<'a> {
         };
         let bits = values.iter().map(|value| value.to_bits()).collect();
         let constant = Constant::Floats(values.to_vec());
-        let number = self.shared_constant(stored, shape, bits, constant);
+        let number = self
+            .shared
+            .constant(self.graph, stored, shape, bits, constant);
         self.as_type(number, stored, element)
-    }
-
-    fn shared_constant(
-        &mut self,
-        element: ElementType,
-        shape: Vec<u64>,
-        bits: Vec<u64>,
-        constant: Constant,
-    ) -> TensorId {
-        let key = (element as i32, shape, bits);
-        if let Some(id) = self.shared.constants.get(&key) {
-            return *id;
-        }
-        let wish = format!("{PREFIX}/constant_{}", self.shared.constants.len());
-        let name = self.graph.free_tensor_name(&wish);
-        let id = self.graph.add_tensor(Tensor {
-            element: Some(element),
-            shape: Some(key.1.clone()),
-            constant: Some(constant.clone()),
-            ..Tensor::new(name.clone(), TensorKind::Value)
-        });
-        let name = self.shared.free_name(&name);
-        let mut node = Node::new(name, "", "Constant", Vec::new(), vec![Some(id)]);
-        node.set_attribute(
-            "value",
-            AttributeValue::Tensor {
-                element,
-                shape: key.1.clone(),
-                constant: Some(constant),
-            },
-        );
-        let node = self.graph.add_node(node);
-        self.shared.listed.push(node);
-        self.shared.constants.insert(key, id);
-        id
     }
 
     /// `id` as another type; itself if it is of that type.
@@ -540,6 +571,18 @@ impl<'a> LoweringSite<'a> {
 
     pub(super) fn tensor_named(&self, name: &str) -> Option<TensorId> {
         self.graph.tensor_named(name)
+    }
+
+    pub(super) fn is_output(&self, id: TensorId) -> bool {
+        self.graph.outputs.contains(&id)
+    }
+
+    /// The nodes that read it, those before this one as they are now.
+    pub(super) fn readers(&self, id: TensorId) -> impl Iterator<Item = &Node> {
+        self.uses
+            .readers(id)
+            .iter()
+            .map(|&reader| self.graph.node(reader))
     }
 
     pub(super) fn is_input(&self, id: TensorId) -> bool {

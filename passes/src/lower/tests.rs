@@ -365,7 +365,7 @@ fn a_recurrent_layer_s_gates_are_computed_where_its_gradient_needs_them() {
     };
     assert!(listing.contains("y, yh, yc = LSTM(x, w, r)"), "{listing}");
     assert_eq!(operators("l"), "", "{listing}");
-    assert_snapshot!(operators("g"), @"Squeeze Squeeze Squeeze Shape Shape Gather Concat ConstantOfShape Slice Concat Reshape Reshape Gemm Gemm Split Sigmoid Reshape Sigmoid Reshape Sigmoid Reshape Tanh Reshape Mul Shape Gather Concat ConstantOfShape Scan Tanh Mul Sub Mul Sub Mul Mul Sub Mul Sub Sub Mul Mul Sub Mul Squeeze Shape Gather Concat ConstantOfShape Shape Gather Concat ConstantOfShape Scan Reshape Gemm");
+    assert_snapshot!(operators("g"), @"Squeeze Squeeze Squeeze Shape Gather Concat ConstantOfShape Slice Concat Reshape Reshape Gemm Gemm Split Sigmoid Reshape Sigmoid Reshape Sigmoid Reshape Tanh Reshape Mul Shape Gather Concat ConstantOfShape Scan Tanh Mul Sub Mul Sub Mul Mul Sub Mul Sub Sub Mul Mul Sub Mul Squeeze Shape Gather Concat ConstantOfShape Shape Gather Concat ConstantOfShape Scan Reshape Gemm");
 }
 
 #[test]
@@ -437,4 +437,70 @@ fn recurrent_layers_that_no_kernel_computes_are_refused_by_name() {
     assert_snapshot!(of(", activations = [\"Sigmoid\", \"Relu\", \"Tanh\"]", ""), @r#"error: LSTMTraining "l": it cannot be written in standard operators with other activations than ["Sigmoid", "Tanh", "Tanh"]"#);
     assert_snapshot!(of(", direction = \"sideways\"", ""), @r#"error: LSTMTraining "l": attribute "direction": expected forward, reverse or bidirectional, found "sideways""#);
     assert!(of(", activations = [\"sigmoid\", \"tanh\", \"tanh\"]", "").contains("LSTM("));
+}
+
+/// The gradients of a bias that is added to rows of which the file knows the shape by another name.
+const ADDED: &str = r#"
+    [shape] s = Shape (x)
+    [count] n = Gather <axis = 0> (s, zero)
+    [sizes] sizes = Concat <axis = 0> (n, rest)
+    [apart] rows = Reshape (x, sizes)
+    [slope] product = MatMul (rows, w)
+    [of_product] a = Shape (product)
+    [of_bias] b = Shape (bias)
+    [axes] axes_a, axes_b = com.microsoft.BroadcastGradientArgs (a, b)
+    [up] dy = Relu (dz)
+    [sum_a] sum_a = ReduceSum <keepdims = 1, noop_with_empty_axes = 1> (dy, axes_a)
+    [like_a] da = Reshape (sum_a, a)
+    [sum_b] sum_b = ReduceSum <keepdims = 1, noop_with_empty_axes = 1> (dy, axes_b)
+    [like_b] db = Reshape (sum_b, b)
+    [back] dw = com.microsoft.FusedMatMul <transA = 1> (rows, da)"#;
+
+#[test]
+fn what_only_a_shape_is_asked_of_is_not_kept_for_it() {
+    let interface = "(float[N,12] x, float[6,5] w, float[5] bias, float[N,2,5] dz) => (float[5] db, float[N,6,5] dw) <int64[1] zero = {0}, int64[2] rest = {2, 6}>";
+    assert_snapshot!(lowered(15, interface, ADDED), @r#"
+    "ckpt-opt/lower/constant_4" = Constant()
+    "ckpt-opt/lower/constant_5" = Constant()
+    s = Shape(x)
+    n = Gather(s, zero)
+    sizes = Concat(n, rest)
+    rows = Reshape(x, sizes)
+    product = MatMul(rows, w)
+    dy = Relu(dz)
+    sum_b = ReduceSum(dy, "ckpt-opt/lower/constant_4")
+    db = Reshape(sum_b, "ckpt-opt/lower/constant_5")
+    dw = FusedMatMul(rows, dy)
+    "#);
+}
+
+#[test]
+fn a_size_that_is_cut_is_not_the_whole_one() {
+    // Up to 512 rows both are as many; above, they are not.
+    let interface = "(float[N,4] x, float[N,4] dy) => (float y, float z, float[N,4] dx) <int64[1] zero = {0}, int64[1] most = {512}>";
+    let nodes = "[grad] dx = com.microsoft.ReluGrad (dy, x)
+        [cut] first = Slice (x, zero, most, zero)
+        [few] few = Size (first)
+        [y] y = Cast <to = 1> (few)
+        [twice] twice = Concat <axis = 0> (dx, dx)
+        [all] all = Size (twice)
+        [z] z = Cast <to = 1> (all)";
+    assert_snapshot!(lowered(15, interface, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_1" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/lower/constant_3" = Constant()
+    "ckpt-opt/sizes/Shape" = Shape(x)
+    "ckpt-opt/sizes/Gather" = Gather("ckpt-opt/sizes/Shape", "ckpt-opt/lower/constant_1")
+    "ckpt-opt/sizes/Mul" = Mul("ckpt-opt/sizes/Gather", "ckpt-opt/lower/constant_2")
+    "ckpt-opt/sizes/Reshape" = Reshape("ckpt-opt/sizes/Mul", "ckpt-opt/lower/constant_3")
+    "grad/Greater:0" = Greater(x, "ckpt-opt/lower/constant_0")
+    "grad/Cast:0" = Cast("grad/Greater:0")
+    dx = Mul(dy, "grad/Cast:0")
+    first = Slice(x, zero, most, zero)
+    few = Size(first)
+    y = Cast(few)
+    twice = Concat(dx, dx)
+    z = Cast("ckpt-opt/sizes/Reshape")
+    "#);
 }

@@ -97,7 +97,7 @@ fn kept_unless(
             diagonal
         }
     };
-    let numbers = site.add(op("Size", [value]));
+    let numbers = site.add_kept(op("Size", [value]));
     let diagonal = site.add(op("Min", [diagonal, numbers]));
     let below = |matrix| op("Trilu", [matrix, diagonal]).int("upper", 0);
     if sizes.len() == 2 {

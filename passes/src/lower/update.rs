@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::operation::{NewNode, op};
-use super::site::{LoweringSite, Obstacle, StepInputs, case, cast};
+use super::site::{LoweringSite, Obstacle, Shared, StepInputs, case, cast};
 use crate::analysis::overwrites::unordered;
 use crate::graph::{
     AttributeValue, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
@@ -259,7 +259,12 @@ fn put_weight(site: &mut LoweringSite, weight: TensorId, new: NewNode) -> Result
 }
 
 /// Lets each update, of which these are the nodes, wait for all that read its weight.
-pub(super) fn wait_for_readers(graph: &mut Graph, inputs: StepInputs, updates: &[Vec<NodeId>]) {
+pub(super) fn wait_for_readers(
+    graph: &mut Graph,
+    shared: &mut Shared,
+    inputs: StepInputs,
+    updates: &[Vec<NodeId>],
+) {
     let mut readers: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
     for (reader, writer) in unordered(graph) {
         readers.entry(writer).or_default().push(reader);
@@ -279,7 +284,13 @@ pub(super) fn wait_for_readers(graph: &mut Graph, inputs: StepInputs, updates: &
                 .iter()
                 .filter_map(|&reader| graph.node(reader).writes().next())
                 .collect();
-            let rate = handed_on(graph, &mut order, inputs.learning_rate, &waits, &mut zeros);
+            let rate = handed_on(
+                (graph, shared),
+                &mut order,
+                inputs.learning_rate,
+                &waits,
+                &mut zeros,
+            );
             for &node in *nodes {
                 for input in graph.node_mut(node).inputs.iter_mut().flatten() {
                     if *input == inputs.learning_rate {
@@ -299,7 +310,7 @@ pub(super) fn wait_for_readers(graph: &mut Graph, inputs: StepInputs, updates: &
 
 /// The learning rate, once those are there.
 fn handed_on(
-    graph: &mut Graph,
+    (graph, shared): (&mut Graph, &mut Shared),
     order: &mut Vec<NodeId>,
     rate: TensorId,
     waits: &[TensorId],
@@ -319,6 +330,7 @@ fn handed_on(
             node.set_attribute(name, value);
         }
         order.push(graph.add_node(node));
+        shared.keep(output);
         output
     };
     let zeros = *zeros.get_or_insert_with(|| {

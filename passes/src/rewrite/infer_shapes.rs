@@ -18,13 +18,16 @@
 mod bodies;
 mod deduce;
 mod expression;
+mod rules;
 
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use bodies::uncounted;
+pub(crate) use deduce::primes;
 pub use deduce::sizes_of_inputs;
+pub(crate) use rules::follows_from_rules;
 
 use thiserror::Error;
 

@@ -69,7 +69,8 @@ pub(super) fn deduce(
 /// Gives each dimension without a size a prime of its own; by prime, what it stands for.
 fn stand_ins(graph: &Graph, trial: &mut Inference) -> BTreeMap<u64, String> {
     let numbers = numbers(graph);
-    let mut primes = primes().filter(|prime| numbers.iter().all(|number| number % prime != 0));
+    let mut primes =
+        primes(SMALLEST).filter(|prime| numbers.iter().all(|number| number % prime != 0));
     let mut names = BTreeMap::new();
     // Names first, since expressions of names follow.
     for only_names in [true, false] {
@@ -104,15 +105,15 @@ fn numbers(graph: &Graph) -> BTreeSet<u64> {
     numbers.split_off(&SMALLEST)
 }
 
-/// Sizes that hardly any tensor has, and few enough that products of several fit into 64 bits.
-fn primes() -> impl Iterator<Item = u64> {
+/// From an odd number up: sizes that hardly any tensor has, and small enough that products of several fit into 64 bits.
+pub(crate) fn primes(from: u64) -> impl Iterator<Item = u64> {
     let is_prime = |n: &u64| {
         (3..)
             .step_by(2)
             .take_while(|d| d * d <= *n)
             .all(|d| !n.is_multiple_of(d))
     };
-    (SMALLEST..1 << 17).step_by(2).filter(is_prime)
+    (from..from + (1 << 16)).step_by(2).filter(is_prime)
 }
 
 /// One pass over the nodes.
