@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
 use support::{assert_success, malloc_counter, python, root};
@@ -73,6 +74,26 @@ fn a_lowered_graph_gives_the_losses_and_gradients_of_the_original() {
         let mut step = vec!["tools/lowered_model.py", &path, out, "--steps", "1"];
         dims.iter().for_each(|dim| step.extend(["--dim", dim]));
         succeeds(&step);
+    }
+}
+
+/// A tensor whose shape is asked for late stays until then.
+#[test]
+fn a_lowered_graph_asks_for_the_shapes_of_inputs_alone() {
+    for name in ["cross_modal", "resnet18", "triplet", "unet_nearest"] {
+        let path = root().join(format!("testdata/models/{name}.onnx"));
+        let model = ckpt_opt::Model::open(&path).expect("it is there");
+        let lowered = ckpt_opt::lower(&model, &BTreeMap::new(), None).expect("it can be lowered");
+        let graph = lowered.graph();
+        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let asked = nodes.filter(|node| node.op_type == "Shape");
+        let asked: Vec<_> = asked.filter_map(|node| node.input(0)).collect();
+        assert!(!asked.is_empty(), "{name}");
+        let of_values = asked.iter().filter(|id| !graph.inputs.contains(id));
+        let of_values: Vec<&str> = of_values
+            .map(|&id| graph.tensor(id).name.as_str())
+            .collect();
+        assert!(of_values.is_empty(), "{name}: {of_values:?}");
     }
 }
 

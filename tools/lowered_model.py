@@ -1,6 +1,7 @@
 """Runs a training graph in the runtime with training and its lowered form in one without, and compares both.
 
 Usage: lowered_model.py ORIGINAL LOWERED --dim NAME=N ... [--stock PYTHON] [--steps N] [--json]
+       lowered_model.py --table DIR [--only NAME ...] [--binary CKPT_OPT]
 
 Compared are all outputs; for an accumulation buffer the value that the original leaves in the caller's memory and the
 one that comes out of the lowered graph. Time is the fastest of some steps, the peak what a step allocates beyond what
@@ -11,6 +12,7 @@ more than 1e-5 of itself, or a gradient by more than TOLERANCE of its norm.
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -62,24 +64,14 @@ def compared(original, lowered):
     return pairs
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("original")
-    parser.add_argument("lowered")
-    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
-    parser.add_argument("--stock", default=os.path.join(ROOT, ".venv-stock", "bin", "python"))
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--settings", default="default")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    common = dict(dims=args.dim, level="enable_all", settings=args.settings, no_arena=True, threads=args.threads,
-                  steps=args.steps, seed=SEED)
+def compare(original, lowered, dims, settings, args):
+    """Both, a step each in a process of its own, and how far they are apart."""
+    common = dict(dims=dims, level="enable_all", settings=settings, no_arena=True, threads=args.threads, steps=args.steps,
+                  seed=SEED)
     with tempfile.TemporaryDirectory() as folder:
         first, second = (os.path.join(folder, name) for name in ("original.npz", "lowered.npz"))
-        before = measure.step(args.original, dump=first, **common)
-        after = measure.step(args.lowered, dump=second, python=args.stock, inputs_of=args.original, caller_outputs=OUT,
-                             **common)
+        before = measure.step(original, dump=first, **common)
+        after = measure.step(lowered, dump=second, python=args.stock, inputs_of=original, caller_outputs=OUT, **common)
         pairs = compared(results(first), results(second))
     worst = sorted(pairs.items(), key=lambda pair: -pair[1])
     result = {
@@ -92,14 +84,67 @@ def main():
     }
     result["time_ratio"] = result["seconds"][1] / result["seconds"][0]
     result["peak_ratio"] = result["peak"][1] / result["peak"][0]
+    losses = [gap for name, gap in pairs.items() if "loss" in name and not name.endswith(OUT)]
+    result["differs"] = any(gap > 1e-5 for gap in losses) or worst[0][1] > TOLERANCE
+    return result
+
+
+def models(folder, only):
+    """Name, file and dims of the graphs of truth_models.json in a folder, or in its folder zoo, that 1.19.2 runs."""
+    with open(os.path.join(ROOT, "tools", "truth_models.json")) as file:
+        known = json.load(file)
+    for name, entry in known.items():
+        files = [os.path.join(folder, *place, f"{name}.onnx") for place in ((), ("zoo",))]
+        found = [file for file in files if os.path.exists(file)]
+        if found and "static" not in entry and (not only or name in only):
+            yield name, found[0], [f"{dim}={size}" for dim, size in entry["dims"].items()]
+
+
+def table(args):
+    """A row for each graph, and geometric means."""
+    print("| model | dims | outputs | distance, median | worst | default: time | peak | lean: time | peak |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        lowered = os.path.join(folder, "lowered.onnx")
+        for name, original, dims in models(args.table, args.only):
+            subprocess.run([args.binary, "lower", original, lowered], check=True, stdout=subprocess.DEVNULL)
+            both = [compare(original, lowered, dims, settings, args) for settings in ("default", "lean")]
+            ratios.append([one[key] for one in both for key in ("time_ratio", "peak_ratio")])
+            cells = [name, " ".join(dims), both[0]["outputs"], f"{both[0]['median']:.1e}",
+                     f"{max(both[0]['worst'].values()):.1e}", *(f"{ratio:.2f}" for ratio in ratios[-1])]
+            print("|", " | ".join(str(cell) for cell in cells), "|", flush=True)
+    means = np.exp(np.mean(np.log(ratios), axis=0))
+    print("| all | geometric mean | | | |", " | ".join(f"{mean:.2f}" for mean in means), "|")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("original", nargs="?")
+    parser.add_argument("lowered", nargs="?")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--stock", default=os.path.join(ROOT, ".venv-stock", "bin", "python"))
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--settings", default="default")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--table", metavar="DIR", help="all graphs of truth_models.json in this folder, in both settings")
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--binary", default=os.path.join(ROOT, "target", "release", "ckpt-opt"))
+    args = parser.parse_args()
+    if args.table:
+        return table(args)
+    if not args.lowered:
+        parser.error("expected ORIGINAL and LOWERED, or --table DIR")
+    result = compare(args.original, args.lowered, args.dim, args.settings, args)
     if args.json:
         json.dump(result, sys.stdout)
         print()
     else:
+        worst, gap = max(result["worst"].items(), key=lambda pair: pair[1])
         print(f"{os.path.basename(args.lowered)}: {result['outputs']} outputs, distance median {result['median']:.1e}, "
-              f"worst {worst[0][1]:.1e} ({worst[0][0]}); time {result['time_ratio']:.2f} x, peak {result['peak_ratio']:.2f} x")
-    losses = [gap for name, gap in pairs.items() if "loss" in name and not name.endswith(OUT)]
-    sys.exit(any(gap > 1e-5 for gap in losses) or worst[0][1] > TOLERANCE)
+              f"worst {gap:.1e} ({worst}); time {result['time_ratio']:.2f} x, peak {result['peak_ratio']:.2f} x")
+    sys.exit(result["differs"])
 
 
 if __name__ == "__main__":
