@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::facts::inferred;
 use crate::graph::{Constant, ElementType, Graph, TensorId};
-use crate::rewrite::infer_shapes::{follows_from_rules, primes};
+use crate::rewrite::infer_shapes::{follows_from_rules, primes, sizes_of_inputs};
 
 /// Where the primes of each set begin. The largest are none of those that shape inference tries itself.
 const STARTS: [u64; 5] = [1, 3, 61, 1009, 200_001];
@@ -43,12 +43,13 @@ struct ProbedSizes {
 }
 
 impl Probes {
-    /// `None` where too few sets are accepted.
+    /// `None` where too few sets are accepted, or dimensions may differ that shape inference takes for equal.
     pub(super) fn of(graph: &Graph) -> Option<Probes> {
         let mut probes = Probes {
             sets: Vec::new(),
             follows: Vec::new(),
         };
+        let mut is_checked = false;
         for start in STARTS {
             let mut sizes = match start {
                 1 => None,
@@ -66,6 +67,12 @@ impl Probes {
                 probes.follows = follows_from_rules(&shaped)?;
             }
             let no_names = given.is_empty();
+            if start > 1 && !is_checked {
+                if !has_to_be_equal(graph, &shaped) {
+                    return None;
+                }
+                is_checked = true;
+            }
             probes.sets.push(ProbedSizes::of(&shaped, given));
             if no_names {
                 return Some(probes);
@@ -164,4 +171,21 @@ impl ProbedSizes {
             integers: integers.collect(),
         }
     }
+}
+
+/// Dimensions of inputs that nobody gave a size are found by what nodes accept. Are those that came out equal always equal? Where one of them may
+/// be broadcast, it may have size one as well.
+fn has_to_be_equal(graph: &Graph, shaped: &Graph) -> bool {
+    let sizes = sizes_of_inputs(graph, shaped);
+    let mut names: BTreeMap<u64, Vec<&String>> = BTreeMap::new();
+    for (name, &size) in &sizes {
+        names.entry(size).or_default().push(name);
+    }
+    let mut equal = names.values().filter(|names| names.len() > 1).flatten();
+    let may_be_one = |name: &String| {
+        let mut sizes = sizes.clone();
+        sizes.insert(name.clone(), 1);
+        inferred(graph, &sizes, &mut || None).is_some()
+    };
+    equal.clone().count() <= MOST_NAMES && !equal.any(|name| may_be_one(name))
 }

@@ -504,3 +504,25 @@ fn a_size_that_is_cut_is_not_the_whole_one() {
     z = Cast("ckpt-opt/sizes/Reshape")
     "#);
 }
+
+#[test]
+fn what_may_be_broadcast_is_not_taken_for_equal() {
+    // By what a sum accepts, M could only be N, or one.
+    let nodes = "[a] a = Shape (x) [b] b = Shape (y) [up] dz = Relu (dw)
+        [axes] p, q = com.microsoft.BroadcastGradientArgs (a, b)
+        [sum] s = ReduceSum <keepdims = 1, noop_with_empty_axes = 1> (dz, p)
+        [like] dx = Reshape (s, a)
+        [z] z = Add (x, y)";
+    let listing = |of_y: &str| {
+        let interface = format!(
+            "(float[N,4] x, float[{of_y},4] y, float[N,4] dw) => (float[N,4] dx, float[N,4] z)"
+        );
+        lowered(15, &interface, nodes)
+    };
+    assert!(
+        listing("M").contains("s = ReduceSum(dz, p)"),
+        "{}",
+        listing("M")
+    );
+    assert!(!listing("N").contains("ReduceSum"), "{}", listing("N"));
+}
