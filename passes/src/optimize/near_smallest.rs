@@ -109,7 +109,16 @@ fn look_further(entrants: &mut [Entrant<'_>]) {
         }
     }
     let reached = entrants.iter().map(Entrant::need).min().unwrap_or(EVERY);
-    parallel::map_mut(entrants, |entrant| {
+    // Who comes down to the same peak to the byte has the same plan.
+    let mut seen = Vec::new();
+    let is_new = |entrant: &&mut Entrant<'_>| {
+        let need = entrant.need();
+        let is_new = !seen.contains(&need);
+        seen.push(need);
+        is_new
+    };
+    let mut others: Vec<&mut Entrant<'_>> = entrants.iter_mut().filter(is_new).collect();
+    parallel::map_mut(&mut others, |entrant| {
         let Entrant {
             pipeline,
             planners,
@@ -136,7 +145,13 @@ fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
         .first_mut()
         .and_then(|first| first.planners.rivals.take());
     entrants.retain(|entrant| entrant.need() <= budget);
+    // The smallest peaks of those that took no variants.
+    let mut plain = Vec::new();
     for entrant in &mut entrants {
+        // Who may take none and comes down to the same has the same plans.
+        if !entrant.pipeline.may_vary() && plain.contains(&entrant.need()) {
+            continue;
+        }
         // Whoever is the first to plan asks them.
         entrant.planners.rivals = entrant.planners.rivals.take().or_else(|| rivals.take());
         let found = match &best {
@@ -149,6 +164,9 @@ fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
             _ => Some(entrant.within(budget)),
         };
         if let Some(found) = found {
+            if !entrant.pipeline.untried(&found).fewer_variants {
+                plain.push(entrant.need());
+            }
             offer(&mut best, found, BudgetRequest::Bytes(budget + reserve));
         }
     }

@@ -249,7 +249,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// What is left to be tried where that was found.
-    fn untried(&self, found: &Found) -> Untried {
+    pub(super) fn untried(&self, found: &Found) -> Untried {
         let variants = match found {
             Ok(found) => !found.summary.variants.is_empty(),
             Err(_) => self.joint.is_some() || !self.decided.is_empty(),

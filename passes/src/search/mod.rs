@@ -60,12 +60,16 @@ pub struct Search {
     effort: Effort,
     /// Schedules that others found.
     given: Vec<FoundSchedule>,
+    /// Does another search begin from nothing in the same order?
+    is_second: bool,
     /// Schedules for very little memory, by how they were made; none before they are needed.
     frugal: Vec<Vec<FoundSchedule>>,
     smallest: Option<FoundSchedule>,
     /// The same with little work.
     small: Option<FoundSchedule>,
     starts: Option<Starts>,
+    /// What no start came down to, without what the caller owns: the most that was asked for in vain.
+    missed: f64,
     /// What came of the starts of a rough estimate.
     rough: Option<Rough>,
 }
@@ -148,10 +152,12 @@ impl Search {
             alternatives,
             effort,
             given: Vec::new(),
+            is_second: false,
             frugal: Vec::new(),
             smallest: None,
             small: None,
             starts: None,
+            missed: 0.0,
             rough: None,
         }
     }
@@ -172,6 +178,11 @@ impl Search {
     pub fn watched(mut self, watch: Arc<Watch>) -> Search {
         self.problem.watch = watch;
         self
+    }
+
+    /// Leaves descents for the smallest peak that begin from nothing to another search in the same order.
+    pub fn descend_from_given(&mut self) {
+        self.is_second = true;
     }
 
     /// Starts from this plan as well, or from what it is with this search's first computations.
@@ -205,6 +216,7 @@ impl Search {
             self.small.take_if(|small| found.peak < small.peak);
             // What has been improved has had its start.
             self.starts.take_if(|starts| !starts.improved);
+            self.missed = 0.0;
             self.given.push(found);
         }
     }

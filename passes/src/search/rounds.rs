@@ -35,15 +35,8 @@ impl Search {
         let target = self.target(budget);
         let mut bounds = Vec::new();
         if below < u64::MAX && self.starts.is_none() {
-            let known = self.rough.as_ref().map(|rough| rough.target);
-            if known != Some(target) {
-                // Where it finds nothing the other starts may.
-                let _ = self.rough_estimate(budget);
-            }
-            let rough = self.rough.iter().filter(|rough| rough.target == target);
-            let found = rough.flat_map(|rough| &rough.found);
-            let best = found.filter_map(|(_, found)| found.as_ref());
-            if let Some(best) = best.min_by_key(|found| found.cost).cloned()
+            // Where it finds nothing the other starts may.
+            if let Some(best) = self.cheapest_rough(budget)
                 && self.is_far(budget, &best, below, TUNING.rough_hope, &mut bounds)
             {
                 return Some(best);

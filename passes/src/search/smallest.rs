@@ -21,10 +21,11 @@ impl Search {
         self.plan(&found)
     }
 
-    /// The same where the quick look comes down to `worth`; else what that finds, which is all that is looked for then.
+    /// The same where the quick look comes down to `worth`; else what that finds, which is all that is looked for then. A second
+    /// search in an order looks thoroughly in any case: it has little to look at, of which a quick look tells little.
     pub fn smallest_if(&mut self, worth: Bytes) -> Plan {
         let small = self.small();
-        if self.smallest.is_none() && small.predicted_peak > worth {
+        if self.smallest.is_none() && !self.is_second && small.predicted_peak > worth {
             self.smallest = self.small.clone();
         }
         self.smallest()
@@ -70,14 +71,19 @@ impl Search {
             let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
             least.cloned()
         };
-        let given = [least(&self.given)]
-            .into_iter()
-            .chain(self.frugal.iter().map(|of| least(of)));
-        let from_given = given.flatten().map(|found| (descents[0], found));
-        let from_nothing = descents
-            .iter()
-            .map(|&descent| (descent, FoundSchedule::default()));
-        let descents: Vec<(PeakDescent, FoundSchedule)> = from_nothing.chain(from_given).collect();
+        let given = least(&self.given);
+        let own: Vec<(PeakDescent, FoundSchedule)> = match self.is_second && given.is_some() {
+            true => Vec::new(),
+            false => {
+                let nothing = FoundSchedule::default;
+                let from_nothing = descents.iter().map(|&descent| (descent, nothing()));
+                let frugal = self.frugal.iter().filter_map(|of| least(of));
+                let from_frugal = frugal.map(|found| (descents[0], found));
+                from_nothing.chain(from_frugal).collect()
+            }
+        };
+        let from_given = given.map(|found| (descents[0], found));
+        let descents: Vec<_> = own.into_iter().chain(from_given).collect();
         let found = parallel::map(&descents, |((exponent, stride, work), from)| {
             self.descend(
                 &from.decisions,

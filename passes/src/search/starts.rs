@@ -51,8 +51,11 @@ impl Search {
         Some(self.added(cost))
     }
 
-    /// The cheapest start within `budget`, before it is improved; `None` if there is none.
+    /// A cheap start within `budget`, not improved: the cheapest of a few, or else of all; `None` if there is none.
     pub fn begin(&mut self, budget: Bytes) -> Option<Plan> {
+        if let Some(cheapest) = self.cheapest_rough(budget) {
+            return Some(self.plan(&cheapest.decisions));
+        }
         self.estimate(budget)?;
         let decisions = self.starts.as_ref()?.found.first()?.decisions.clone();
         Some(self.plan(&decisions))
@@ -61,7 +64,7 @@ impl Search {
     /// What a part of the starts adds at least: for a comparison with other searches.
     pub fn rough_estimate(&mut self, budget: Bytes) -> Option<u64> {
         let target = self.target(budget);
-        if target < self.problem.structural_bound() {
+        if self.is_out_of_reach(target) {
             return None;
         }
         let mut starts = vec![Start::Greedy(Exponent::One)];
@@ -76,6 +79,18 @@ impl Search {
         Some(self.added(least?))
     }
 
+    /// The cheapest of the starts of a rough estimate.
+    pub(super) fn cheapest_rough(&mut self, budget: Bytes) -> Option<FoundSchedule> {
+        let target = self.target(budget);
+        let is_known = |rough: &Rough| rough.target == target;
+        if !self.rough.as_ref().is_some_and(is_known) {
+            self.rough_estimate(budget)?;
+        }
+        let found = self.rough.iter().flat_map(|rough| &rough.found);
+        let found = found.filter_map(|(_, found)| found.as_ref());
+        found.min_by_key(|found| found.cost).cloned()
+    }
+
     /// A plan within `budget` made with as little work as can be.
     pub fn sketch(&self, budget: Bytes) -> Option<Plan> {
         let target = self.target(budget);
@@ -86,20 +101,26 @@ impl Search {
         Some(self.plan(&found.decisions))
     }
 
+    /// Is it less than what one step needs, or than what was missed from every start?
+    fn is_out_of_reach(&self, target: f64) -> bool {
+        target < self.problem.structural_bound() || target <= self.missed
+    }
+
     fn find_starts(&mut self, budget: Bytes) -> Starts {
         let target = self.target(budget);
-        if target < self.problem.structural_bound() {
+        let near = self.starts.take().filter(|known| {
+            known.improved
+                && budget <= known.budget
+                && target >= self.target(known.budget) * TUNING.same_starts
+        });
+        // What is known may still be brought down there.
+        if near.is_none() && self.is_out_of_reach(target) {
             return Starts {
                 budget,
                 found: Vec::new(),
                 improved: false,
             };
         }
-        let near = self.starts.take().filter(|known| {
-            known.improved
-                && budget <= known.budget
-                && target >= self.target(known.budget) * TUNING.same_starts
-        });
         let improved = near.is_some();
         let mut starts: Vec<Start> = match near {
             Some(known) => known
@@ -154,6 +175,9 @@ impl Search {
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
+        }
+        if found.is_empty() && !improved && TUNING.missed_once {
+            self.missed = target;
         }
         Starts {
             budget,

@@ -83,6 +83,8 @@ crate::tuning::tuning! {
         frozen: bool = true, off false;
         /// Schedules for very little memory are starts too.
         frugal: bool = true, off false;
+        /// What was missed from every start is not begun again, nor what is less.
+        missed_once: bool = true, off false;
         /// A budget this much below one that is known has the same starts: the stages aim a little lower when the runtime's
         /// order needs more than the plan's.
         same_starts: f64 = 0.98, off 1.0;

@@ -53,7 +53,7 @@ impl<'t> Portfolio<'t> {
             return None;
         }
         if self.others.is_none() {
-            self.others = Some(Others::of(self.task)?);
+            self.others = Some(Others::of(self.task, self.orders)?);
         }
         self.others.as_mut()
     }
@@ -82,7 +82,8 @@ impl<'t> Portfolio<'t> {
 }
 
 impl Others {
-    fn of(task: &Task<'_>) -> Option<Others> {
+    /// Of the orders, each is searched already.
+    fn of(task: &Task<'_>, searched: &[Vec<NodeId>]) -> Option<Others> {
         let mut plans = chen::recursive(task);
         plans.extend(lower_set::coarse(task));
         let plans: Vec<Judged> = plans
@@ -99,6 +100,9 @@ impl Others {
         plans
             .iter()
             .for_each(|judged| search.start_from(&judged.plan));
+        if searched.contains(&order) {
+            search.descend_from_given();
+        }
         Some(Others {
             plans,
             order,
@@ -138,8 +142,8 @@ impl Planner for Portfolio<'_> {
         };
         // In an order that was searched, the same is found again but from better starts.
         if !own.as_ref().is_ok_and(fruitless) {
-            let found = others.search.within(budget);
-            plans.extend(found.filter(|plan| plan.added < below));
+            let below = own.as_ref().map_or(below, |own| own.added.min(below));
+            plans.extend(others.search.cheaper(budget, below));
         }
         match own {
             Ok(plan) | Err(Unplanned::TooLarge(plan)) => plans.push(plan),
