@@ -158,9 +158,8 @@ struct FusedNode<'s> {
 }
 
 impl<'s> FusedNode<'s> {
-    /// The same, reading for each tensor what `source` says.
-    fn reading(self, source: &[u32]) -> FusedNode<'s> {
-        let of = |tensor: u32| source[tensor as usize];
+    /// The same, reading for each tensor what `of` says.
+    fn reading(self, of: impl Fn(u32) -> u32) -> FusedNode<'s> {
         if self.reads.iter().all(|&tensor| of(tensor) == tensor) {
             return self;
         }
@@ -175,9 +174,8 @@ impl<'s> FusedNode<'s> {
         }
     }
 
-    /// The same, writing for each tensor what `source` says.
-    fn writing(self, source: &[u32]) -> FusedNode<'s> {
-        let of = |tensor: u32| source[tensor as usize];
+    /// The same, writing for each tensor what `of` says.
+    fn writing(self, of: impl Fn(u32) -> u32) -> FusedNode<'s> {
         if self.writes.iter().all(|&tensor| of(tensor) == tensor) {
             return self;
         }
@@ -235,6 +233,11 @@ struct Nodes<'s> {
     gemms: Vec<u32>,
     /// Tensors that are there before the first step.
     folded: Vec<u32>,
+    /// By tensor: who reads it, or did, while Transposes are looked at and once one is renamed.
+    readers_of: Option<Vec<Vec<u32>>>,
+    /// How many of these were renamed.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 impl<'s> Nodes<'s> {
@@ -246,6 +249,9 @@ impl<'s> Nodes<'s> {
             readers: vec![(0, 0); skeleton.size.len()],
             gemms: vec![0; skeleton.size.len()],
             folded: Vec::new(),
+            readers_of: None,
+            #[cfg(test)]
+            looked_at: 0,
         };
         for node in 0..skeleton.len() {
             nodes.add(FusedNode {
@@ -386,7 +392,7 @@ impl<'s> Nodes<'s> {
                 source[written as usize] = source[read as usize];
                 continue;
             }
-            self.put(index, node.reading(&source));
+            self.put(index, node.reading(|tensor| source[tensor as usize]));
         }
     }
 
@@ -477,7 +483,7 @@ impl<'s> Nodes<'s> {
             if self.is(index, Fusing::Shape)
                 && let Some(node) = self.take(index)
             {
-                let node = node.reading(&source);
+                let node = node.reading(|tensor| source[tensor as usize]);
                 let wide = skeleton.wide.get(node.reads[0] as usize);
                 let casting = match wide.is_some_and(|&wide| wide != NO_TENSOR) {
                     true => Casting::SHAPE,
@@ -501,7 +507,7 @@ impl<'s> Nodes<'s> {
         }
         for index in 0..self.nodes.len() as u32 {
             if let Some(node) = self.take(index) {
-                self.put(index, node.reading(&source));
+                self.put(index, node.reading(|tensor| source[tensor as usize]));
             }
         }
         true
@@ -520,7 +526,7 @@ impl<'s> Nodes<'s> {
             let Some(node) = self.take(index) else {
                 continue;
             };
-            let node = node.reading(&source);
+            let node = node.reading(|tensor| source[tensor as usize]);
             let mut goes = false;
             if node.equal != 0 {
                 let key = (node.equal, node.reads.to_vec());
@@ -576,6 +582,7 @@ impl<'s> Nodes<'s> {
                 None => {}
             }
         }
+        self.readers_of = None;
         true
     }
 
@@ -792,6 +799,7 @@ impl<'s> Nodes<'s> {
                     ..node
                 },
             );
+            self.add_reader(read, index);
         } else if is_output(written) {
             self.rename(read, written);
         } else {
@@ -804,19 +812,41 @@ impl<'s> Nodes<'s> {
 
     /// Puts a tensor in the place of another.
     fn rename(&mut self, from: u32, to: u32) {
-        let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
-        source[from as usize] = to;
-        let concerns = |node: &FusedNode<'_>| {
-            let mut tensors = node.reads.iter().chain(node.writes.iter());
-            tensors.any(|&tensor| tensor == from)
-        };
-        for index in 0..self.nodes.len() as u32 {
-            if self.node(index).is_some_and(concerns)
-                && let Some(node) = self.take(index)
-            {
-                self.put(index, node.reading(&source).writing(&source));
+        let of = |tensor: u32| if tensor == from { to } else { tensor };
+        for index in self.take_readers(from) {
+            if let Some(node) = self.take(index) {
+                self.put(index, node.reading(of));
+                self.add_reader(to, index);
             }
         }
+        if let Some(node) = self.take(self.producer[from as usize]) {
+            self.put(self.producer[from as usize], node.writing(of));
+        }
+    }
+
+    fn add_reader(&mut self, tensor: u32, index: u32) {
+        if let Some(readers_of) = &mut self.readers_of {
+            readers_of[tensor as usize].push(index);
+        }
+    }
+
+    /// Who reads the tensor, or did.
+    fn take_readers(&mut self, tensor: u32) -> Vec<u32> {
+        let readers_of = self.readers_of.get_or_insert_with(|| {
+            let mut readers_of = vec![Vec::new(); self.readers.len()];
+            for (index, node) in (0..).zip(&self.nodes) {
+                for &read in node.iter().flat_map(|node| node.reads.iter()) {
+                    readers_of[read as usize].push(index);
+                }
+            }
+            readers_of
+        });
+        let readers = std::mem::take(&mut readers_of[tensor as usize]);
+        #[cfg(test)]
+        {
+            self.looked_at += readers.len();
+        }
+        readers
     }
 
     /// See [`Past`].
@@ -1186,6 +1216,33 @@ mod tests {
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(u,x)"));
         let both = product("[2, 1, 0]", "[1, 0, 2]");
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(e,x)"));
+    }
+
+    #[test]
+    fn transposes_that_cancel_are_found_in_linear_time() {
+        let looked_at = |count: usize| {
+            let mut nodes = "t0 = Exp(x)".to_owned();
+            for node in 1..=count {
+                let before = node - 1;
+                let transpose = format!(" t{node} = Transpose <perm = [1, 0]> (t{before})");
+                nodes += &transpose;
+                if node % 100 == 0 {
+                    nodes += &format!(" r{node} = Exp(t{node})");
+                }
+            }
+            let text =
+                format!("g (float[4,4] x) => (float[4,4] y) {{ {nodes} y = Neg(t{count}) }}");
+            let graph = Graph::parse(&text).unwrap();
+            let costs = vec![Cost::default(); graph.node_count()];
+            let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+            let mut nodes = Nodes::of(&skeleton);
+            assert!(nodes.fuse_all(&[Nodes::transpose]));
+            let is_left = |node: &&FusedNode<'_>| matches!(node.fusing, Fusing::Transposes(_));
+            assert_eq!(nodes.nodes.iter().flatten().filter(is_left).count(), 0);
+            nodes.looked_at
+        };
+        assert!(looked_at(1_000) >= 500);
+        assert!(looked_at(2_000) <= 2 * 2_000);
     }
 
     // As sessions of 1.32.0 do with lowered layers: the first in DEFAULT order stays.
