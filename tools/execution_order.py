@@ -264,6 +264,17 @@ def optimized(path, disabled):
     return [node for node in graph.node if node.op_type != "Constant"]
 
 
+def written_rows(path, nodes):
+    """Each node's operator and what it writes. A Split that the runtime puts in place of Gathers writes what they wrote: the Squeezes
+    that take the axis from its rows are left out."""
+    named = {name for node in onnx.load(path, load_external_data=False).graph.node for name in node.output}
+    squeezed = {node.input[0]: node.output[0] for node in nodes if node.op_type == "Squeeze" and node.input[0] not in named}
+    rows = {name for node in nodes if node.op_type == "Split" for name in node.output} & set(squeezed)
+    for node in nodes:
+        if node.op_type != "Squeeze" or node.input[0] not in rows:
+            yield node.op_type, [squeezed.get(name, name) if name in rows else name for name in node.output if name]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?")
@@ -286,8 +297,8 @@ def main():
         print(f"{args.model}: {'as simulated' if same else 'DIFFERS'}")
         return 0 if same else 1
     if args.optimized:
-        for node in optimized(args.model, args.disable_optimizers):
-            print(node.op_type, *filter(None, node.output))
+        for operator, written in written_rows(args.model, optimized(args.model, args.disable_optimizers)):
+            print(operator, *written)
         return 0
     graph = onnx.load(args.model, load_external_data=False).graph
     for i in ORDERS[args.order](graph):

@@ -62,6 +62,8 @@ pub(super) struct Shared {
     constants: BTreeMap<Contents, TensorId>,
     listed: Vec<NodeId>,
     names: HashSet<String>,
+    /// The names of the graph's first tensors.
+    tensors: BTreeSet<String>,
     /// Output and buffer.
     pub(super) accumulated: Vec<(String, String)>,
     /// What several lowerings read, by what it is for and what it is made of.
@@ -86,6 +88,7 @@ impl Shared {
             constants: BTreeMap::new(),
             listed: Vec::new(),
             names: nodes().map(|node| node.name.clone()).collect(),
+            tensors: BTreeSet::new(),
             accumulated: Vec::new(),
             parts: BTreeMap::new(),
             step: None,
@@ -412,10 +415,13 @@ impl<'a> LoweringSite<'a> {
     /// What no name begins with yet.
     pub(super) fn free_prefix(&mut self) -> String {
         let wish = format!("{}/step", self.base);
+        let names = &mut self.shared.tensors;
+        let new = (names.len()..self.graph.tensor_count()).map(|index| TensorId(index as u32));
+        names.extend(new.map(|id| self.graph.tensor(id).name.clone()));
         loop {
             let prefix = self.shared.free_name(&wish);
-            let mut tensors = self.graph.tensor_ids().map(|id| self.graph.tensor(id));
-            if !tensors.any(|tensor| tensor.name.starts_with(&prefix)) {
+            let mut behind = self.shared.tensors.range(prefix.clone()..);
+            if !behind.next().is_some_and(|name| name.starts_with(&prefix)) {
                 return prefix;
             }
         }

@@ -13,13 +13,14 @@
 //! - A Transpose that reads what another one writes reads what that one reads, whoever else reads the result; two that cancel go.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm.
-//! - A convolution or Gemm and the activation that alone reads it become one.
+//! - A convolution or Gemm and the activation that alone reads it become one. At ORT_ENABLE_ALL a convolution with a bias adds an image of
+//!   the same size besides.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, the former by way of a Cast, too, and writes what a multiplication
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
 //! - Numbers that follow from constants are there before the first step.
-//! - Slices that take a tensor apart become one Split, which writes all parts at once.
+//! - Slices and Gathers that take a tensor apart become one Split, which writes all parts at once.
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
 
@@ -46,6 +47,8 @@ pub(crate) struct FormsOfLevels {
     count: usize,
     /// Is the first of them what runs at ORT_ENABLE_BASIC?
     has_basic: bool,
+    /// Is the last of them what runs at ORT_ENABLE_ALL alone?
+    has_all: bool,
 }
 
 impl FormsOfLevels {
@@ -54,8 +57,8 @@ impl FormsOfLevels {
         match level {
             Level::DisableAll => None,
             Level::EnableBasic => self.has_basic.then_some(0),
-            // What ORT_ENABLE_ALL does beyond this changes no order and no size (`blocks.rs`).
-            Level::EnableExtended | Level::EnableAll => self.count.checked_sub(1),
+            Level::EnableExtended => self.count.checked_sub(1 + usize::from(self.has_all)),
+            Level::EnableAll => self.count.checked_sub(1),
         }
     }
 }
@@ -82,7 +85,7 @@ pub fn optimized_order(
 }
 
 impl Skeleton {
-    /// What runs at ORT_ENABLE_BASIC and at the levels above, where that is something else. Tensors keep
+    /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else. Tensors keep
     /// their numbers. Casts come last (`casts.rs`).
     pub(crate) fn optimized(&self) -> Vec<OptimizedForm> {
         self.optimized_by_level().0
@@ -90,11 +93,7 @@ impl Skeleton {
 
     /// The same, with the levels at which they run.
     pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
-        let (forms, has_basic) = self.fused();
-        let levels = FormsOfLevels {
-            count: forms.len(),
-            has_basic,
-        };
+        let (forms, levels) = self.fused();
         let with_casts = |(form, positions): OptimizedForm| match form.as_run() {
             None => (form, positions),
             Some((run, kept)) => {
@@ -105,8 +104,7 @@ impl Skeleton {
         (forms.into_iter().map(with_casts).collect(), levels)
     }
 
-    /// The forms, and whether the first of them is that of ORT_ENABLE_BASIC.
-    fn fused(&self) -> (Vec<OptimizedForm>, bool) {
+    fn fused(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
         let mut nodes = Nodes::of(self);
         let mut forms = Vec::new();
         let forwards = self.fusing.contains(&Fusing::Forwards);
@@ -134,7 +132,17 @@ impl Skeleton {
         if nodes.fuse_all(extended) || split {
             forms.push(nodes.form());
         }
-        (forms, has_basic)
+        // What the runtime does beyond this at ORT_ENABLE_ALL is not simulated (`blocks.rs`).
+        let has_all = nodes.fuse(Nodes::add_to_convolution);
+        if has_all {
+            forms.push(nodes.form());
+        }
+        let levels = FormsOfLevels {
+            count: forms.len(),
+            has_basic,
+            has_all,
+        };
+        (forms, levels)
     }
 }
 
@@ -204,6 +212,8 @@ enum Change {
     Both(Past, u32),
     /// Casts that it reads go in front of the Transposes that they read, past which it reads then.
     Casts(Past),
+    /// This convolution adds what this addition adds, and does its activation.
+    Addition(u32, u32),
     /// A Transpose that does this to what the Transpose before it reads.
     Transposes(Transposition),
 }
@@ -578,6 +588,13 @@ impl<'s> Nodes<'s> {
                     self.move_casts(index);
                     self.take_in_inputs(index, past);
                 }
+                Some(Change::Addition(convolution, addition)) => {
+                    self.take_in_reader(convolution, addition);
+                    let sum = self.nodes.len() as u32 - 1;
+                    if let Some(Change::Reader(activation)) = self.activate_convolution(sum) {
+                        self.take_in_reader(sum, activation);
+                    }
+                }
                 Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
                 None => {}
             }
@@ -602,7 +619,7 @@ impl<'s> Nodes<'s> {
 
     /// A product takes in the addition behind it.
     fn add_to_product(&self, index: u32) -> Option<Change> {
-        let adds = |fusing| matches!(fusing, Fusing::Adds | Fusing::Bias);
+        let adds = |fusing| matches!(fusing, Fusing::Adds | Fusing::AddsImages | Fusing::Bias);
         self.takes_in(index, Fusing::Product { adds: true }, adds)
     }
 
@@ -617,6 +634,25 @@ impl<'s> Nodes<'s> {
         self.assigned(index)?;
         let activates = |fusing| fusing == Fusing::Activation;
         self.takes_in(index, Fusing::Convolution, activates)
+    }
+
+    /// A convolution with a bias takes in the addition of another image that alone reads it: of two, the one with the lowest index.
+    fn add_to_convolution(&self, index: u32) -> Option<Change> {
+        const WITH_BIAS: usize = 3;
+        let alone = |index: u32, addition: u32| {
+            self.is(index, Fusing::Convolution) && self.only_reader(index) == Some(addition)
+        };
+        let addition = self.only_reader(index)?;
+        let adds = self.is(index, Fusing::Convolution) && self.is(addition, Fusing::AddsImages);
+        let added = self.node(addition).filter(|_| adds)?.reads.iter();
+        let producers = added.map(|&read| self.producer[read as usize]);
+        let convolutions = producers.filter(|&index| {
+            alone(index, addition)
+                && self
+                    .assigned(index)
+                    .is_some_and(|node| node.reads.len() == WITH_BIAS)
+        });
+        Some(Change::Addition(convolutions.min()?, addition))
     }
 
     /// An addition of a bias takes in the Gelu behind it.
@@ -866,7 +902,28 @@ impl<'s> Nodes<'s> {
         };
         let mut reads = node.reads.into_owned();
         let becomes_gemm = node.fusing == Fusing::Product { adds: true };
-        if reader.fusing == Fusing::Sum || becomes_gemm {
+        let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
+        // What a convolution adds may be where the result is written; nothing else is where it was.
+        let written = reader.writes[0];
+        let in_place = |&read: &u32| Share {
+            written,
+            read,
+            always: false,
+        };
+        let shares: Vec<Share> = match node.fusing {
+            _ if adds_image => {
+                let added = reader.reads.iter();
+                let added = added.filter(|read| !node.writes.contains(read));
+                added.map(in_place).collect()
+            }
+            Fusing::Convolution => node
+                .shares
+                .iter()
+                .map(|share| in_place(&share.read))
+                .collect(),
+            _ => Vec::new(),
+        };
+        if reader.fusing == Fusing::Sum || becomes_gemm || adds_image {
             let others = reader
                 .reads
                 .iter()
@@ -881,8 +938,7 @@ impl<'s> Nodes<'s> {
             position: node.position,
             reads: reads.into(),
             writes: reader.writes,
-            // Of what was written before.
-            shares: Cow::default(),
+            shares: shares.into(),
             workspace,
             fusing: match reader.fusing {
                 _ if becomes_gemm => Fusing::Gemm,
@@ -927,6 +983,8 @@ mod tests {
     use crate::cost::Cost;
     use crate::graph::{Graph, TensorId};
     use crate::operators::Provider;
+    use crate::pass::Pass as _;
+    use crate::rewrite::infer_shapes::InferShapes;
 
     /// By level above ORT_DISABLE_ALL: the nodes by index, each as what it writes and reads.
     fn forms(text: &str) -> Vec<String> {
@@ -1058,6 +1116,45 @@ mod tests {
         assert_eq!(forms(text), ["z(r) r(x,w)"]);
         let twice = text.replace("Exp(r)", "Add(r, c)");
         assert!(forms(&twice).is_empty());
+    }
+
+    // What sessions of 1.19.2 and 1.32.0 saved.
+    #[test]
+    fn a_convolution_with_a_bias_adds_an_image() {
+        let text = "g (float[1,1,4,4] x, float[1,1,1,1] w, float[1] b) => (float[1,1,4,4] z)
+            <float[1,1,4,4] e, float[1,1,4,4] c, float[1,1,4,4] s, float[1,1,4,4] r>
+            { e = Exp(x) c = Conv(x, w, b) s = Add(e, c) r = Relu(s) z = Exp(r) }";
+        assert_eq!(forms(text), ["e(x) z(r) r(x,w,b,e)"]);
+        let graph = Graph::parse(text).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let (forms_of, levels) = Skeleton::of(&graph, Provider::Cpu, &costs).optimized_by_level();
+        let at = [Level::EnableBasic, Level::EnableExtended, Level::EnableAll];
+        assert_eq!(at.map(|level| levels.at(level)), [None, None, Some(0)]);
+        // Where nobody else reads what was added, it is overwritten.
+        let run = &forms_of[0].0;
+        let named = |&tensor: &u32| graph.tensor(TensorId(tensor)).name.as_str();
+        let shared = run.shares.get(2).iter();
+        let shared: Vec<_> = shared.map(|share| named(&share.read)).collect();
+        assert_eq!(shared, ["e"]);
+        // Of two convolutions, the first adds the other's result.
+        let two = forms(&text.replace("Exp(x)", "Conv <group = 1> (x, w, b)"));
+        assert_eq!(two, ["c(x,w,b) z(r) r(x,w,b,c)"]);
+        let with = |from: &str, to: &str| forms(&text.replace(from, to));
+        // One more reader of the sum keeps the activation.
+        assert_eq!(
+            with("z = Exp(r)", "z = Mul(r, s)"),
+            ["e(x) r(s) z(r,s) s(x,w,b,e)"]
+        );
+        // Without a bias, of other sizes, by another operator, or where somebody else reads what is computed.
+        for (from, to) in [
+            ("Conv(x, w, b)", "Conv(x, w)"),
+            ("Add(e, c)", "Add(w, c)"),
+            ("Add(e, c)", "Mul(e, c)"),
+            ("Exp(r)", "Mul(r, c)"),
+        ] {
+            let all = with(from, to);
+            assert!(all.iter().all(|form| form.contains("c(x,w")), "{to}");
+        }
     }
 
     #[test]
@@ -1281,6 +1378,51 @@ mod tests {
         assert!(with("b = Slice(x, two, six)", "b = Slice(x, zero, six)"));
         assert!(with("y = Exp(a)", "row = Gather(x, two) y = Exp(a)"));
         assert!(with(": 15", ": 12"));
+    }
+
+    // As sessions of 1.32.0 do with lowered LSTM layers in both directions.
+    #[test]
+    fn gathers_of_all_rows_become_one_split() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[3,4] x) => (float[4] y, float[2,4] z)
+            <int64 last = {-1}, int64[1] zero = {0}, int64[1] two = {2}, float[3,4] e, float[4] a, float[2,4] b>
+            { e = Exp(x) a = Gather(e, last) b = Slice(e, zero, two) y = Exp(a) z = Exp(b) }"#;
+        assert_eq!(forms(text), ["e(x) y(a) z(b) b,a(e)"]);
+        let with = |from: &str, to: &str| forms(&text.replace(from, to)).is_empty();
+        assert!(with("int64 last = {-1}", "int64 last = {1}"));
+        assert!(with("int64 last = {-1}", "int64 last = {3}"));
+        assert!(with("int64 last = {-1}", "int32 last = {-1}"));
+        assert!(with("Gather(e, last)", "Gather <axis = 1> (e, last)"));
+        // Nor of what is written beside something else, nor where a row is put out.
+        assert!(with("e = Exp(x)", "e, m = Dropout(x)"));
+        let output = text
+            .replace("y = Exp(a)", "")
+            .replace(" a = Gather", " y = Gather");
+        assert!(forms(&output).is_empty());
+    }
+
+    // What sessions of 1.19.2 and 1.32.0 saved of rotary embeddings.
+    #[test]
+    fn slices_at_numbers_that_follow_from_constants_become_one_split() {
+        let splits = |half: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]>
+                g (float[4,8] x, int64[1] given) => (float[4,4] y, float[4,4] z)
+                <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}> {{
+                    e = Exp(x) sizes = Shape(e) width = Gather(sizes, one) half = {half}
+                    a = Slice(e, zero, half, one) b = Slice(e, half, width, one) y = Exp(a) z = Exp(b) }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = Default::default();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            let costs = vec![Cost::default(); graph.node_count()];
+            let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+            let (form, _) = skeleton.optimized().pop().unwrap();
+            let splits = |&node: &usize| form.writes.get(node).len() == 2;
+            (0..form.len()).filter(splits).count()
+        };
+        assert_eq!(splits("Div(width, two)"), 1);
+        assert_eq!(splits("Identity(given)"), 0);
     }
 
     #[test]

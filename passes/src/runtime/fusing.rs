@@ -33,6 +33,8 @@ pub enum Fusing {
     Sum,
     /// An addition of a vector along the last axis: takes in the Gelu that alone reads its result.
     Bias,
+    /// An addition of two images in float32 that the runtime knows to be of one size.
+    AddsImages,
     /// Any other addition of two tensors.
     Adds,
     /// A Gelu.
@@ -53,7 +55,8 @@ pub enum Fusing {
     Activation,
     /// A number that follows from constants: computed before the first step from ORT_ENABLE_BASIC on.
     Folded,
-    /// A Slice of a tensor of which other Slices take the rest: one Split takes their place.
+    /// A Slice of a tensor, or a Gather of one of its rows, of which other such nodes take the rest: one Split takes their place. (Of a
+    /// row without its axis it is a Split and a Squeeze, which takes no memory.)
     Splits {
         /// Where the part begins.
         from: u64,
@@ -83,7 +86,7 @@ impl Fusing {
             {
                 Fusing::Folded
             }
-            ("", "Slice") => part_of_split(graph, uses, node, &shape)
+            ("", "Slice" | "Gather") => part_of_split(graph, uses, node, &shape)
                 .map_or(Fusing::No, |from| Fusing::Splits { from }),
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") => {
@@ -99,6 +102,9 @@ impl Fusing {
             ("", "Gemm") => Fusing::Gemm,
             ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
             ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias,
+            ("", "Add") if is_same_image(first, second) && is_single(graph, written) => {
+                Fusing::AddsImages
+            }
             ("", "Add") => Fusing::Adds,
             (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
                 let bytes = written.and_then(|written| graph.tensor(written).bytes());
@@ -160,6 +166,15 @@ fn adds<'g>(
 fn is_same_matrix(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
     let whole = |shape: &[Dimension]| shape.len() == 2 && !shape.contains(&Dimension::Unknown);
     first.is_some_and(whole) && first == second
+}
+
+fn is_same_image(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
+    let whole = |shape: &[Dimension]| shape.len() == 4 && !shape.contains(&Dimension::Unknown);
+    first.is_some_and(whole) && first == second
+}
+
+fn is_single(graph: &Graph, tensor: Option<TensorId>) -> bool {
+    tensor.is_some_and(|tensor| graph.tensor(tensor).element == Some(ElementType::Float))
 }
 
 /// Is `bias` a vector with as many elements as the last axis of `tensor`, in numbers?
@@ -233,8 +248,8 @@ fn is_small(graph: &Graph, id: TensorId) -> bool {
         .is_some_and(|count| count <= FEW)
 }
 
-/// Where the part of a tensor begins that this Slice takes, if it and others take each of its rows once, and nobody gathers some.
-/// Source: `GatherSliceToSplitFusion`.
+/// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once. Not of what a node writes
+/// beside something else, nor of shapes. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
 fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
@@ -249,13 +264,17 @@ fn part_of_split<'g>(
     if *opset < FROM_OPSET || !(2..=MOST).contains(&readers.len()) {
         return None;
     }
-    let shape = shape(read)?;
+    let producer = uses.producer(read).map(|id| graph.node(id));
+    if producer.is_some_and(|node| node.outputs.len() > 1 || node.is("", "Shape")) {
+        return None;
+    }
+    let axes = shape(read)?;
     let readers = readers.iter().map(|&id| graph.node(id));
     let mut parts = Vec::new();
     for reader in readers.filter(|reader| reader.input(0) == Some(read)) {
         match reader.op_type.as_str() {
-            "Gather" => return None,
-            "Slice" => parts.push(part(graph, uses, reader, shape)?),
+            "Gather" => parts.push(row(graph, uses, reader, axes, shape)?),
+            "Slice" => parts.push(part(graph, uses, reader, axes, shape)?),
             _ => {}
         }
     }
@@ -265,33 +284,58 @@ fn part_of_split<'g>(
     let follows = |&(along, from, to): &(usize, u64, u64)| {
         along == axis && from == std::mem::replace(&mut end, to)
     };
-    let all = parts.len() > 1 && parts.iter().all(follows) && shape[axis] == Dimension::Known(end);
-    let (_, from, _) = part(graph, uses, node, shape)?;
+    let all = parts.len() > 1 && parts.iter().all(follows) && axes[axis] == Dimension::Known(end);
+    let (_, from, _) = match node.op_type.as_str() {
+        "Gather" => row(graph, uses, node, axes, shape)?,
+        _ => part(graph, uses, node, axes, shape)?,
+    };
     all.then_some(from)
 }
 
-/// Of a Slice with one constant range of a known dimension, every element: the axis, and from where to where.
-fn part(graph: &Graph, uses: &Uses, node: &Node, shape: &[Dimension]) -> Option<(usize, u64, u64)> {
-    let one = |position: usize| {
-        let id = node.input(position)?;
-        let of_session = match uses.producer(id) {
-            Some(producer) => graph.node(producer).is("", "Constant"),
-            None => graph.tensor(id).kind == TensorKind::Initializer,
-        };
-        match graph.tensor(id).constant.as_ref().filter(|_| of_session)? {
-            Constant::Ints(numbers) if numbers.len() == 1 => numbers.first().copied(),
-            _ => None,
-        }
+/// A part of a tensor: the axis, and from where to where.
+type AxisPart = (usize, u64, u64);
+
+/// Of a Gather of one row that is constant.
+fn row<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    axes: &[Dimension],
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> Option<AxisPart> {
+    let index = node.input(1)?;
+    let written = node.output(0)?;
+    if graph.tensor(index).element != Some(ElementType::Int64) || graph.outputs.contains(&written) {
+        return None;
+    }
+    let axis = operators::resolve_axis(node.int("axis").unwrap_or(0), axes.len())?;
+    let size = known(axes, axis)?;
+    let row = session_number(graph, uses, index, shape)?;
+    let row = if row < 0 {
+        row.saturating_add(size)
+    } else {
+        row
     };
+    (0..size)
+        .contains(&row)
+        .then(|| (axis, row as u64, row as u64 + 1))
+}
+
+/// Of a Slice with one constant range of a known dimension, every element.
+fn part<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    axes: &[Dimension],
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> Option<AxisPart> {
+    let one = |position: usize| session_number(graph, uses, node.input(position)?, shape);
     let axis = match node.input(3) {
         Some(_) => one(3)?,
         None => 0,
     };
-    let axis = operators::resolve_axis(axis, shape.len())?;
-    let Dimension::Known(size) = *shape.get(axis)? else {
-        return None;
-    };
-    let size = i64::try_from(size).ok()?;
+    let axis = operators::resolve_axis(axis, axes.len())?;
+    let size = known(axes, axis)?;
     let place = |place: i64| {
         let from_the_end = if place < 0 { size } else { 0 };
         place.saturating_add(from_the_end).clamp(0, size)
@@ -299,6 +343,28 @@ fn part(graph: &Graph, uses: &Uses, node: &Node, shape: &[Dimension]) -> Option<
     let (from, to) = (place(one(1)?), place(one(2)?));
     let whole = node.input(4).is_none() || one(4) == Some(1);
     (whole && from < to).then_some((axis, from as u64, to as u64))
+}
+
+fn known(axes: &[Dimension], axis: usize) -> Option<i64> {
+    match *axes.get(axis)? {
+        Dimension::Known(size) => i64::try_from(size).ok(),
+        _ => None,
+    }
+}
+
+/// The one number of a tensor that becomes constant.
+fn session_number<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    id: TensorId,
+    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+) -> Option<i64> {
+    match graph.tensor(id).constant.as_ref()? {
+        Constant::Ints(numbers) if numbers.len() == 1 => {
+            becomes_constant(graph, uses, id, shape).then_some(numbers[0])
+        }
+        _ => None,
+    }
 }
 
 /// Operators by which a number is computed that others are multiplied by.
