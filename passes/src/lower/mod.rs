@@ -1,7 +1,7 @@
 //! Training operators written in standard ones, so that a runtime without training runs the graph.
 //!
 //! **Does**: replaces each operator of the [table](table::TABLE) by nodes that compute the same; then shapes are
-//! [settled], so that no tensor is kept only to be asked for its shape. Constants come first, as `Constant` nodes, then shapes; all other new
+//! settled, so that no tensor is kept only to be asked for its shape. Constants come first, as `Constant` nodes, then shapes; all other new
 //! nodes stand where the operator stood.
 //!
 //! **Needs**: ranks and types of what the operators read. They come from the file's declarations, or follow from them.
