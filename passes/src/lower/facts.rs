@@ -20,15 +20,25 @@ pub(super) struct Facts {
 const TRIED: [u64; 5] = [64, 32, 256, 4, 1];
 
 impl Facts {
-    /// From the declarations, and from what follows of them.
+    /// From the declarations, as far as they are right, and from what follows of them.
     pub(super) fn of(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Facts {
         let mut facts = Facts {
             sizes: Vec::with_capacity(graph.tensor_count()),
             elements: Vec::with_capacity(graph.tensor_count()),
         };
+        let shaped = TRIED
+            .iter()
+            .find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
+        let shaped = shaped.map(|(shaped, _)| shaped);
         for id in graph.tensor_ids() {
             let tensor = graph.tensor(id);
-            let declared = tensor.declared.as_ref();
+            // Without the numbers that shape inference found to be wrong.
+            let declared = shaped
+                .as_ref()
+                .unwrap_or(graph)
+                .tensor(id)
+                .declared
+                .as_ref();
             let owned = tensor.kind == TensorKind::Initializer || tensor.constant.is_some();
             let shape = tensor.shape.as_ref().filter(|_| owned);
             facts.elements.push(tensor.element);
@@ -44,8 +54,8 @@ impl Facts {
                 facts.follow(graph.node(id));
             }
         }
-        if facts.sizes.iter().any(Option::is_none) || facts.elements.iter().any(Option::is_none) {
-            facts.infer(graph, bindings);
+        if let Some(shaped) = shaped {
+            facts.fill_in(&shaped);
         }
         facts
     }
@@ -118,16 +128,10 @@ impl Facts {
         Some(sizes)
     }
 
-    /// Fills in ranks and types that only show when sizes are given.
-    fn infer(&mut self, graph: &Graph, bindings: &BTreeMap<String, u64>) {
-        let inferred = TRIED
-            .iter()
-            .find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
-        let Some((inferred, _)) = inferred else {
-            return;
-        };
-        for id in graph.tensor_ids() {
-            let tensor = inferred.tensor(id);
+    /// Ranks and types that only show when sizes are given.
+    fn fill_in(&mut self, shaped: &Graph) {
+        for id in shaped.tensor_ids() {
+            let tensor = shaped.tensor(id);
             let element = &mut self.elements[id.index()];
             *element = element.or(tensor.element);
             let sizes = &mut self.sizes[id.index()];

@@ -302,19 +302,6 @@ impl<'a> LoweringSite<'a> {
         *self.facts.sizes(id)?.get(axis)?
     }
 
-    /// Do two dimensions have the same size, whatever it is?
-    pub(super) fn is_same_size(&self, one: (TensorId, usize), other: (TensorId, usize)) -> bool {
-        let declared = |(id, axis): (TensorId, usize)| {
-            let dimension = self.graph.tensor(id).declared.as_ref()?.get(axis)?;
-            match dimension {
-                Dimension::Known(_) | Dimension::Symbol(_) => Some(dimension),
-                Dimension::Unknown => None,
-            }
-        };
-        let known = declared(one);
-        known.is_some() && known == declared(other)
-    }
-
     /// The sizes as numbers, if all are.
     pub(super) fn numbers(&self, id: TensorId) -> Option<Vec<i64>> {
         let sizes = self.facts.sizes(id)?.iter();

@@ -526,3 +526,21 @@ fn what_may_be_broadcast_is_not_taken_for_equal() {
     );
     assert!(!listing("N").contains("ReduceSum"), "{}", listing("N"));
 }
+
+#[test]
+fn a_declaration_that_is_wrong_is_nothing_to_go_by() {
+    // The file says that one row is added to all; there are as many.
+    let interface = "(float[N,4] x, float[N,4] dy, float[N,4] b) => (float[N,4] da) <float[1,4] a>";
+    let listing = lowered(
+        15,
+        interface,
+        "[a] a = Relu (x) [d] da = com.microsoft.DivGrad (dy, a, b)",
+    );
+    assert!(!listing.contains("ReduceSum"), "{listing}");
+    let right = lowered(
+        15,
+        "(float[1,4] x, float[N,4] dy, float[N,4] b) => (float[1,4] da) <float[1,4] a>",
+        "[a] a = Relu (x) [d] da = com.microsoft.DivGrad (dy, a, b)",
+    );
+    assert!(right.contains("da = ReduceSum"), "{right}");
+}
