@@ -90,8 +90,6 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         {
             InferredBy::Of(0)
         }
-        // A statistic for each number of the scale, whatever is known of what is normalized (measured).
-        (MICROSOFT, "BatchNormInternal") => InferredBy::Of(1),
         ("", name) if BROADCAST.contains(&name) => InferredBy::Broadcast,
         ("", "Expand") => InferredBy::Expanded,
         ("", "GatherElements") => InferredBy::Of(1),
