@@ -1,5 +1,6 @@
 //! What the user should look at before planning: what in the model, the options and their files does not go together.
 
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
@@ -163,6 +164,15 @@ pub(crate) fn doubts(
             some_of(&in_blocks)
         ));
     }
+    let columns = shaped.as_ref().ok().and_then(largest_columns);
+    if let (Some(releases), Some((bytes, node))) = (options.runtime.release.whole_columns, columns)
+        && options.device.provider == Provider::Cpu
+    {
+        doubts.push(format!(
+            "onnxruntime {releases} takes up to {bytes} in a convolution for each image that it works on at the same time (most in {node}), \
+             which is not counted; older and newer releases do not"
+        ));
+    }
     let chosen = shaped.as_ref().map_or(Vec::new(), chosen_before);
     if !chosen.is_empty() {
         doubts.push(format!(
@@ -197,6 +207,28 @@ fn chosen_before(graph: &Graph) -> Vec<&str> {
         bodies.any(|body| body.attribute == "then_branch") && node.input(0).is_some_and(is_constant)
     });
     found.map(|node| node.name.as_str()).collect()
+}
+
+/// What the columns of an image take in the convolution where they take most, and its name; `None` where that is hardly anything.
+/// Needs concrete shapes.
+fn largest_columns(graph: &Graph) -> Option<(Bytes, &str)> {
+    const HARDLY_ANYTHING: Bytes = Bytes(1 << 20);
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let convolutions = nodes.filter(|node| node.is("", "Conv"));
+    let columns = convolutions.filter_map(|node| {
+        let [weights, output] = [node.input(1)?, node.output(0)?].map(|id| graph.tensor(id));
+        let weights = weights.shape.as_ref()?;
+        let product = |sizes: &[u64]| {
+            sizes
+                .iter()
+                .fold(1u64, |all, &size| all.saturating_mul(size))
+        };
+        let is_plain = product(weights.get(2..)?) == 1;
+        let columns =
+            product(&weights[1..]).saturating_mul(product(output.shape.as_ref()?.get(2..)?));
+        (!is_plain).then_some((output.element?.bytes(columns), node.name.as_str()))
+    });
+    columns.max().filter(|(bytes, _)| *bytes >= HARDLY_ANYTHING)
 }
 
 /// The names of the nodes whose CPU kernel writes behind dX (`tools/test_variants.py`).
@@ -283,6 +315,31 @@ mod tests {
         };
         assert_eq!(found(""), 1);
         assert_eq!(found(", bool[1] flag"), 0);
+    }
+
+    #[test]
+    fn convolutions_of_which_some_releases_take_all_columns_are_named() {
+        let found = |kernel: u64, size: u64| {
+            let text = format!(
+                "<ir_version: 8, opset_import: [\"\" : 15]>
+                g (float[2,32,{size},{size}] x, float[32,32,{kernel},{kernel}] w) => (float[2,32,{size},{size}] y)
+                {{ [small] z = Conv (x, w) [large] y = Conv <pads = [1, 1, 1, 1]> (x, w) }}"
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            for id in graph.tensor_ids() {
+                let tensor = graph.tensor_mut(id);
+                tensor.element = Some(ckpt_passes::graph::ElementType::Float);
+                tensor.shape = match tensor.name.as_str() {
+                    "w" => Some(vec![32, 32, kernel, kernel]),
+                    "z" => Some(vec![2, 32, size - 2, size - 2]),
+                    _ => Some(vec![2, 32, size, size]),
+                };
+            }
+            largest_columns(&graph).map(|(bytes, node)| (bytes.0, node.to_owned()))
+        };
+        assert_eq!(found(3, 64), Some((4_718_592, "large".to_owned())));
+        assert_eq!(found(1, 64), None);
+        assert_eq!(found(3, 8), None);
     }
 
     #[test]

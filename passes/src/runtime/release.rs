@@ -22,6 +22,10 @@ pub struct Release {
     pub(crate) shapes_follow: bool,
     /// How the CUDA provider may choose algorithms for convolutions, as far as that can be planned for; the fastest first.
     pub convolutions: &'static [AlgorithmChoice],
+    /// Those of the releases in which a convolution on the CPU takes the columns of a whole image for each image that it works on at the same
+    /// time, where the others take 64 KiB for each thread. Plans do not count it: how many images that are, the session's threads decide
+    /// (measured in 1.20.1, 1.22.1, 1.23.0, 1.23.2, 1.24.4, 1.25.1, 1.26.0, 1.27.0 and 1.32.0).
+    pub whole_columns: Option<&'static str>,
     /// What lies in the block of a memory pattern?
     pub(crate) pattern: PatternOf,
     /// See [`Release::switched_off`]: those that no plan can do with.
@@ -49,12 +53,13 @@ pub const TRAINING: Release = Release {
     barrier: BarrierForm::PassThrough,
     shapes_follow: true,
     convolutions: &AlgorithmChoice::TRAINING,
+    whole_columns: None,
     pattern: PatternOf::ShapesFed,
     never: &[],
     half_kernels: &[],
 };
 
-/// The builds for inference, 1.20.1 to 1.32.0: they are alike in all that is known here (measured with the first, the last,
+/// The builds for inference, 1.20.1 to 1.32.0: they are alike in all else that is known here (measured with the first, the last,
 /// and 1.26.0).
 pub const STOCK: Release = Release {
     name: "stock",
@@ -63,6 +68,7 @@ pub const STOCK: Release = Release {
     barrier: BarrierForm::Reshape,
     shapes_follow: false,
     convolutions: &[AlgorithmChoice::Graph],
+    whole_columns: Some("1.23.2 to 1.26.0"),
     pattern: PatternOf::FirstStep,
     // They put a Transpose past a Reshape, as a node behind all others: the gradients of convolutions' weights as they are lowered
     // run late in PRIORITY_BASED order then (measured: resnet18, planned for 84 MB, took 101).
