@@ -110,11 +110,14 @@ fn ones(site: &LoweringSite, tensor: TensorId) -> Vec<usize> {
         .collect()
 }
 
-/// Are these the axes of sums, and nothing else? A sum along an axis of size one changes nothing.
+/// Are these the axes of sums, and nothing else? A sum along an axis of size one changes nothing; nor may one along no axis.
 fn only_sums_along(site: &LoweringSite, axes: TensorId) -> bool {
     let is_sum = |node: &Node| {
         let named = node.is("", "ReduceSum") || node.is(super::site::CONTRIB, "ReduceSumTraining");
-        named && node.input(1) == Some(axes) && node.int("keepdims").unwrap_or(1) == 1
+        named
+            && node.input(1) == Some(axes)
+            && node.int("keepdims").unwrap_or(1) == 1
+            && node.int("noop_with_empty_axes") == Some(1)
     };
     !site.is_output(axes) && site.readers(axes).all(is_sum)
 }

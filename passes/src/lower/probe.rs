@@ -67,8 +67,8 @@ impl Probes {
                 probes.follows = follows_from_rules(&shaped)?;
             }
             let no_names = given.is_empty();
-            if start > 1 && !is_checked {
-                if !has_to_be_equal(graph, &shaped) {
+            if (start > 1 || no_names) && !is_checked {
+                if !has_no_choice(graph, &shaped, &given) {
                     return None;
                 }
                 is_checked = true;
@@ -173,19 +173,23 @@ impl ProbedSizes {
     }
 }
 
-/// Dimensions of inputs that nobody gave a size are found by what nodes accept. Are those that came out equal always equal? Where one of them may
-/// be broadcast, it may have size one as well.
-fn has_to_be_equal(graph: &Graph, shaped: &Graph) -> bool {
+/// Dimensions of inputs that were not `given` a size have one that nodes accept, that of another dimension or a number. Is it the only one? Where
+/// what has such a dimension may be broadcast, its size may be one as well; so may that of the dimension it was found equal to.
+fn has_no_choice(graph: &Graph, shaped: &Graph, given: &BTreeMap<String, u64>) -> bool {
     let sizes = sizes_of_inputs(graph, shaped);
-    let mut names: BTreeMap<u64, Vec<&String>> = BTreeMap::new();
-    for (name, &size) in &sizes {
-        names.entry(size).or_default().push(name);
-    }
-    let mut equal = names.values().filter(|names| names.len() > 1).flatten();
-    let may_be_one = |name: &String| {
+    let is_equal = |name: &String, size: u64| {
+        let mut others = sizes.iter().filter(|(other, _)| *other != name);
+        others.any(|(_, &other)| other == size)
+    };
+    let found: Vec<&String> = sizes
+        .iter()
+        .filter(|&(name, &size)| !given.contains_key(name) || is_equal(name, size))
+        .map(|(name, _)| name)
+        .collect();
+    let may_be_one = |name: &&String| {
         let mut sizes = sizes.clone();
-        sizes.insert(name.clone(), 1);
+        sizes.insert((*name).clone(), 1);
         inferred(graph, &sizes, &mut || None).is_some()
     };
-    equal.clone().count() <= MOST_NAMES && !equal.any(|name| may_be_one(name))
+    found.len() <= MOST_NAMES && !found.iter().any(may_be_one)
 }
