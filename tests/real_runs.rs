@@ -188,6 +188,33 @@ fn what_a_session_knows_of_the_shapes_where_the_batch_is_fixed_is_known() {
     }
 }
 
+/// What a session has of a Reshape to a computed shape depends on the opset.
+#[test]
+fn what_a_session_knows_of_computed_shapes_is_known_at_every_opset() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let graphs = [11, 13, 14, 17].map(|opset| {
+        let name = format!("opset_{opset}");
+        let text = folder.path().join(format!("{name}.onnxtxt"));
+        let graph = format!(
+            r#"<ir_version: 7, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+            computed (float[n,4] x, float[3,4] w, float[4] s) => (float[n,4] y) <int64[2] to = {{-1, 4}}>
+            {{ sizes = Shape(x) same = Reshape(x, sizes) sum = Add(same, w) zeros = ConstantOfShape(sizes)
+              wide = Expand(x, sizes) known = Reshape(sum, to) of = Shape(same)
+              normal, a, b, c, d = com.microsoft.BatchNormInternal(same, s, s, s, s)
+              y = Sum(known, zeros, wide, normal) }}"#
+        );
+        fs::write(&text, graph).expect("a file");
+        let script: [&OsStr; 3] = [
+            "tools/fixtures/text_to_onnx.py".as_ref(),
+            text.as_os_str(),
+            folder.path().as_os_str(),
+        ];
+        assert_success(&python(script));
+        text.with_extension("onnx")
+    });
+    assert_eq!(assert_shapes_known(&TRAINING, &graphs, "n=3"), 4 * 13);
+}
+
 #[test]
 fn a_profile_of_every_bundled_graph_has_a_simulated_order() {
     for (model, dim) in [

@@ -11,6 +11,7 @@
 //! - A Cast that only Shapes read goes. Where it widens what is computed between casts, the narrowing cast stays for them: it runs
 //!   last, and keeps what it reads till then.
 //! - A Transpose that reads what another one writes reads what that one reads, whoever else reads the result; two that cancel go.
+//!   So does a Shape, with a Gather behind it, unless some reader of the Transpose keeps it.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm.
 //! - A convolution or Gemm and the activation that alone reads it become one. At ORT_ENABLE_ALL a convolution with a bias adds an image of
@@ -151,6 +152,8 @@ const PASSES: usize = 10;
 
 const NOBODY: u32 = u32::MAX;
 
+const PASSES_CASTS: Fusing = Fusing::Shape { passes_casts: true };
+
 /// A node under change.
 struct FusedNode<'s> {
     /// Its position in the graph's order; of several that became one, that of the one that works longest.
@@ -216,6 +219,8 @@ enum Change {
     Addition(u32, u32),
     /// A Transpose that does this to what the Transpose before it reads.
     Transposes(Transposition),
+    /// A Shape of what that Transpose reads, written to this tensor, for a Gather that moves the sizes.
+    Measures(u32),
 }
 
 impl Change {
@@ -456,13 +461,13 @@ impl<'s> Nodes<'s> {
     /// Takes the Casts of computed tensors out that only Shapes read. Were there any?
     fn measure_before_casts(&mut self) -> bool {
         let skeleton = self.skeleton;
-        if !skeleton.fusing.contains(&Fusing::Shape) {
+        if !skeleton.fusing.contains(&PASSES_CASTS) {
             return false;
         }
         // By tensor: how many read only its shape.
         let mut measured = vec![0; self.readers.len()];
         for node in self.nodes.iter().flatten() {
-            if node.fusing == Fusing::Shape {
+            if node.fusing == PASSES_CASTS {
                 measured[node.reads[0] as usize] += 1;
             }
         }
@@ -490,7 +495,7 @@ impl<'s> Nodes<'s> {
             }
         }
         for index in 0..self.nodes.len() as u32 {
-            if self.is(index, Fusing::Shape)
+            if self.is(index, PASSES_CASTS)
                 && let Some(node) = self.take(index)
             {
                 let node = node.reading(|tensor| source[tensor as usize]);
@@ -596,6 +601,7 @@ impl<'s> Nodes<'s> {
                     }
                 }
                 Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
+                Some(Change::Measures(sizes)) => self.measure_before(index, sizes),
                 None => {}
             }
         }
@@ -603,11 +609,19 @@ impl<'s> Nodes<'s> {
         true
     }
 
-    /// A Transpose does what the Transpose before it does as well.
+    /// A Transpose does what the Transpose before it does as well, and a Shape reads past it.
     fn transpose(&self, index: u32) -> Option<Change> {
-        let next = self.transposition(index)?;
-        let first = self.transposition(self.producer[self.node(index)?.reads[0] as usize])?;
-        first.then(next).map(Change::Transposes)
+        let node = self.node(index)?;
+        let first = || self.transposition(self.producer[node.reads[0] as usize]);
+        match node.fusing {
+            Fusing::Transposes(next) => first()?.then(next).map(Change::Transposes),
+            Fusing::Shape { .. } => {
+                first().filter(|first| first.is_past_shapes())?;
+                let sizes = self.skeleton.moved(node.writes[0])?;
+                Some(Change::Measures(sizes))
+            }
+            _ => None,
+        }
     }
 
     fn transposition(&self, index: u32) -> Option<Transposition> {
@@ -842,6 +856,48 @@ impl<'s> Nodes<'s> {
             self.rename(written, read);
         }
         if self.readers[between as usize].0 == 0 && !self.skeleton.output[between as usize] {
+            self.take(before);
+        }
+    }
+
+    /// Lets a Shape read what the Transpose before it reads, and write `sizes`, which a new Gather reads. The Transpose goes if nobody
+    /// else reads it.
+    fn measure_before(&mut self, index: u32, sizes: u32) {
+        let Some(node) = self.take(index) else {
+            return;
+        };
+        let between = node.reads[0];
+        let before = self.producer[between as usize];
+        let Some(FusedNode {
+            position, reads, ..
+        }) = self.node(before)
+        else {
+            return;
+        };
+        let (position, read) = (*position, reads[0]);
+        let gather = FusedNode {
+            // It is no Shape.
+            position,
+            reads: vec![sizes].into(),
+            writes: node.writes.clone(),
+            shares: Cow::default(),
+            workspace: 0,
+            fusing: Fusing::No,
+            equal: 0,
+            casting: Casting::No,
+        };
+        self.put(
+            index,
+            FusedNode {
+                reads: vec![read].into(),
+                writes: vec![sizes].into(),
+                equal: 0,
+                ..node
+            },
+        );
+        self.add_reader(read, index);
+        self.add(gather);
+        if self.readers[between as usize].0 == 0 {
             self.take(before);
         }
     }
@@ -1313,6 +1369,34 @@ mod tests {
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(u,x)"));
         let both = product("[2, 1, 0]", "[1, 0, 2]");
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(e,x)"));
+    }
+
+    // As sessions of 1.19.2 saved them.
+    #[test]
+    fn a_shape_reads_past_a_transpose_that_may_go() {
+        let all = |outputs: &str, nodes: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => ({outputs})
+                {{ t = Transpose<perm = [0, 2, 1]>(x) {nodes} }}"#
+            );
+            forms(&text)
+        };
+        let (s, y) = ("int64[3] s", "float[N,6,4] y");
+        assert_eq!(all(s, "s = Shape(t)"), ["s~(x) s(s~)"]);
+        let both = format!("{s}, {y}");
+        let nodes = "s = Shape(t) y = Relu(t)";
+        assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+        // Past what goes as well.
+        let nodes = "i = Identity(t) s = Shape(i) y = Relu(t)";
+        assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+        let nodes = "c = Cast<to = 7>(t) s = Shape(c) y = Relu(t)";
+        assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+        // A reader behind which the runtime moves no Transpose, or the caller, keeps it.
+        let kept = "s = Shape(t) y = LayerNormalization(t, x)";
+        assert!(all(&both, kept).is_empty());
+        let kept = "s = Shape(t) y = Relu(t) k = Size(t)";
+        assert!(all(&format!("{both}, int64 k"), kept).is_empty());
+        assert!(all("int64[3] s, float[N,6,4] t", "s = Shape(t)").is_empty());
     }
 
     #[test]

@@ -24,8 +24,11 @@ pub enum Fusing {
     Transposes(Transposition),
     /// A Cast: goes in front of such a Transpose for the product that reads it.
     Casts,
-    /// A Shape: a Cast that only such nodes read goes, and they read what it reads.
-    Shape,
+    /// A Shape: reads past a Transpose.
+    Shape {
+        /// Does a Cast that only such nodes read go, so that they read what it reads?
+        passes_casts: bool,
+    },
     /// A Gemm: takes in a Transpose that only such nodes read, and the Transpose, the Sum or the activation that alone
     /// reads its result.
     Gemm,
@@ -93,7 +96,9 @@ impl Fusing {
                 Transposition::of(graph, uses, node, &shape).map_or(Fusing::No, Fusing::Transposes)
             }
             ("", "Cast") => Fusing::Casts,
-            ("", "Shape") if is_rid_of_casts(graph) => Fusing::Shape,
+            ("", "Shape") => Fusing::Shape {
+                passes_casts: is_rid_of_casts(graph),
+            },
             ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node, &shape),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),

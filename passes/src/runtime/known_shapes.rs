@@ -13,8 +13,9 @@ use super::casting::{NO_TENSOR, are_there, halves};
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
-use super::transposes::movable_casts;
+use super::transposes::{movable_casts, shapes_of_transposed};
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::operators::MICROSOFT;
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,7 +148,7 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
-/// Behind these, one for each of the casts that can be moved.
+/// Behind these, one for each of the casts that can be moved, and `None` for what each of the Shapes that can be moved writes there.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     runtime_shapes_declared(graph, BTreeMap::new())
 }
@@ -171,6 +172,7 @@ pub(crate) fn runtime_shapes_declared(
     for transposed in movable_casts(graph).into_values() {
         shapes.push(shapes[transposed.index()].clone());
     }
+    shapes.resize(shapes.len() + shapes_of_transposed(graph).len(), None);
     shapes
 }
 
@@ -274,6 +276,12 @@ impl RuntimeInference {
                     by_rule(position).or_else(|| rank_of(graph, shapes, node.input(0)?, output))
                 }
                 InferredBy::Other if node.is("", "OneHot") => one_hot(first?, node),
+                InferredBy::Other if node.is("", "Shape") && first.is_none() => {
+                    Some(vec![Dimension::Unknown])
+                }
+                InferredBy::Other if position > 0 && has_statistics(node) => {
+                    by_rule(position).or_else(|| channels(shapes, node))
+                }
                 InferredBy::Other => by_rule(position),
                 InferredBy::Resized => {
                     let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
@@ -568,7 +576,8 @@ fn expanded(
 }
 
 /// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number. To any other
-/// shape: how many dimensions there are, if the runtime knows that.
+/// shape: how many dimensions there are, if the runtime knows that; its rule for opsets before 14 looks at constant shapes alone
+/// (measured for the opsets 11 to 21).
 fn reshaped(
     graph: &Graph,
     constants: &[bool],
@@ -581,7 +590,11 @@ fn reshaped(
     let sizes = match &graph.tensor(to).constant {
         Some(Constant::Ints(sizes)) if constants[to.index()] => sizes,
         _ => {
-            return rank_of(graph, shapes, to, output);
+            const RANKS_FROM_OPSET: i64 = 14;
+            let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
+            return (opset >= RANKS_FROM_OPSET)
+                .then(|| rank_of(graph, shapes, to, output))
+                .flatten();
         }
     };
     if sizes.len() != concrete.len() {
@@ -617,6 +630,17 @@ fn rank_of(
     let rank = graph.tensor(of).shape.as_ref()?.len();
     let is_known = known(shapes, Some(shape)).is_some_and(|shape| all_numbers(shape));
     is_known.then(|| vec![Dimension::Unknown; rank])
+}
+
+fn has_statistics(node: &Node) -> bool {
+    node.is("", "BatchNormalization") || node.is(MICROSOFT, "BatchNormInternal")
+}
+
+/// The statistics of a batch normalization of whose image nothing is known: one number for each that another input has.
+fn channels(shapes: &[Option<Vec<Dimension>>], node: &Node) -> Option<Vec<Dimension>> {
+    let others = node.inputs.iter().skip(1);
+    let others = others.filter_map(|&input| known(shapes, input)?.first().cloned());
+    others.reduce(of_both).map(|channels| vec![channels])
 }
 
 /// The runtime does not read how many classes there are.
@@ -787,6 +811,44 @@ mod tests {
         assert_eq!(bound(&undeclared, "step", &bindings_too.into()), "3 4");
         assert_eq!(bound(text, "c", &bindings), "? ?");
         assert_eq!(bound(text, "d", &bindings), "? 4");
+    }
+
+    // Measured: a session has `y` and `z` from opset 14 on, and the rest whatever the opset.
+    #[test]
+    fn before_opset_14_a_reshape_to_a_computed_shape_gives_nothing() {
+        let of_opset = |opset: i64, tensor: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : {opset}]>
+                g (float[n,4] x, float[3,4] w) => () <int64[2] to = {{4, -1}}>
+                {{ sizes = Shape(x) y = Reshape(x, sizes) z = Add(y, w)
+                  c = ConstantOfShape(sizes) e = Expand(x, sizes) f = Reshape(x, to) }}"#
+            );
+            bound(&text, tensor, &[("n".to_owned(), 3)].into())
+        };
+        assert_eq!(of_opset(14, "y"), "? ?");
+        assert_eq!(of_opset(14, "z"), "3 4");
+        for opset in [11, 13] {
+            assert_eq!(of_opset(opset, "y"), "unknown");
+            assert_eq!(of_opset(opset, "z"), "unknown");
+            assert_eq!(of_opset(opset, "c"), "? ?");
+            assert_eq!(of_opset(opset, "e"), "? 4");
+            assert_eq!(of_opset(opset, "f"), "4 ?");
+        }
+    }
+
+    // Likewise, with weights of 4 channels and an image that a Reshape hides.
+    #[test]
+    fn statistics_have_the_channels_of_the_weights_where_nothing_is_known_of_the_image() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>
+            g (float[n,4,2] x, float[c] s, float[4] b) => ()
+            { sizes = Shape(x) h = Reshape(x, sizes)
+              y, mean, var, m, v = com.microsoft.BatchNormInternal(h, s, s, b, b) of = Shape(y) }"#;
+        let bindings = [("n".to_owned(), 3), ("c".to_owned(), 4)].into();
+        assert_eq!(bound(text, "y", &bindings), "unknown");
+        for statistic in ["mean", "var", "m", "v"] {
+            assert_eq!(bound(text, statistic, &bindings), "4");
+        }
+        assert_eq!(bound(text, "of", &bindings), "?");
     }
 
     // Likewise of two names for one size of the batch.

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use crate::cost::Cost;
-use crate::graph::{Dimension, Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::merged::{equal_nodes, shared_constants};
-use crate::runtime::transposes::movable_casts;
+use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
 
 /// Lists behind each other in one vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,8 @@ pub(crate) struct Skeleton {
     /// By tensor of such a graph, if the runtime knows the whole shape: equal numbers for what it knows to be equal. Other tensors are not
     /// computed in each other's place.
     pub(crate) known: Vec<Option<u32>>,
-    /// By the result of a Cast that the runtime may move in front of a Transpose, in their sequence: the tensor that it writes there.
+    /// By the result of a Cast or a Shape that the runtime may move in front of a Transpose, in their sequence: the tensor that it
+    /// writes there.
     pub(crate) moved: Vec<(u32, u32)>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
@@ -202,12 +203,18 @@ impl Skeleton {
         }
     }
 
-    /// Takes in what casts write that the runtime may move; see [`Skeleton::moved`].
+    /// Takes in what casts and Shapes write that the runtime may move; see [`Skeleton::moved`].
     fn add_moved(&mut self, graph: &Graph, known: &[Option<u32>]) {
-        for cast in movable_casts(graph).into_keys() {
+        let casts = movable_casts(graph).into_keys();
+        let casts = casts.map(|cast| (cast, self.size[cast.index()]));
+        let shapes = shapes_of_transposed(graph).into_iter();
+        let shapes =
+            shapes.map(|(written, axes)| (written, ElementType::Int64.bytes(axes as u64).0));
+        let all: Vec<(TensorId, u64)> = casts.chain(shapes).collect();
+        for (written, bytes) in all {
             let new = self.size.len();
-            self.moved.push((cast.0, new as u32));
-            self.size.push(self.size[cast.index()]);
+            self.moved.push((written.0, new as u32));
+            self.size.push(bytes);
             self.owned.push(false);
             self.output.push(false);
             if !self.wide.is_empty() {
@@ -215,11 +222,14 @@ impl Skeleton {
                 self.known.push(known[new]);
             }
         }
+        self.moved.sort_unstable();
     }
 
-    /// What the cast writes that writes this tensor as the file has it, where it is moved.
-    pub(crate) fn moved(&self, cast: u32) -> Option<u32> {
-        let at = self.moved.binary_search_by_key(&cast, |&(cast, _)| cast);
+    /// What the node writes that writes this tensor as the file has it, where it is moved.
+    pub(crate) fn moved(&self, written: u32) -> Option<u32> {
+        let at = self
+            .moved
+            .binary_search_by_key(&written, |&(written, _)| written);
         at.ok().map(|at| self.moved[at].1)
     }
 
