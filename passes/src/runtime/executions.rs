@@ -2,7 +2,8 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
-use super::fused_graph::{FormsOfLevels, OptimizedForm};
+use super::assembled::assembled;
+use super::fused_graph::FormsOfLevels;
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::level::Level;
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
@@ -43,6 +44,8 @@ pub struct Executions<'g> {
     skeleton: Skeleton,
     positions: Vec<u32>,
     shapes: Shapes,
+    /// What is known of shapes once the graph is optimized, if that is more.
+    shapes_optimized: Option<Shapes>,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
     levels: FormsOfLevels,
@@ -65,8 +68,7 @@ impl<'g> Executions<'g> {
         provider: Provider,
         costs: &[Cost],
     ) -> Executions<'g> {
-        let forms = Skeleton::optimized_by_level;
-        Executions::with_forms(graph, release, provider, costs, forms)
+        Executions::at_levels(graph, release, provider, costs, true)
     }
 
     /// The first of [`Executions::simulate`], with little work.
@@ -77,22 +79,36 @@ impl<'g> Executions<'g> {
         costs: &[Cost],
         settings: RuntimeSettings,
     ) -> Option<Liveness> {
-        let all = Executions::with_forms(graph, release, provider, costs, |_| Default::default());
+        let all = Executions::at_levels(graph, release, provider, costs, false);
         let first = all.ways.first()?;
         Some(all.simulate_one(first, settings))
     }
 
-    fn with_forms(
+    /// Optimized as well, or only as it is.
+    fn at_levels(
         graph: &'g Graph,
         release: &'static Release,
         provider: Provider,
         costs: &[Cost],
-        optimized: impl FnOnce(&Skeleton) -> (Vec<OptimizedForm>, FormsOfLevels),
+        optimizes: bool,
     ) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
-        let shapes = Shapes::of(graph, &shapes, skeleton.size.len()).for_pattern(release.pattern);
-        let (optimized, levels) = optimized(&skeleton);
+        let known = |shapes: &[_]| {
+            Shapes::of(graph, shapes, skeleton.size.len()).for_pattern(release.pattern)
+        };
+        let assembled = optimizes.then(|| assembled(graph, &shapes)).flatten();
+        let (optimized, levels) = match &assembled {
+            _ if !optimizes => Default::default(),
+            None => skeleton.optimized_by_level(),
+            Some((targets, shapes)) => {
+                let skeleton = Skeleton::with_shapes(graph, shapes, provider, costs);
+                let skeleton = skeleton.run_by(release).assembling(graph, targets);
+                skeleton.optimized_by_level()
+            }
+        };
+        let shapes_optimized = assembled.map(|(_, shapes)| known(&shapes));
+        let shapes = known(&shapes);
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
@@ -111,6 +127,7 @@ impl<'g> Executions<'g> {
         Executions {
             graph,
             shapes,
+            shapes_optimized,
             skeleton,
             positions,
             optimized,
@@ -193,6 +210,11 @@ impl<'g> Executions<'g> {
     }
 
     fn allocate(&self, way: &Way, settings: RuntimeSettings) -> Allocation {
-        allocation::allocate(self.form(way), &self.shapes, &way.executed, settings)
+        let optimized = self
+            .shapes_optimized
+            .as_ref()
+            .filter(|_| way.form.is_some());
+        let shapes = optimized.unwrap_or(&self.shapes);
+        allocation::allocate(self.form(way), shapes, &way.executed, settings)
     }
 }

@@ -20,7 +20,7 @@
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
-//! - Numbers that follow from constants are there before the first step.
+//! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`assembled.rs`).
 //! - Slices and Gathers that take a tensor apart become one Split, which writes all parts at once.
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
@@ -28,7 +28,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use super::assembled::{Targets, assembled};
 use super::casting::{Casting, NO_TENSOR};
+use super::known_shapes::runtime_shapes;
 use super::level::Level;
 use super::order::{ExecutionOrder, execution_order};
 use super::release::Release;
@@ -73,7 +75,11 @@ pub fn optimized_order(
     order: ExecutionOrder,
 ) -> Vec<Vec<TensorId>> {
     let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(graph, provider, &costs).run_by(release);
+    let shapes = runtime_shapes(graph);
+    let assembled = assembled(graph, &shapes);
+    let (targets, shapes) = assembled.unwrap_or((Targets::new(), shapes));
+    let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
+    let skeleton = skeleton.run_by(release).assembling(graph, &targets);
     let optimized = skeleton.optimized().pop();
     let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
     let written = |&node: &u32| run.writes.get(node as usize).iter();
@@ -116,6 +122,7 @@ impl Skeleton {
         let measured = nodes.measure_before_casts();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
+        let assembled = nodes.assemble();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product, Nodes::transpose];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
@@ -125,7 +132,8 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards || folded || measured || shared || merged {
+        if nodes.fuse_all(basic) || forwards || folded || measured || shared || merged || assembled
+        {
             forms.push(nodes.form());
         }
         let has_basic = !forms.is_empty();
@@ -424,6 +432,37 @@ impl<'s> Nodes<'s> {
             self.producer[written as usize] = NOBODY;
         }
         !self.folded.is_empty()
+    }
+
+    /// Takes out what puts a shape together that is constant, and what it alone reads. Was there anything?
+    fn assemble(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.nodes.len() as u32 {
+            if !self.is(index, Fusing::Assembles) {
+                continue;
+            }
+            any = true;
+            let mut open = vec![index];
+            while let Some(index) = open.pop() {
+                let is_free = |&tensor: &u32| {
+                    let tensor = tensor as usize;
+                    self.readers[tensor].0 == 0 && !self.skeleton.output[tensor]
+                };
+                let goes = self.node(index).is_some_and(|node| {
+                    node.fusing == Fusing::Assembles || node.writes.iter().all(is_free)
+                });
+                if let Some(node) = goes.then(|| self.take(index)).flatten() {
+                    if node.fusing == Fusing::Assembles {
+                        self.folded.extend_from_slice(&node.writes);
+                    }
+                    open.extend(node.reads.iter().map(|&read| self.producer[read as usize]));
+                }
+            }
+        }
+        for &written in &self.folded {
+            self.producer[written as usize] = NOBODY;
+        }
+        any
     }
 
     /// Puts one node in the place of those that split a tensor. Were there any?
@@ -1041,6 +1080,9 @@ mod tests {
     use crate::operators::Provider;
     use crate::pass::Pass as _;
     use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::executions::Executions;
+    use crate::runtime::liveness::Holder;
+    use crate::runtime::settings::RuntimeSettings;
 
     /// By level above ORT_DISABLE_ALL: the nodes by index, each as what it writes and reads.
     fn forms(text: &str) -> Vec<String> {
@@ -1369,6 +1411,26 @@ mod tests {
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(u,x)"));
         let both = product("[2, 1, 0]", "[1, 0, 2]");
         assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(e,x)"));
+    }
+
+    /// In PRIORITY_BASED order the Gather comes last.
+    #[test]
+    fn what_a_moved_shape_writes_is_called_as_in_the_file() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => (float[N,6,4] y)
+            { t = Transpose<perm = [0, 2, 1]>(x) s = Shape(t) a = Relu(t) b = Exp(a) y = Reshape(b, s) }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = [("N".to_owned(), 4)].into();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let all = Executions::of(&graph, &crate::runtime::TRAINING, Provider::Cpu, &costs);
+        let way = all.at(ExecutionOrder::PriorityBased, Level::EnableAll);
+        let (_, liveness) = &all.simulate(RuntimeSettings::LEAN)[way.unwrap()];
+        let name = |holder: &Holder| match *holder {
+            Holder::Tensor(id, _) => Some(graph.tensor(id).name.clone()),
+            _ => None,
+        };
+        let names: Vec<String> = liveness.holders.iter().filter_map(name).collect();
+        assert!(names.contains(&"s".to_owned()), "{names:?}");
     }
 
     // As sessions of 1.19.2 saved them.

@@ -56,6 +56,8 @@ pub enum Fusing {
     Convolution,
     /// Such an activation.
     Activation,
+    /// Puts the shape together to which a Reshape goes: constant from ORT_ENABLE_BASIC on, without what it alone reads.
+    Assembles,
     /// A number that follows from constants: computed before the first step from ORT_ENABLE_BASIC on.
     Folded,
     /// A Slice of a tensor, or a Gather of one of its rows, of which other such nodes take the rest: one Split takes their place. (Of a
@@ -209,7 +211,7 @@ fn scaled<'g>(
 
 /// Is the tensor a constant once constants are folded: the root of a head's size that a Constant says, or a Shape? Not where more
 /// than a few nodes compute it. Source: `ConstantFolding`.
-fn becomes_constant<'g>(
+pub(super) fn becomes_constant<'g>(
     graph: &Graph,
     uses: &Uses,
     id: TensorId,

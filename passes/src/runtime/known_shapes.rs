@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::assembled::Targets;
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
@@ -162,18 +163,17 @@ pub(crate) fn runtime_shapes_declared(
     for (tensor, shape) in instead {
         inference.shapes[tensor.index()] = Some(shape);
     }
-    for &id in graph.order() {
-        inference.node(graph, id);
-    }
-    let mut shapes = match are_there(graph) {
-        true => inference.with_casts(graph),
-        false => inference.shapes,
-    };
-    for transposed in movable_casts(graph).into_values() {
-        shapes.push(shapes[transposed.index()].clone());
-    }
-    shapes.resize(shapes.len() + shapes_of_transposed(graph).len(), None);
-    shapes
+    inference.all(graph)
+}
+
+/// The same if these shapes, to which Reshapes go, were constants.
+pub(crate) fn runtime_shapes_with_targets(
+    graph: &Graph,
+    targets: &Targets,
+) -> Vec<Option<Vec<Dimension>>> {
+    let mut inference = RuntimeInference::of(graph);
+    inference.targets.clone_from(targets);
+    inference.all(graph)
 }
 
 /// The runtime's inference of shapes, node by node.
@@ -182,6 +182,8 @@ pub(crate) struct RuntimeInference {
     shapes: Vec<Option<Vec<Dimension>>>,
     /// By tensor; see [`constants`].
     constants: Vec<bool>,
+    /// What becomes constant.
+    targets: Targets,
 }
 
 impl RuntimeInference {
@@ -190,7 +192,24 @@ impl RuntimeInference {
         RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
             constants: constants(graph),
+            targets: Targets::new(),
         }
+    }
+
+    /// See [`runtime_shapes`].
+    fn all(mut self, graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+        for &id in graph.order() {
+            self.node(graph, id);
+        }
+        let mut shapes = match are_there(graph) {
+            true => self.with_casts(graph),
+            false => self.shapes,
+        };
+        for transposed in movable_casts(graph).into_values() {
+            shapes.push(shapes[transposed.index()].clone());
+        }
+        shapes.resize(shapes.len() + shapes_of_transposed(graph).len(), None);
+        shapes
     }
 
     /// The tensor's shape, once its node has been looked at.
@@ -246,7 +265,11 @@ impl RuntimeInference {
 
     /// What the runtime infers of each result from the node's inputs.
     pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<Option<Vec<Dimension>>> {
-        let RuntimeInference { shapes, constants } = self;
+        let RuntimeInference {
+            shapes,
+            constants,
+            targets,
+        } = self;
         let node = graph.node(id);
         if !node.bodies.is_empty() {
             return self.through_bodies(graph, node);
@@ -265,7 +288,7 @@ impl RuntimeInference {
                 InferredBy::Broadcast => broadcast(shapes, node),
                 InferredBy::Expanded => expanded(graph, constants, shapes, node, output),
                 InferredBy::Other if node.is("", "Reshape") => {
-                    reshaped(graph, constants, shapes, node, output)
+                    reshaped(graph, (constants, targets), shapes, node, output)
                 }
                 // How many dimensions there are depends on the last one of the indices.
                 InferredBy::Other if node.is("", "GatherND") => {
@@ -580,15 +603,16 @@ fn expanded(
 /// (measured for the opsets 11 to 21).
 fn reshaped(
     graph: &Graph,
-    constants: &[bool],
+    (constants, targets): (&[bool], &Targets),
     shapes: &[Option<Vec<Dimension>>],
     node: &Node,
     output: TensorId,
 ) -> Option<Vec<Dimension>> {
     let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
     let concrete = graph.tensor(output).shape.as_ref()?;
-    let sizes = match &graph.tensor(to).constant {
-        Some(Constant::Ints(sizes)) if constants[to.index()] => sizes,
+    let sizes = match (&graph.tensor(to).constant, targets.get(&to)) {
+        (_, Some(sizes)) => sizes,
+        (Some(Constant::Ints(sizes)), _) if constants[to.index()] => sizes,
         _ => {
             const RANKS_FROM_OPSET: i64 = 14;
             let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);

@@ -4,6 +4,7 @@
 pub(crate) mod allocation;
 pub(crate) mod arena;
 pub(crate) mod as_run;
+mod assembled;
 pub(crate) mod barrier;
 mod barrier_form;
 pub mod blocks;

@@ -9,6 +9,7 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
+use crate::runtime::assembled::Targets;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
@@ -185,6 +186,17 @@ impl Skeleton {
         self
     }
 
+    /// The same, where the runtime makes constants of the shapes to which Reshapes go.
+    pub(crate) fn assembling(mut self, graph: &Graph, targets: &Targets) -> Skeleton {
+        for (fusing, &id) in self.fusing.iter_mut().zip(graph.order()) {
+            let written = graph.node(id).output(0);
+            if written.is_some_and(|written| targets.contains_key(&written)) {
+                *fusing = Fusing::Assembles;
+            }
+        }
+        self
+    }
+
     /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].
     fn add_wide(&mut self, graph: &Graph, known: &[Option<u32>]) {
         self.wide = vec![NO_TENSOR; self.size.len()];
@@ -280,6 +292,9 @@ impl Skeleton {
                     *name = of as u32;
                 }
             }
+        }
+        for &(of, moved) in &self.moved {
+            names[moved as usize] = of;
         }
         names
     }
