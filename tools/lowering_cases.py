@@ -261,6 +261,18 @@ CONVOLUTIONS = [
 ]
 
 
+# What auto_pad says of such windows: (auto_pad, x, w, strides, begins, ends, group)
+AUTO_PADDED = [
+    ("SAME_UPPER", (2, 12, 9, 9), (12, 1, 7, 7), (1, 1), (3, 3), (3, 3), 12),
+    ("SAME_LOWER", (2, 8, 9, 10), (6, 8, 4, 3), (1, 1), (2, 1), (1, 1), 1),
+    ("SAME_UPPER", (2, 8, 9, 10), (6, 8, 4, 3), (1, 1), (1, 1), (2, 1), 1),
+    ("SAME_UPPER", (2, 8, 9, 10), (6, 8, 3, 3), (2, 2), (1, 0), (1, 1), 1),
+    ("SAME_LOWER", (2, 8, 9, 10), (6, 8, 3, 3), (2, 3), (1, 1), (1, 1), 1),
+    ("SAME_UPPER", (2, 8, 9, 10), (6, 8, 1, 2), (3, 5), (0, 0), (0, 0), 1),
+    ("VALID", (2, 8, 9, 10), (6, 8, 3, 3), (2, 2), (0, 0), (0, 0), 1),
+]
+
+
 def convolve(x, w, strides, dilations, begins, ends, group):
     """Y, and what gives dX and dW of dY."""
     axes = x.ndim - 2
@@ -333,6 +345,22 @@ def convolutions(rng):
         node = op("ConvTransposeGrad", ["dy", "x", "w"], ["dx", "dw", "db"], **attributes)
         yield Case(f"ConvTransposeGrad{number}{list(ws)}s{strides}d{dilations}g{group}", [node], {"dy": x, "x": dy, "w": w},
                    transposed, kernel=False)
+
+
+def auto_padded(rng):
+    for auto_pad, xs, ws, strides, begins, ends, group in AUTO_PADDED:
+        windows = (strides, (1, 1), begins, ends, group)
+        x, w = normal(rng, *xs), normal(rng, *ws)
+        out, _, _ = convolve(x, w, *windows)
+        dy = normal(rng, xs[0], ws[0], *out)
+        node = op("ConvGrad", ["dy", "x", "w"], ["dx", "dw"], strides=list(strides), kernel_shape=list(ws[2:]), group=group,
+                  auto_pad=auto_pad)
+
+        def gradient(i, windows=windows):
+            return dict(zip(("dx", "dw"), convolve(i["x"], i["w"], *windows)[2](i["dy"])))
+
+        # The kernel reads pads that nobody wrote.
+        yield Case(f"ConvGrad{auto_pad}{list(ws)}s{strides}", [node], {"dy": dy, "x": x, "w": w}, gradient, kernel=False)
 
 
 # Pooling
@@ -868,6 +896,6 @@ def layers(rng):
 
 def cases():
     """All cases, the same in every call."""
-    for family in (activations, softmaxes, batch_norms, layer_norms, convolutions, pools, losses, gathers, slices, arithmetic, others, layers):
+    for family in (activations, softmaxes, batch_norms, layer_norms, convolutions, auto_padded, pools, losses, gathers, slices, arithmetic, others, layers):
         rng = np.random.default_rng(list(family.__name__.encode()))
         yield from family(rng)

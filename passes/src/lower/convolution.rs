@@ -21,7 +21,12 @@ struct Windows {
 }
 
 impl Windows {
-    fn of(site: &LoweringSite, weights: TensorId) -> Result<Windows, Obstacle> {
+    /// Of a convolution of `image`; `None` for a transposed one.
+    fn of(
+        site: &LoweringSite,
+        image: Option<TensorId>,
+        weights: TensorId,
+    ) -> Result<Windows, Obstacle> {
         let rank = site.rank(weights)?;
         let Some(axes) = rank.checked_sub(2).filter(|&axes| axes > 0) else {
             return case("where W has fewer than three dimensions");
@@ -49,17 +54,29 @@ impl Windows {
                 axis: 2 + axis,
             })?);
         }
-        match node.string("auto_pad") {
-            None | Some("NOTSET" | "") => {}
-            Some("VALID") if node.ints("pads").is_none() => {}
-            Some(_) => {
+        let (strides, dilations) = (list("strides", 1)?, list("dilations", 1)?);
+        let given = node.ints("pads");
+        let pads = match (node.string("auto_pad"), image) {
+            (None | Some("NOTSET" | ""), _) => given.map_or(vec![0; 2 * axes], <[i64]>::to_vec),
+            (Some("VALID"), _) if given.is_none() => vec![0; 2 * axes],
+            (Some(name @ ("SAME_UPPER" | "SAME_LOWER")), Some(image))
+                if given.is_none_or(|pads| pads.iter().all(|&pad| pad == 0)) =>
+            {
+                if dilations.iter().any(|&dilation| dilation != 1) {
+                    return Err(Obstacle::Attribute {
+                        name: "dilations",
+                        expected: format!("1 on each axis with auto_pad {name}"),
+                    });
+                }
+                pads_of_same(site, image, (&kernel, &strides), name == "SAME_UPPER")?
+            }
+            _ => {
                 return Err(Obstacle::Attribute {
                     name: "auto_pad",
                     expected: "NOTSET and pads".to_owned(),
                 });
             }
-        }
-        let pads = node.ints("pads").map_or(vec![0; 2 * axes], <[i64]>::to_vec);
+        };
         if pads.len() != 2 * axes || pads.iter().any(|&pad| pad < 0) {
             return Err(Obstacle::Attribute {
                 name: "pads",
@@ -68,8 +85,8 @@ impl Windows {
         }
         Ok(Windows {
             kernel,
-            strides: list("strides", 1)?,
-            dilations: list("dilations", 1)?,
+            strides,
+            dilations,
             begins: pads[..axes].to_vec(),
             ends: pads[axes..].to_vec(),
             group: node.int("group").unwrap_or(1),
@@ -107,10 +124,46 @@ impl Windows {
     }
 }
 
+/// The zeros around an image of which there are as many windows as it has numbers, over the stride and rounded up: half before and half
+/// behind, and what is left over at the `upper` end. With a stride of 1 they are the same for every size.
+fn pads_of_same(
+    site: &LoweringSite,
+    image: TensorId,
+    (kernel, strides): (&[i64], &[i64]),
+    upper: bool,
+) -> Result<Vec<i64>, Obstacle> {
+    let (mut begins, mut ends) = (Vec::new(), Vec::new());
+    for (axis, (&kernel, &stride)) in kernel.iter().zip(strides).enumerate() {
+        let all = if stride == 1 {
+            kernel - 1
+        } else {
+            let size = site.size(image, 2 + axis);
+            let size = size.and_then(|size| i64::try_from(size).ok());
+            let size = size.ok_or_else(|| Obstacle::Size {
+                tensor: site.name(image).to_owned(),
+                axis: 2 + axis,
+            })?;
+            // (⌈size / stride⌉ − 1) · stride + kernel − size
+            let last = (size - 1).div_euclid(stride) * stride;
+            (last + kernel - size).max(0)
+        };
+        let less = all / 2;
+        let (begin, end) = if upper {
+            (less, all - less)
+        } else {
+            (all - less, less)
+        };
+        begins.push(begin);
+        ends.push(end);
+    }
+    begins.extend(ends);
+    Ok(begins)
+}
+
 /// ConvGrad(dY, X, W) -> (dX, dW, dB).
 pub(super) fn conv_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, w] = site.inputs()?;
-    let windows = Windows::of(site, w)?;
+    let windows = Windows::of(site, Some(x), w)?;
     // The parameters' gradients first: what they read is in use already.
     if let Some(db) = site.output(2) {
         let sum = site.reduced_to_channels("ReduceSum", dy, 2 + windows.axes());
@@ -129,7 +182,7 @@ pub(super) fn conv_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
 /// weights where its input is dY and its output's gradient X.
 pub(super) fn conv_transpose_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, w] = site.inputs()?;
-    let windows = Windows::of(site, w)?;
+    let windows = Windows::of(site, None, w)?;
     if let Some(db) = site.output(2) {
         let sum = site.reduced_to_channels("ReduceSum", dy, 2 + windows.axes());
         site.put(sum, db);
