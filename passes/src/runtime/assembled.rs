@@ -1,19 +1,15 @@
 //! Which Reshapes get a constant shape when the runtime optimizes a graph, where it is put together from sizes.
 //!
-//! Source: ONNX Runtime's `ReshapeFusion`, from ORT_ENABLE_BASIC on; compared with what sessions of 1.19.2 saved. A Concat that one
+//! Source: ONNX Runtime's `ReshapeFusion`, from ORT_ENABLE_BASIC on; compared with what sessions of 1.19.2 and 1.26.0 saved. (1.32.0 also
+//! finds sizes of other tensors by their names, which is not simulated.) A Concat that one
 //! Reshape alone reads becomes constant if each of its inputs is a constant, the size of what is reshaped at the same place (0), or,
 //! once, any other single number (-1). Then the session knows more shapes than without optimizations.
 
-use std::collections::BTreeMap;
-
 use super::fusing::becomes_constant;
-use super::known_shapes::runtime_shapes_with_targets;
+use super::known_shapes::{Targets, runtime_shapes_with_targets};
 use super::merged::equal_nodes;
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::MICROSOFT;
-
-/// By the shape that a Reshape reads: its numbers.
-pub(crate) type Targets = BTreeMap<TensorId, Vec<i64>>;
 
 /// What becomes constant, and what a session knows of shapes then, in the form of
 /// [`runtime_shapes`](super::known_shapes::runtime_shapes). `None` if nothing does. `graph`

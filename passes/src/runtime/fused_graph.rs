@@ -28,9 +28,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::assembled::{Targets, assembled};
+use super::assembled::assembled;
 use super::casting::{Casting, NO_TENSOR};
-use super::known_shapes::runtime_shapes;
+use super::known_shapes::{Targets, runtime_shapes};
 use super::level::Level;
 use super::order::{ExecutionOrder, execution_order};
 use super::release::Release;

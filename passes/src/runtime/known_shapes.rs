@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assembled::Targets;
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
@@ -145,6 +144,9 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
         })
         .collect()
 }
+
+/// By the shape that a Reshape reads, where it is constant once the graph is optimized: its numbers.
+pub(crate) type Targets = BTreeMap<TensorId, Vec<i64>>;
 
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts

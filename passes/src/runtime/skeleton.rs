@@ -9,10 +9,9 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
-use crate::runtime::assembled::Targets;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::fusing::Fusing;
-use crate::runtime::known_shapes::runtime_shapes;
+use crate::runtime::known_shapes::{Targets, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
 use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
 
