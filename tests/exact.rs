@@ -179,6 +179,8 @@ fn added_in(
     let task = Task {
         joint: None,
         graph,
+        run: graph,
+        runtime: Runtime::LEAN,
         order: graph.order(),
         sequences: &[],
         device: &device,

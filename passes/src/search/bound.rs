@@ -28,6 +28,7 @@
 mod ascent;
 mod gaps;
 mod overlap;
+mod periods;
 mod whole;
 
 use super::problem::Problem;
@@ -64,6 +65,24 @@ pub(crate) fn whole_bound(
     })
 }
 
+/// The same by a program over periods, by a solver.
+pub(crate) fn period_bound(
+    problem: &Problem,
+    memory: &[f64],
+    budget: f64,
+    known: u64,
+    solver: &dyn Solver,
+    limits: Limits,
+) -> u64 {
+    if memory.iter().all(|&need| need <= budget) {
+        return 0;
+    }
+    rounded(
+        periods::solve(problem, memory, budget, solver, limits),
+        known,
+    )
+}
+
 fn covered(
     problem: &Problem,
     memory: &[f64],
@@ -82,8 +101,12 @@ fn covered(
         gaps: &gaps,
         times: &times,
     });
-    // Rounding must not lift the bound above what is proved; a solver rounds more than we do.
-    ((best * (1.0 - 1e-6)) as u64).min(known)
+    rounded(best, known)
+}
+
+/// Rounding must not lift a bound above what is proved; a solver rounds more than we do.
+fn rounded(bound: f64, known: u64) -> u64 {
+    ((bound * (1.0 - 1e-6)) as u64).min(known)
 }
 
 #[cfg(test)]

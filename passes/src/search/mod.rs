@@ -260,7 +260,7 @@ impl Search {
     }
 
     /// What [`Search::lower_bound`] says, by a solver, which may prove more: with the exact program for small graphs, with
-    /// whole gaps for others.
+    /// whole gaps and with periods for others.
     pub fn certified_bound(
         &self,
         budget: Bytes,
@@ -272,7 +272,8 @@ impl Search {
         let simple = self.lower_bound(budget, known);
         let memory = self.memory();
         let whole = bound::whole_bound(&self.problem, &memory, target, known, solver, limits);
-        let best = simple.max(whole);
+        let periods = bound::period_bound(&self.problem, &memory, target, known, solver, limits);
+        let best = simple.max(whole).max(periods);
         if best == known || self.problem.steps.len() > Search::MOST_STEPS_CERTIFIED {
             return best;
         }
