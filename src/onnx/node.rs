@@ -1,6 +1,6 @@
 //! Writes one node: spliced from its template, or from scratch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use ckpt_passes::graph::{Attribute, AttributeValue, Body, Graph, Node, TensorId, TensorKind};
@@ -177,13 +177,16 @@ pub(crate) fn from_scratch(node: InGraph<'_>) -> Result<Splice, NodeProblem> {
     Ok(out)
 }
 
-/// The names of the outer tensors that the subgraphs of a node read.
+/// The names of the outer tensors that the subgraphs of a node read, each once.
 fn outer(node: &Node) -> Vec<String> {
     let outer = node.bodies.iter().flat_map(|body| {
         let name = |id| body.graph.tensor(id).name.clone();
         body.graph.outer().map(name)
     });
-    outer.collect()
+    let mut seen = HashSet::new();
+    outer
+        .filter(|name: &String| seen.insert(name.clone()))
+        .collect()
 }
 
 /// AttributeProto of a subgraph whose nodes were made from scratch.

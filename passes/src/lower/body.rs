@@ -1,23 +1,23 @@
-//! The subgraph of a Scan: what is done at each step of a sequence.
+//! Subgraphs: what a Scan does at each step of a sequence, and what an If does in either case.
 
 use std::sync::Arc;
 
-use super::operation::{NewNode, op_of};
+use super::operation::{NewNode, op, op_of};
 use super::site::LoweringSite;
 use crate::graph::{AttributeValue, Body, ElementType, Graph, Node, Tensor, TensorId, TensorKind};
 
 /// A subgraph while it grows. Its tensors are not those of the graph around it.
-pub(super) struct StepBody {
+pub(super) struct NewBody {
     graph: Graph,
     element: ElementType,
     prefix: String,
     captures: Vec<TensorId>,
 }
 
-impl StepBody {
+impl NewBody {
     /// Of tensors of one type. `prefix` begins all its names: a name may be there once in a file.
-    pub(super) fn new(prefix: &str, element: ElementType) -> StepBody {
-        StepBody {
+    pub(super) fn new(prefix: &str, element: ElementType) -> NewBody {
+        NewBody {
             graph: Graph::new(prefix),
             element,
             prefix: prefix.to_owned(),
@@ -34,6 +34,9 @@ impl StepBody {
 
     /// A tensor of the graph around it.
     pub(super) fn outer(&mut self, site: &LoweringSite, id: TensorId) -> TensorId {
+        if let Some(known) = self.graph.tensor_named(site.name(id)) {
+            return known;
+        }
         self.captures.push(id);
         self.graph.add_tensor(Tensor {
             element: Some(self.element),
@@ -53,6 +56,15 @@ impl StepBody {
         output
     }
 
+    /// As the attribute of a node.
+    fn of(self, attribute: &str) -> Body {
+        Body {
+            attribute: attribute.to_owned(),
+            graph: Arc::new(self.graph),
+            shaped: None,
+        }
+    }
+
     fn tensor(&mut self, of: &str, kind: TensorKind) -> TensorId {
         let name = format!("{}/{of}_{}", self.prefix, self.graph.tensor_count());
         self.graph.add_tensor(Tensor {
@@ -66,7 +78,7 @@ impl StepBody {
 /// `results` those of the body, what is carried on first. It begins with the last step where it runs `backwards`.
 pub(super) fn scan(
     site: &mut LoweringSite,
-    mut body: StepBody,
+    mut body: NewBody,
     (carried, sequences): (&[TensorId], &[TensorId]),
     results: &[TensorId],
     backwards: bool,
@@ -86,13 +98,25 @@ pub(super) fn scan(
                 &vec![1; results.len() - carried.len()],
             );
     }
-    scan.captures = body.captures;
-    scan.bodies = vec![Body {
-        attribute: "body".to_owned(),
-        graph: Arc::new(body.graph),
-        shaped: None,
-    }];
+    scan.captures = body.captures.clone();
+    scan.bodies = vec![body.of("body")];
     let outputs: Vec<TensorId> = results.iter().map(|_| site.new_tensor("Scan")).collect();
     site.put_all(scan, outputs.iter().copied().map(Some).collect());
     outputs
+}
+
+/// An If, not put yet: each of the two bodies comes with its one result, first that for where the condition holds.
+pub(super) fn choice(condition: TensorId, bodies: [(NewBody, TensorId); 2]) -> NewNode {
+    let mut node = op("If", [condition]);
+    for ((mut body, result), attribute) in bodies.into_iter().zip(["then_branch", "else_branch"]) {
+        body.graph.outputs.push(result);
+        for &capture in &body.captures {
+            if !node.captures.contains(&capture) {
+                node.captures.push(capture);
+            }
+        }
+        node = node.with(attribute, AttributeValue::Opaque);
+        node.bodies.push(body.of(attribute));
+    }
+    node
 }

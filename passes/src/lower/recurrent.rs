@@ -5,7 +5,7 @@
 //! are kept, and nothing is computed twice where only gradients read them. What really goes from one step to the next is
 //! done by a Scan, on products of numbers that are known before it begins; weights' gradients are products over all steps.
 
-use super::body::{StepBody, scan};
+use super::body::{NewBody, scan};
 use super::operation::{NewNode, op, op_of};
 use super::pooling::zeros;
 use super::site::{LoweringSite, Obstacle, case};
@@ -169,8 +169,8 @@ impl Layer {
         }
     }
 
-    pub(super) fn body(&self, site: &mut LoweringSite) -> StepBody {
-        StepBody::new(&site.free_prefix(), self.element)
+    pub(super) fn body(&self, site: &mut LoweringSite) -> NewBody {
+        NewBody::new(&site.free_prefix("step"), self.element)
     }
 
     pub(super) fn one(&self, site: &mut LoweringSite) -> TensorId {
@@ -188,7 +188,7 @@ impl LayerDirection {
     pub(super) fn against(
         &self,
         site: &mut LoweringSite,
-        body: StepBody,
+        body: NewBody,
         given: (&[TensorId], &[TensorId]),
         results: &[TensorId],
     ) -> Vec<TensorId> {

@@ -66,8 +66,6 @@ pub(super) struct Shared {
     tensors: BTreeSet<String>,
     /// Output and buffer.
     pub(super) accumulated: Vec<(String, String)>,
-    /// What several lowerings read, by what it is for and what it is made of.
-    parts: BTreeMap<(&'static str, TensorId), TensorId>,
     /// What the updates of weights read, once there is one.
     pub(super) step: Option<StepInputs>,
     /// Buffers and outputs that went with accumulations.
@@ -90,7 +88,6 @@ impl Shared {
             names: nodes().map(|node| node.name.clone()).collect(),
             tensors: BTreeSet::new(),
             accumulated: Vec::new(),
-            parts: BTreeMap::new(),
             step: None,
             dropped: BTreeSet::new(),
             layers: BTreeMap::new(),
@@ -400,8 +397,8 @@ impl<'a> LoweringSite<'a> {
     }
 
     /// What no name begins with yet.
-    pub(super) fn free_prefix(&mut self) -> String {
-        let wish = format!("{}/step", self.base);
+    pub(super) fn free_prefix(&mut self, of: &str) -> String {
+        let wish = format!("{}/{of}", self.base);
         let names = &mut self.shared.tensors;
         let new = (names.len()..self.graph.tensor_count()).map(|index| TensorId(index as u32));
         names.extend(new.map(|id| self.graph.tensor(id).name.clone()));
@@ -551,15 +548,6 @@ impl<'a> LoweringSite<'a> {
         let product = self.reduced("ReduceProd", sizes, &[0], false);
         let product = self.add(product);
         self.add(cast(product, element))
-    }
-
-    /// What [`LoweringSite::share`] was told: nodes before this one compute it.
-    pub(super) fn shared_by(&self, what: &'static str, of: TensorId) -> Option<TensorId> {
-        self.shared.parts.get(&(what, of)).copied()
-    }
-
-    pub(super) fn share(&mut self, what: &'static str, of: TensorId, made: TensorId) {
-        self.shared.parts.insert((what, of), made);
     }
 
     pub(super) fn tensor_named(&self, name: &str) -> Option<TensorId> {
