@@ -98,11 +98,11 @@ impl Options {
         if let Some(&first) = release.convolutions.first() {
             device.convolutions.choice = first;
         }
+        let promise = self.promised();
         Ok(optimize::Options {
             bindings: self.dims.clone(),
             budget,
             reserve: self.reserve,
-            device,
             overrides: self.overrides(),
             strategy: self.strategy,
             variants: self.variants.clone(),
@@ -112,9 +112,12 @@ impl Options {
                 evaluations: EVALUATIONS,
             },
             runtime: Runtime {
-                promise: self.promised(),
-                ..release.with(self.settings())
+                promise,
+                ..release
+                    .on(device.provider, promise.level)
+                    .with(self.settings())
             },
+            device,
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
             passes: self.control.passes(),

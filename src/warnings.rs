@@ -22,7 +22,7 @@ fn on_gpu(options: &Options) -> &'static str {
     let runtime = &options.runtime;
     match runtime.settings == RuntimeSettings::LEAN && runtime.promise == Promise::ON_GPU {
         true => {
-            "on a GPU a step can take a hundredth more than is said: leave room with --reserve, for what CUDA holds as well"
+            "what CUDA, cuDNN and cuBLAS hold for themselves comes beside what is said: leave room with --reserve"
         }
         false => {
             "on a GPU, what a step takes is known in DEFAULT order at ORT_DISABLE_ALL alone, with enable_mem_reuse and enable_mem_pattern \

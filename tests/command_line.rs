@@ -1479,7 +1479,7 @@ fn convolution_tables_are_for_gpus_and_checked() {
         .filter(|line| line.starts_with("warning"))
         .collect();
     assert_snapshot!(warnings.join("\n"), @r"
-    warning: on a GPU a step can take a hundredth more than is said: leave room with --reserve, for what CUDA holds as well
+    warning: what CUDA, cuDNN and cuBLAS hold for themselves comes beside what is said: leave room with --reserve
     warning: the convolution table has nothing for 4 of 5 products of convolutions, which are worked out
     ");
     // Nothing of the sort where there is no cuDNN.

@@ -1,7 +1,7 @@
 //! The rules about operators against what ONNX Runtime did with them, one operator at a time
 //! (`testdata/operators.json`, made by `tools/measure_operators.py`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use ckpt_passes::graph::{
@@ -363,4 +363,19 @@ fn outputs_take_over_inputs_where_the_runtime_lets_them() {
         }
     }
     check(faults, cases.len());
+}
+
+#[test]
+fn what_cuda_kernels_write_to_their_input_is_known() {
+    let text = fs::read_to_string("testdata/gpu_in_place.json").expect("what was measured");
+    let measured: BTreeMap<String, bool> = serde_json::from_str(&text).expect("flags by operator");
+    assert!(measured.len() > 40);
+    let differing = measured.iter().filter(|&(name, &is)| {
+        let (domain, operator) = name.rsplit_once('.').unwrap_or(("", name));
+        let (input, output) = (Some(TensorId(0)), Some(TensorId(1)));
+        let node = Node::new("node", domain, operator, vec![input], vec![output]);
+        in_place(&node, Provider::Cuda).is_empty() == is
+    });
+    let differing: Vec<_> = differing.map(|(name, _)| name).collect();
+    assert!(differing.is_empty(), "{differing:?}");
 }

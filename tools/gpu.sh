@@ -11,6 +11,7 @@ device=${1:-h100} python=${PYTHON:-python3}
 mkdir -p results
 
 "$python" tools/gpu_barriers.py | tee results/barriers.md
+"$python" tools/gpu_in_place.py > results/in_place.json
 
 ./ckpt-opt lower models/resnet18.onnx results/resnet18.onnx
 ./ckpt-opt conv-table results/resnet18.onnx --runtime stock --device "$device" --dim batch=64 > results/convolutions-predicted.json

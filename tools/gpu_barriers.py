@@ -2,10 +2,11 @@
 
 Usage: gpu_barriers.py [--count N]
 
-Runs chains of Relu with a barrier between two of them (Size, Min, Reshape, as passes/src/runtime/barrier.rs writes it) and without, by
-turns. Prints, for a tensor of each size, the time of one Relu, and what one barrier adds: the least of 20 runs, over the number of nodes,
-in microseconds. Small tensors tell what the host does for a node; with large ones the device is behind, and the host's work is hidden.
-The last column says where the nodes of a barrier ran, with the copies between host and device that the runtime put beside them.
+Runs chains of Relu with a barrier between two of them and without, by turns. There are two forms of it, as passes/src/runtime/barrier.rs
+writes them: Size, Min, Reshape; and Shape, Concat, Reshape. Prints, for a tensor of each size, the time of one Relu, and what one barrier
+of either form adds: the least of 20 runs, over the number of nodes, in microseconds. Small tensors tell what the host does for a node; with
+large ones the device is behind, and the host's work is hidden. The last columns say where the nodes of a barrier ran, with the copies
+between host and device that the runtime put beside them.
 """
 
 import argparse
@@ -26,16 +27,21 @@ RUNS = 20
 ELEMENTS = [1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26]
 
 
-def chain(count, has_barriers):
-    """`count` Relus, one after the other; a barrier lets each wait for the one before the last."""
+FORMS = [None, "Size", "Shape"]
+
+
+def chain(count, form):
+    """`count` Relus, one after the other; a barrier of this form, if any, lets each wait for the one before the last."""
     nodes = [helper.make_node("Constant", [], ["zeros"], value=numpy_helper.from_array(np.zeros(2, np.int64)))]
     previous = last = "x"
     for index in range(count):
         read = last
-        if has_barriers and index > 0:
+        if form and index > 0:
             name = f"barrier_{index}"
-            nodes += [helper.make_node("Size", [previous], [f"{name}/size"], f"{name}/size"),
-                      helper.make_node("Min", [f"{name}/size", "zeros"], [f"{name}/shape"], f"{name}/shape"),
+            joins, empty = ("Min", {}) if form == "Size" else ("Concat", {"start": 0, "end": 0})
+            axis = {} if form == "Size" else {"axis": 0}
+            nodes += [helper.make_node(form, [previous], [f"{name}/size"], f"{name}/size", **empty),
+                      helper.make_node(joins, [f"{name}/size", "zeros"], [f"{name}/shape"], f"{name}/shape", **axis),
                       helper.make_node("Reshape", [last, f"{name}/shape"], [f"{name}/y"], name)]
             read = f"{name}/y"
         nodes.append(helper.make_node("Relu", [read], [f"y{index}"], f"relu_{index}"))
@@ -43,7 +49,7 @@ def chain(count, has_barriers):
     shape = ["rows", "columns"]
     graph = helper.make_graph(nodes, "chain", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
                               [helper.make_tensor_value_info(last, TensorProto.FLOAT, shape)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8), last
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), last
 
 
 def session(model, level, profile=None):
@@ -64,9 +70,9 @@ def run(running, value, output):
     return time.perf_counter() - start
 
 
-def places(count, level, value):
+def places(count, form, level, value):
     """How many of a chain's nodes ran where, but for the Relus."""
-    model, output = chain(count, True)
+    model, output = chain(count, form)
     with tempfile.TemporaryDirectory() as folder:
         running = session(model, level, os.path.join(folder, "p"))
         run(running, value, output)
@@ -84,19 +90,21 @@ def main():
     parser.add_argument("--count", type=int, default=200, metavar="N", help="how many Relus a chain has")
     args = parser.parse_args()
     CudaMemory()  # loads CUDA's libraries
-    print("| level | elements | a Relu, µs | a barrier, µs | of a chain with 10 |")
-    print("|---|---|---|---|---|")
+    print("| level | elements | a Relu, µs | a barrier by Size, µs | by Shape, µs | of a chain with 10 by Size | by Shape |")
+    print("|---|---|---|---|---|---|---|")
     for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
         runs = []
-        for has_barriers in (False, True):
-            model, output = chain(args.count, has_barriers)
+        for form in FORMS:
+            model, output = chain(args.count, form)
             runs.append((session(model, level), output))
         for elements in ELEMENTS:
             value = ort.OrtValue.ortvalue_from_numpy(np.ones((2, elements // 2), np.float32), "cuda", 0)
             rounds = [[run(running, value, output) for running, output in runs] for _ in range(RUNS + 1)]
-            without, with_barriers = (min(column) for column in zip(*rounds[1:]))
-            print(f"| {str(level).removeprefix('GraphOptimizationLevel.')} | {elements} | {1e6 * without / args.count:.1f} "
-                  f"| {1e6 * (with_barriers - without) / (args.count - 1):.1f} | {places(10, level, value)} |", flush=True)
+            without, *barriers = (min(column) for column in zip(*rounds[1:]))
+            added = [f"{1e6 * (time - without) / (args.count - 1):.1f}" for time in barriers]
+            row = [str(level).removeprefix("GraphOptimizationLevel."), elements, f"{1e6 * without / args.count:.1f}", *added]
+            row += [places(10, form, level, value) for form in FORMS if form]
+            print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
 if __name__ == "__main__":

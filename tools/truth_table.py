@@ -228,6 +228,14 @@ def megabytes(count):
     return f"{count / 1e6:.1f}"
 
 
+def bits(check):
+    """How many results are equal, and of how many not even those of two runs of the original are."""
+    if not check["bits_equal"]:
+        return f"{len(check['differing'])} DIFFER"
+    unsteady = len(check.get("unsteady", []))
+    return f"{check['compared'] - unsteady} equal" + (f", {unsteady} unsteady" if unsteady else "")
+
+
 def cells(row):
     """The texts of a row's columns."""
     texts = {"model": row["model"], "dims": " ".join(row["dims"]), "settings": row["settings"], "budget": row["tried"],
@@ -249,7 +257,7 @@ def cells(row):
         texts.update({
             "before_default": megabytes(check["original"][told(planned)]),
             **{f"after_{way}": megabytes(check["rewritten"][way]) for way in WAYS.values() if way in check["rewritten"]},
-            "bits": f"{check['compared']} equal" if check["bits_equal"] else f"{len(check['differing'])} DIFFER",
+            "bits": bits(check),
             "difference": f"{check['max_relative_difference']:.0e}",
         })
         if "priority" in check["original"]:

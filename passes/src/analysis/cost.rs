@@ -11,10 +11,13 @@ use crate::bytes::Bytes;
 use crate::cost::{Cost, Nanos};
 use crate::graph::{ElementType, Graph, Node, NodeId};
 use crate::operators::variants::nodes::{PART, part_name};
-use crate::operators::{self, Provider};
+use crate::operators::{self, Family, Provider};
 use crate::runtime::casting;
 use crate::runtime::convolution_costs;
 use crate::runtime::device::{Device, efficiency, nanos, rate, started};
+
+/// The sizes of a tensor of eight dimensions: bytes.
+const FEW_SIZES: Bytes = Bytes(64);
 
 /// What the user says of one node (`--costs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -138,12 +141,24 @@ fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
 }
 
 fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
-    let family = operators::family(graph, node);
+    let family = match device.provider {
+        Provider::Cuda if is_of_sizes(graph, node) => Family::View,
+        _ => operators::family(graph, node),
+    };
     let work = operators::work(graph, node, device.provider);
     let (arithmetic, memory) = efficiency(device.provider, family);
     let arithmetic = work.operations / (rate(graph, node, device) * arithmetic);
     let memory = work.bytes / (device.bytes_per_second * memory);
     started(device, family, arithmetic.max(memory))
+}
+
+/// Does it compute but a few integers? The CUDA provider leaves such nodes to the host (runtime fact).
+fn is_of_sizes(graph: &Graph, node: &Node) -> bool {
+    node.writes().all(|id| {
+        let tensor = graph.tensor(id);
+        let is_small = tensor.bytes().is_some_and(|bytes| bytes <= FEW_SIZES);
+        tensor.element == Some(ElementType::Int64) && is_small
+    })
 }
 
 /// Nanoseconds of all nodes of a graph; `costs` by node id.

@@ -8,7 +8,7 @@ use crate::graph::ElementType;
 pub(super) const OPERATORS: &[Operator] = &[
     simple("Relu"),
     simple("LeakyRelu"),
-    simple("Clip"),
+    onnx("Clip", Family::Elementwise, like_first).in_place_on_cpu(),
     simple("ThresholdedRelu"),
     simple("HardSigmoid"),
     simple("Shrink"),
@@ -16,21 +16,31 @@ pub(super) const OPERATORS: &[Operator] = &[
     smooth("Tanh"),
     smooth("Elu"),
     smooth("Selu"),
-    smooth("Celu"),
+    onnx("Celu", Family::Transcendental, like_first)
+        .operations(costly)
+        .in_place_on_cpu(),
     smooth("Softplus"),
     smooth("Softsign"),
-    // Functions on the CPU: the runtime runs their pieces, one of which stands beside the output.
-    onnx("HardSwish", Family::Elementwise, like_first).workspace(one_more_output),
+    // Functions, the first on the CPU alone: the runtime runs their pieces, one of which stands beside the output.
+    onnx("HardSwish", Family::Elementwise, like_first)
+        .workspace(one_more_output)
+        .in_place_on_cuda(),
     onnx("Mish", Family::Transcendental, like_first)
         .operations(costly)
-        .workspace(one_more_output),
-    onnx("Gelu", Family::Transcendental, like_first).operations(costly),
+        .workspace(|view, _| Some(view.output(0)?.bytes())),
+    onnx("Gelu", Family::Transcendental, like_first)
+        .operations(costly)
+        .in_place_on_cuda(),
     onnx("PRelu", Family::Elementwise, like_first),
-    microsoft("Gelu", Family::Transcendental, like_first).operations(costly),
+    microsoft("Gelu", Family::Transcendental, like_first)
+        .operations(costly)
+        .in_place_on_cuda(),
     microsoft("FastGelu", Family::Transcendental, like_first)
         .operations(costly)
         .workspace(biased),
-    microsoft("QuickGelu", Family::Transcendental, like_first).operations(costly),
+    microsoft("QuickGelu", Family::Transcendental, like_first)
+        .operations(costly)
+        .in_place_on_cuda(),
     microsoft("BiasGelu", Family::Transcendental, like_first)
         .operations(costly)
         .workspace(one_more_output),

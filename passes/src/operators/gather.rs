@@ -13,12 +13,14 @@ pub(super) const OPERATORS: &[Operator] = &[
     reads_a_part("GatherElements", gather_elements),
     reads_a_part("GatherND", gather_nd).workspace(slices),
     onnx("ScatterElements", Family::Scatter, scatter_elements)
-        .in_place()
+        .in_place_on_cpu()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
     onnx("Scatter", Family::Scatter, scatter_elements)
-        .in_place()
+        .in_place_on_cpu()
         .workspace(|view, provider| checked_indices(view, provider, 1)),
-    onnx("ScatterND", Family::Scatter, scatter_nd).workspace(slices),
+    onnx("ScatterND", Family::Scatter, scatter_nd)
+        .in_place_on_cuda()
+        .workspace(slices),
     reads_a_part("OneHot", one_hot).workspace(|view, provider| checked_indices(view, provider, 0)),
     reads_a_part("Compress", |_| unknown()),
     // It lists the places before it knows how many there are (measured).

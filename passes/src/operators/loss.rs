@@ -7,8 +7,8 @@ use super::{
 use crate::bytes::Bytes;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    softmax("Softmax").in_place(),
-    softmax("LogSoftmax").in_place(),
+    softmax("Softmax").in_place_on_cpu(),
+    softmax("LogSoftmax").in_place_on_cpu(),
     softmax("Hardmax").workspace(hardmax_workspace),
     Operator {
         domain: super::MICROSOFT,

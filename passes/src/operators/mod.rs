@@ -201,13 +201,11 @@ pub fn in_place(node: &Node, provider: Provider) -> Vec<Alias> {
     let Some(operator) = of(node) else {
         return Vec::new();
     };
-    let on_cuda = match provider {
-        Provider::Cpu => &[],
+    let pairs = match provider {
+        Provider::Cpu => operator.in_place_cpu,
         Provider::Cuda => operator.in_place_cuda,
     };
-    let mut pairs = present(node, operator.in_place);
-    pairs.extend(present(node, on_cuda));
-    pairs
+    present(node, pairs)
 }
 
 /// Those of `pairs` whose output and input the node has.

@@ -250,6 +250,11 @@ fn by_level(
     // And the one that is promised.
     let named = options.runtime.promise.level;
     levels.extend(named.filter(|level| !levels.contains(level)));
+    let release = options.runtime.release;
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    if nodes.any(|node| release.is_barrier(node)) {
+        levels.retain(|&level| release.has_barriers_at(level));
+    }
     let ways = executions.by_level(&levels).into_iter();
     let ways = ways.map(|(order, level, way)| Execution {
         order,

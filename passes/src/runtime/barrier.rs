@@ -7,6 +7,7 @@ use super::barrier_form::{BarrierForm, NAME, joins_reshapes, number};
 use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
+use super::level::Level;
 use super::release::Release;
 use super::skeleton::{Share, Skeleton};
 use crate::graph::{
@@ -23,8 +24,15 @@ impl Release {
     pub(crate) fn is_barrier(&self, node: &Node) -> bool {
         match self.barrier {
             BarrierForm::PassThrough => node.is(MICROSOFT, "PassThrough"),
-            BarrierForm::Reshape => node.is("", "Reshape") && number(node).is_some(),
+            BarrierForm::Reshape | BarrierForm::OnHost => {
+                node.is("", "Reshape") && number(node).is_some()
+            }
         }
+    }
+
+    /// Does a barrier hold at that level of optimization?
+    pub(crate) fn has_barriers_at(&self, level: Level) -> bool {
+        self.barrier != BarrierForm::OnHost || level == Level::DisableAll
     }
 
     /// Is anything gained by what has no size before a step? Not where the first step tells the sizes.
@@ -85,7 +93,7 @@ impl Skeleton {
     ) -> u32 {
         match self.release.barrier {
             BarrierForm::PassThrough => self.push_pass_through(passing, shapes),
-            BarrierForm::Reshape => self.push_reshape(passing, shapes),
+            BarrierForm::Reshape | BarrierForm::OnHost => self.push_reshape(passing, shapes),
         }
     }
 
@@ -201,7 +209,7 @@ impl BarrierWriter {
             zeros: BTreeMap::new(),
             shapes: match form {
                 BarrierForm::PassThrough => Vec::new(),
-                BarrierForm::Reshape => runtime_shapes(graph),
+                BarrierForm::Reshape | BarrierForm::OnHost => runtime_shapes(graph),
             },
             reshaped: out_of_reshapes(graph),
         }
@@ -219,7 +227,9 @@ impl BarrierWriter {
         self.next += 1;
         match self.form {
             BarrierForm::PassThrough => pass_through(graph, order, number, (passed, waits)),
-            BarrierForm::Reshape => self.reshape(graph, order, number, (passed, waits)),
+            BarrierForm::Reshape | BarrierForm::OnHost => {
+                self.reshape(graph, order, number, (passed, waits))
+            }
         }
     }
 
@@ -238,11 +248,22 @@ impl BarrierWriter {
             reshaped: self.reshaped.get(passed.index()).is_none_or(|&is| is),
             waits: &waits,
         };
+        let of_shapes = self.form.reads_shapes(graph);
         let mut least = Vec::new();
         for (place, sized) in passing.sized().into_iter().enumerate() {
-            let name = format!("{name}/size_{place}");
-            let size = integers(graph, &name, Vec::new());
-            let node = Node::new(name, "", "Size", vec![Some(TensorId(sized))], Vec::new());
+            let read = vec![Some(TensorId(sized))];
+            let (node, size) = if of_shapes {
+                let name = format!("{name}/nothing_{place}");
+                let nothing = integers(graph, &name, vec![0]);
+                let mut node = Node::new(name, "", "Shape", read, Vec::new());
+                node.set_attribute("start", AttributeValue::Int(0));
+                node.set_attribute("end", AttributeValue::Int(0));
+                (node, nothing)
+            } else {
+                let name = format!("{name}/size_{place}");
+                let size = integers(graph, &name, Vec::new());
+                (Node::new(name, "", "Size", read, Vec::new()), size)
+            };
             least.push(Some(push(graph, order, node, size)));
         }
         let of = graph.tensor(passed).clone();
@@ -260,8 +281,14 @@ impl BarrierWriter {
         least.push(Some(*zeros));
         let shape_name = format!("{name}/shape");
         let shape = integers(graph, &shape_name, vec![rank as u64]);
-        let min = Node::new(shape_name, "", "Min", least, Vec::new());
-        let shape = push(graph, order, min, shape);
+        let joined = if of_shapes {
+            let mut joined = Node::new(shape_name, "", "Concat", least, Vec::new());
+            joined.set_attribute("axis", AttributeValue::Int(0));
+            joined
+        } else {
+            Node::new(shape_name, "", "Min", least, Vec::new())
+        };
+        let shape = push(graph, order, joined, shape);
         let known = self.shapes.get(passed.index()).cloned().flatten();
         let handed_on = Tensor {
             name: graph.free_tensor_name(&format!("{}/barrier_{number}", of.name)),

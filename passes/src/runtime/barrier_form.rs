@@ -5,6 +5,9 @@ use crate::graph::{ElementType, Graph, Node, Tensor};
 /// Since then a Min takes integers, and a Constant may have a list of them.
 const OPSET: i64 = 12;
 
+/// Since then a Shape may leave out dimensions.
+const PARTS_OF_SHAPES: i64 = 15;
+
 /// What barriers are called, with a number behind it.
 pub(super) const NAME: &str = "ckpt-opt/barrier_";
 
@@ -25,14 +28,24 @@ pub(crate) enum BarrierForm {
     /// that is joined for a Reshape becomes a constant where the runtime knows what it amounts to (ReshapeFusion), and
     /// who waited for one of its parts waits no more (measured): no list of integers is handed on.
     Reshape,
+    /// `Reshape(x, Concat(Shape(a)[0:0], …, zeros)) -> x'`, where the graph's operators have that: the Shape of no dimension is an empty
+    /// list. Of a Shape the CUDA provider knows that it reads nothing on the device, so the host waits for nothing; a Size makes it
+    /// wait for all that the device has to do (measured in 1.31.1, tools/gpu_barriers.py). Only where the graph runs as it is: other
+    /// levels may fold such a Shape.
+    OnHost,
 }
 
 impl BarrierForm {
+    /// Of what is a barrier in that graph made?
+    pub(super) fn reads_shapes(self, graph: &Graph) -> bool {
+        self == BarrierForm::OnHost && graph.opsets.get("") >= Some(&PARTS_OF_SHAPES)
+    }
+
     /// Can any graph with these operators have barriers?
     pub(crate) fn is_possible(self, graph: &Graph) -> bool {
         match self {
             BarrierForm::PassThrough => true,
-            BarrierForm::Reshape => graph.opsets.get("") >= Some(&OPSET),
+            BarrierForm::Reshape | BarrierForm::OnHost => graph.opsets.get("") >= Some(&OPSET),
         }
     }
 
@@ -55,7 +68,7 @@ impl BarrierForm {
     pub(crate) fn lasting(self, waits: usize) -> u32 {
         match self {
             BarrierForm::PassThrough => 1 + waits as u32,
-            BarrierForm::Reshape => 1,
+            BarrierForm::Reshape | BarrierForm::OnHost => 1,
         }
     }
 }

@@ -25,9 +25,9 @@ impl Promise {
         level: Some(Level::EnableAll),
     };
 
-    /// The session of which is known what a step takes on a GPU. Runtime fact, measured in 1.31.1 on an H100 (docs/gpu.md): of 22 plans
-    /// three took up to 12 % more than is worked out at ORT_ENABLE_ALL, and one 1 % at ORT_DISABLE_ALL; in PRIORITY_BASED order nodes on
-    /// either device take other turns than on one.
+    /// The session of which is known what a step takes on a GPU. Runtime fact, measured in 1.31.1 (docs/gpu.md): there, all plans took at
+    /// most what is worked out. At ORT_ENABLE_ALL some took more, since what the runtime copies between host and device is not
+    /// simulated; in PRIORITY_BASED order nodes on either device take other turns than on one.
     pub const ON_GPU: Promise = Promise {
         order: Some(ExecutionOrder::Default),
         level: Some(Level::DisableAll),

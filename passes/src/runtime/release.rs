@@ -3,6 +3,7 @@
 use super::barrier_form::BarrierForm;
 use super::blocks;
 use super::convolutions::AlgorithmChoice;
+use super::level::Level;
 use crate::graph::{ElementType, Graph, Node};
 use crate::operators::{MICROSOFT, Provider};
 
@@ -86,6 +87,12 @@ pub const STOCK: Release = Release {
     ],
 };
 
+/// The same where nodes run on a GPU, and as they are.
+const STOCK_ON_GPU: Release = Release {
+    barrier: BarrierForm::OnHost,
+    ..STOCK
+};
+
 impl Default for &'static Release {
     fn default() -> &'static Release {
         &TRAINING
@@ -95,6 +102,15 @@ impl Default for &'static Release {
 impl Release {
     /// All that are known.
     pub const ALL: [&'static Release; 2] = [&TRAINING, &STOCK];
+
+    /// The same with barriers for where it is promised to run.
+    pub fn on(&'static self, provider: Provider, level: Option<Level>) -> &'static Release {
+        let as_is = provider == Provider::Cuda && level == Some(Level::DisableAll);
+        if as_is && self.barrier == BarrierForm::Reshape {
+            return &STOCK_ON_GPU;
+        }
+        self
+    }
 
     /// Does the CPU compute the node in float16, where this room has it between casts or in pieces? What is rounded around it is
     /// not known then.

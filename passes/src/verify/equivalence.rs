@@ -381,8 +381,8 @@ impl Check<'_> {
         self.values.repeatable.contains_key(&computation)
     }
 
-    /// A constant list of zeros, the least of one and of numbers of elements, or a Reshape to one: zero stands for the
-    /// dimension of the input.
+    /// A list of zeros, or a Reshape to one: zero stands for the dimension of the input. Such a list is constant, the least of
+    /// one and of numbers of elements, a Shape of no dimension, which has no number, or made of such lists.
     fn forgetting(&mut self, id: NodeId) -> Option<Role> {
         let node = self.rewritten.node(id);
         let &[Some(output)] = node.outputs.as_slice() else {
@@ -409,6 +409,19 @@ impl Check<'_> {
                 }
                 self.held[output.index()] = self.held[data.index()];
                 Some(Role::Barrier)
+            }
+            (&[Some(_)], _) if node.is("", "Shape") => {
+                let bounds = ["start", "end"].map(|name| node.int(name));
+                let is_empty = node.attributes.len() == 2 && bounds == [Some(0); 2];
+                let is_empty = is_empty && !self.is_known(id);
+                self.zeros[output.index()] = is_empty;
+                is_empty.then_some(Role::Barrier)
+            }
+            (parts, [_]) if node.is("", "Concat") && node.int("axis") == Some(0) => {
+                let zeros = |part: &Option<TensorId>| part.is_some_and(|id| self.zeros[id.index()]);
+                let all = parts.iter().all(zeros) && !self.is_known(id);
+                self.zeros[output.index()] = all;
+                all.then_some(Role::Barrier)
             }
             _ if node.is("", "Min") => self.least(node),
             _ => None,

@@ -2,6 +2,7 @@ use super::*;
 use crate::cost::Nanos;
 use crate::graph::Uses;
 use crate::graph::text::diff;
+use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
 use crate::testing::random_training_graph;
@@ -107,6 +108,29 @@ fn without_a_pass_through_a_barrier_is_a_reshape_to_the_least_of_sizes() {
     "#);
     assert_eq!(runs(&enforced, ExecutionOrder::Default)[0], "exp");
     verify::equivalence(&graph, &enforced, &Default::default()).unwrap();
+    // On a GPU, where the graph runs as it is, no size is read, if the operators allow.
+    let on_gpu = crate::runtime::STOCK.on(Provider::Cuda, Some(Level::DisableAll));
+    let conditions = Conditions {
+        runtime: on_gpu.with(crate::runtime::settings::RuntimeSettings::LEAN),
+        ..conditions
+    };
+    let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
+    let enforced = enforceable.within(Bytes(520), Thinning::Thorough).unwrap();
+    insta::assert_snapshot!(changes(&graph, &enforced), @r#"
+      db = Mul(dc, b)
+    - a2 = Exp(x)
+    + "ckpt-opt/barrier_0/nothing_0" = Shape(db)
+    + "ckpt-opt/barrier_0/zeros" = Constant()
+    + "ckpt-opt/barrier_0/shape" = Concat("ckpt-opt/barrier_0/nothing_0", "ckpt-opt/barrier_0/zeros")
+    + "x/barrier_0" = Reshape(x, "ckpt-opt/barrier_0/shape")
+    + a2 = Exp("x/barrier_0")
+      dx = Mul(db, a2)
+    "#);
+    verify::equivalence(&graph, &enforced, &Default::default()).unwrap();
+    let old = Graph::parse(&text.replace(": 15", ": 14")).unwrap();
+    let enforceable = Enforceable::new(old.clone(), free(&old), conditions);
+    let enforced = enforceable.within(Bytes(520), Thinning::Thorough).unwrap();
+    assert!(enforced.to_listing().contains("= Size(db)"));
     // Of an older operator set Min takes no integers: there are no barriers.
     let old = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
     let enforceable = Enforceable::new(old.clone(), free(&old), conditions);
