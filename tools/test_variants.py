@@ -107,6 +107,32 @@ class Overrun(unittest.TestCase):
                 self.assertEqual(right, group == 1 or axes == 2, (axes, group))
 
 
+class Dropout(unittest.TestCase):
+    def test_its_mask_and_rate_give_the_same_bits_in_standard_operators(self):
+        r = numpy.random.RandomState(0)
+        for _ in range(100):
+            shape = [int(size) for size in r.randint(1, 40, size=r.randint(1, 4))]
+            x = r.standard_normal(shape).astype("f") * numpy.float32(r.choice([1.0, 1e-38, 1e38]))
+            flat = x.reshape(-1)
+            for value in (numpy.nan, numpy.inf, -numpy.inf, -0.0, 1e-45):
+                flat[r.randint(len(flat))] = value
+            ratio = numpy.float32(r.choice([0.0, 0.1, 0.3, 0.5, 0.9, r.random_sample()]))
+            inputs = [("x", FLOAT, shape), ("ratio", FLOAT, []), ("training", helper.TensorProto.BOOL, [])]
+            outputs = [("y", FLOAT, shape), ("mask", helper.TensorProto.BOOL, shape), ("again", FLOAT, shape)]
+            nodes = [
+                helper.make_node("Dropout", ["x", "ratio", "training"], ["y", "mask"]),
+                helper.make_node("Cast", ["mask"], ["kept"], to=FLOAT),
+                helper.make_node("Constant", [], ["rate"], value_float=float(numpy.float32(1) - ratio)),
+                helper.make_node("Div", ["rate", "kept"], ["divisor"]),
+                helper.make_node("Div", ["x", "divisor"], ["again"]),
+            ]
+            session = onnxruntime.InferenceSession(
+                variants.model(nodes, inputs, outputs).SerializeToString(), providers=["CPUExecutionProvider"]
+            )
+            y, _, again = session.run(None, {"x": x, "ratio": numpy.array(ratio), "training": numpy.array(True)})
+            self.assertEqual(y.view("i4").tolist(), again.view("i4").tolist())
+
+
 class Offload(unittest.TestCase):
     def test_the_cpu_provider_has_no_kernel_that_moves_a_tensor_to_the_host(self):
         for operator in ("MemcpyToHost", "MemcpyFromHost"):

@@ -11,8 +11,8 @@ use crate::operators::{Provider, Recompute};
 use crate::rewrite::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
 use crate::strategy::Strategy;
 
-/// Says what copies of Dropouts cost, which make no random numbers.
-pub(super) fn cost_copies_of_dropouts(
+/// Says how copies of Dropouts are made, which make no random numbers, and what they cost.
+pub(super) fn copies_of_dropouts(
     recomputation: &mut Recomputation,
     graph: &Graph,
     options: &Options,
@@ -20,6 +20,17 @@ pub(super) fn cost_copies_of_dropouts(
     let from_mask = |id: &&NodeId| recomputation.rule(**id) == Recompute::DropoutFromMask;
     let dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
     if dropouts.is_empty() {
+        return;
+    }
+    if !options.runtime.release.trains {
+        // The published planners know of a copy that it reads what its original does; and bits are only known to agree on the CPU.
+        if options.strategy == Strategy::Auto
+            && options.variants.contains(&Group::Copies)
+            && options.device.provider == Provider::Cpu
+        {
+            copy_dropouts_in_parts(recomputation, graph, &dropouts, options);
+        }
+        recomputation.keep_to_release(options.runtime.release);
         return;
     }
     let mut with = graph.clone();
@@ -30,6 +41,37 @@ pub(super) fn cost_copies_of_dropouts(
     let costs = costs(&with, &options.device, &options.overrides);
     for (id, made) in dropouts.into_iter().zip(made) {
         recomputation.set_copy_cost(id, costs[made.index()]);
+    }
+}
+
+/// Lets copies of Dropouts be made in standard operators.
+fn copy_dropouts_in_parts(
+    recomputation: &mut Recomputation,
+    graph: &Graph,
+    dropouts: &[NodeId],
+    options: &Options,
+) {
+    let uses = Uses::of(graph);
+    let mut with = graph.clone();
+    let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
+    let mut made = Vec::new();
+    for &id in dropouts {
+        if let Some(parts) = copy_parts(graph, &uses, id) {
+            let name = &graph.node(id).name;
+            let nodes = mirror_of_parts(&mut with, &parts, name, 1, &mut latest);
+            made.push((id, parts, nodes));
+        }
+    }
+    let costs = costs(&with, &options.device, &options.overrides);
+    for (id, parts, nodes) in made {
+        // Two of what the parts make are there at a time, the last of which is the result.
+        let result = graph.node(id).output(0);
+        let beside = result.and_then(|result| graph.tensor(result).bytes());
+        let cost = Cost {
+            workspace: beside.unwrap_or(Bytes::ZERO),
+            ..of_all(&costs, &nodes)
+        };
+        recomputation.copy_from_parts(id, parts, cost);
     }
 }
 
@@ -129,6 +171,46 @@ mod tests {
         .run(&mut mirrored);
         let all = costs(&mirrored, &options.device, &options.overrides);
         assert_eq!(all[mirrored.order()[2].index()], told);
+    }
+
+    #[test]
+    fn builds_without_training_make_a_dropout_again_from_its_mask_in_standard_operators() {
+        let reads = |ratio: &str, options: Options| {
+            let graph = Graph::parse(&format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4096] x, float[4096] dy) => (float[4096] z)
+                 <float r = {{{ratio}}}, bool t = {{1}}, float[4096] y, bool[4096] m, float[4096] h>
+                 {{ y, m = Dropout(x, r, t) h = Exp(y) z = Mul(h, y) }}"#
+            ))
+            .unwrap();
+            let form = Form::new(graph, &options);
+            let dropout = form.graph.order()[0];
+            form.recomputation.parts(dropout).map(|_| {
+                let reads = form.recomputation.copy_reads(&form.graph, dropout);
+                let cost = form.recomputation.copy_cost(dropout).expect("a cost");
+                // What is kept, as numbers.
+                assert_eq!(cost.workspace, Bytes(4 * 4096));
+                let names: Vec<_> = reads
+                    .into_iter()
+                    .map(|t| form.graph.tensor(t).name.clone())
+                    .collect();
+                names.join(" ")
+            })
+        };
+        let stock = |strategy| {
+            let mut options = Options {
+                variants: Group::ALL.into(),
+                ..options(strategy, BudgetRequest::Smallest)
+            };
+            options.runtime.release = &crate::runtime::STOCK;
+            options
+        };
+        assert_eq!(reads("0.5", stock(Strategy::Auto)).as_deref(), Some("m x"));
+        assert_eq!(reads("1.0", stock(Strategy::Auto)), None);
+        assert_eq!(reads("0.5", stock(Strategy::ChenSqrt)), None);
+        assert_eq!(
+            reads("0.5", options(Strategy::Auto, BudgetRequest::Smallest)),
+            None
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cheaper_copies::copies_of_dropouts;
 use super::original::Original;
 use super::{LIMIT, OptimizeError, Options, as_run, check_sizes};
 use crate::analysis::cost::costs;
@@ -46,7 +47,7 @@ pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeEr
     let skeleton = Skeleton::of(&graph, options.device.provider, &costs);
     let (node, most) = largest_node(&graph, &skeleton);
     let mut recomputation = Recomputation::of(&graph, &options.overrides);
-    recomputation.keep_to_release(options.runtime.release);
+    copies_of_dropouts(&mut recomputation, &graph, options);
     recomputation.keep_rounding(&graph, options.device.provider);
     let mut kept: BTreeMap<&'static str, Kept> = BTreeMap::new();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();

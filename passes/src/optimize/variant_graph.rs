@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use super::Options;
-use super::cheaper_copies::{cost_copies_of_dropouts, use_cheaper_copies};
+use super::cheaper_copies::{copies_of_dropouts, use_cheaper_copies};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::cost::Cost;
@@ -30,8 +30,7 @@ impl Form {
     pub(super) fn new(graph: Graph, options: &Options) -> Form {
         let costs = costs(&graph, &options.device, &options.overrides);
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
-        recomputation.keep_to_release(options.runtime.release);
-        cost_copies_of_dropouts(&mut recomputation, &graph, options);
+        copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
         recomputation.keep_rounding(&graph, options.device.provider);
         Form {

@@ -61,6 +61,8 @@ pub(crate) struct StepInfo {
     pub copy_time: u64,
     /// Bytes that the kernel allocates besides its outputs.
     pub workspace: f64,
+    /// The same of a copy, with what its parts hand on.
+    pub workspace_again: f64,
     /// May it be computed again?
     pub recomputable: bool,
     /// Does a copy do all that the node does?
@@ -439,7 +441,9 @@ impl<'g> Builder<'g> {
         let info = &mut self.steps[step as usize];
         info.workspace = exact(cost.workspace);
         info.time = cost.time.0;
-        info.again = recomputation.copy_cost(id).unwrap_or(cost).time.0;
+        let again = recomputation.copy_cost(id).unwrap_or(cost);
+        info.workspace_again = exact(again.workspace);
+        info.again = again.time.0;
         info.copy_time = info.copy_time.saturating_add(info.again);
         let only_aliases = only_aliases(self.graph, id);
         info.recomputable = !only_aliases && !matches!(recomputation.rule(id), Recompute::Never(_));

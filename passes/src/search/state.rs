@@ -684,7 +684,7 @@ impl<'p> State<'p> {
         for (i, change) in sums.iter().take(inside.len() + 1).enumerate() {
             live += change;
             let workspace = match inside.get(i) {
-                Some(&copy) => steps[copy as usize].workspace,
+                Some(&copy) => steps[copy as usize].workspace_again,
                 None if self.active[group as usize] => steps[group as usize].workspace,
                 None => 0.0,
             };

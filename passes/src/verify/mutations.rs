@@ -165,6 +165,37 @@ fn dropouts_are_repeated_as_their_training_mode_says() {
 }
 
 #[test]
+fn dropouts_are_repeated_in_standard_operators_with_their_own_mask_and_rate() {
+    let copied = |ratio: &str, training: &str, copy: &str| {
+        let graph = |shapes: &str, nodes: &str| {
+            Graph::parse(&format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[8] x, float[8] dy) => (float[8] dx)
+                <float r = {{{ratio}}}, bool t = {{{training}}}, float[8] y, bool[8] m, float[8] h{shapes}>
+                {{ [d] y, m = Dropout(x, r, t) [h] h = Mul(y, dy) {nodes} }}"#
+            ))
+            .unwrap()
+        };
+        let original = graph("", "[e] dx = Mul(h, y)");
+        let shapes = ", float[8] k, float f, float[8] w, float[8] y2";
+        let rewritten = graph(shapes, &format!("{copy} [e] dx = Mul(h, y2)"));
+        equivalence(&original, &rewritten, &BTreeSet::new()).is_ok()
+    };
+    let copy = "[k] k = Cast <to = 1> (m) [f] f = Constant <value_float = 0.25> () [w] w = Div(f, k) [y2] y2 = Div(x, w)";
+    assert!(copied("0.75", "1", copy));
+    // Another rate; not in training; of something else; without the mask; the numbers that the mask keeps are others.
+    assert!(!copied("0.5", "1", copy));
+    assert!(!copied("0.75", "0", copy));
+    for (from, to) in [
+        ("Div(x, w)", "Div(dy, w)"),
+        ("Div(x, w)", "Div(x, f)"),
+        ("Cast <to = 1> (m)", "Cast <to = 1> (h)"),
+    ] {
+        assert!(copy.contains(from));
+        assert!(!copied("0.75", "1", &copy.replace(from, to)), "{to}");
+    }
+}
+
+#[test]
 fn what_must_not_run_twice_is_rejected() {
     let after = |node: &str| broken("[grad]", &format!("{node}\n   [grad]"));
     insta::assert_snapshot!(after("[r2] r2 = RandomNormalLike <seed = 1.0> (d2)"), @r#"RandomNormalLike "r2" computes RandomNormalLike "noise" again, but it draws random numbers"#);

@@ -15,6 +15,7 @@ use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 mod activation;
 mod approximate;
 mod convolution;
+mod dropout;
 mod function;
 mod normalization;
 pub(super) mod slices;
@@ -73,6 +74,8 @@ impl Values {
                 rules.approximate(allowed);
             } else if node.is("com.microsoft", "BatchNormInternal") {
                 rules.normalized_again(&updated);
+            } else if node.is("", "Dropout") {
+                rules.dropped_again(&updated);
             }
         }
     }

@@ -10,6 +10,7 @@
 mod activation;
 mod approximate;
 mod convolution;
+mod dropout;
 pub(crate) mod nodes;
 mod normalization;
 mod pointwise;
@@ -160,6 +161,7 @@ pub fn copy_parts(graph: &Graph, uses: &Uses, node: NodeId) -> Option<Vec<Part>>
     let site = Site { graph, uses, node };
     normalization::from_statistics(&site)
         .or_else(|| normalization::activated_from_statistics(&site))
+        .or_else(|| dropout::from_mask(&site))
 }
 
 /// One node of a replacement.

@@ -1,0 +1,53 @@
+//! Dropout, a second time, in standard operators.
+
+use super::{Like, Part, Read, Site, Write, part, tensor};
+use crate::graph::{AttributeValue, Constant, ElementType};
+use crate::operators::is_fixed;
+
+/// What is kept where nobody says otherwise.
+const RATIO: f64 = 0.5;
+
+/// Y of a Dropout in training, from its input and the mask that it left: `X / (rate / mask)` with `rate = 1 - ratio`.
+///
+/// Runtime fact (measured, `tools/test_variants.py`): the CPU kernel multiplies X by the mask and divides by that rate, all in single precision.
+/// Divided by infinity, a number gives the same zero as multiplied by 0, and what is infinite the same that is no number. The rate is not the last
+/// divisor: the runtime would put that into a product of matrices which reads the result.
+pub(super) fn from_mask(site: &Site) -> Option<Vec<Part>> {
+    let node = site.node;
+    let (x, mask, y) = (node.input(0)?, node.output(1)?, node.output(0)?);
+    let element = |id| site.graph.tensor(id).element;
+    let ratio = match node.input(1) {
+        None => RATIO,
+        Some(id) => {
+            let known =
+                is_fixed(site.graph, site.uses, id) && element(id) == Some(ElementType::Float);
+            match site.graph.tensor(id).constant.as_ref().filter(|_| known)? {
+                Constant::Floats(values) if values.len() == 1 => values[0],
+                _ => return None,
+            }
+        }
+    };
+    let is_float = [x, y]
+        .into_iter()
+        .all(|id| element(id) == Some(ElementType::Float));
+    if !is_float || !node.is("", "Dropout") || !(0.0..1.0).contains(&(ratio as f32)) {
+        return None;
+    }
+    let new = |suffix: &str, shape| {
+        Some(Write::New {
+            suffix: suffix.to_owned(),
+            shape,
+            element: ElementType::Float,
+        })
+    };
+    let [kept, rate, divisor] = [0, 1, 2].map(|position| Some(Read::Output(position, 0)));
+    let number = AttributeValue::Float(1.0 - ratio as f32);
+    let float = AttributeValue::Int(ElementType::Float as i64);
+    Some(vec![
+        part("", "Cast", [tensor(mask)], [new("kept", Like::Tensor(x))]).with("to", float),
+        part("", "Constant", [], [new("rate", Like::Static(Vec::new()))])
+            .with("value_float", number),
+        part("", "Div", [rate, kept], [new("divisor", Like::Tensor(x))]),
+        part("", "Div", [tensor(x), divisor], [Some(Write::Tensor(y))]),
+    ])
+}
