@@ -650,6 +650,9 @@ impl<'s> Nodes<'s> {
 
     /// A Transpose does what the Transpose before it does as well, and a Shape reads past it.
     fn transpose(&self, index: u32) -> Option<Change> {
+        if !self.skeleton.release.moves_transposes() {
+            return None;
+        }
         let node = self.node(index)?;
         let first = || self.transposition(self.producer[node.reads[0] as usize]);
         match node.fusing {
@@ -1086,9 +1089,13 @@ mod tests {
 
     /// By level above ORT_DISABLE_ALL: the nodes by index, each as what it writes and reads.
     fn forms(text: &str) -> Vec<String> {
+        forms_by(&crate::runtime::TRAINING, text)
+    }
+
+    fn forms_by(release: &'static Release, text: &str) -> Vec<String> {
         let graph = Graph::parse(text).unwrap();
         let costs = vec![Cost::default(); graph.node_count()];
-        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs).run_by(release);
         // What a cast writes that was moved has a mark.
         let name = |&tensor: &u32| {
             let of = skeleton.named(tensor);
@@ -1431,6 +1438,15 @@ mod tests {
         };
         let names: Vec<String> = liveness.holders.iter().filter_map(name).collect();
         assert!(names.contains(&"s".to_owned()), "{names:?}");
+    }
+
+    // As sessions of 1.26.0 and 1.32.0 saved it, with the optimizers switched off that no plan for them can do with.
+    #[test]
+    fn where_transposes_stay_nothing_reads_past_them() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => (int64[3] s, float[N,4,6] y)
+            { t = Transpose<perm = [0, 2, 1]>(x) s = Shape(t) u = Transpose<perm = [0, 2, 1]>(t) y = Relu(u) }"#;
+        assert!(forms_by(&crate::runtime::STOCK, text).is_empty());
+        assert!(!forms(text).is_empty());
     }
 
     // As sessions of 1.19.2 saved them.

@@ -129,6 +129,11 @@ impl Release {
         self.never.iter().copied().chain(blocks).collect()
     }
 
+    /// Does it let Transposes and Shapes read past Transposes, with what is to be switched off switched off (measured in 1.26.0 and 1.32.0)?
+    pub(crate) fn moves_transposes(&self) -> bool {
+        !self.never.contains(&"TransposeOptimizer")
+    }
+
     /// The one by that name.
     pub fn named(name: &str) -> Option<&'static Release> {
         Release::ALL
