@@ -117,6 +117,14 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     assert_eq!(result["recomputed_nodes"], 0, "{result}");
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
     lowered.assert_simulated();
+    // Gradients may be added up where they are.
+    for file in ["lowered.onnx", "planned.onnx"] {
+        for settings in ["lean", "default"] {
+            let file = lowered.path(file);
+            let told = ["--dim", "batch=2", "--settings", settings];
+            assert_success(&run([&["tools/accumulate.py", &file][..], &told].concat()));
+        }
+    }
 }
 
 /// Two GRU layers and a product behind a Transpose of the first axes, with gradients of all weights.
