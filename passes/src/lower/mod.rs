@@ -97,6 +97,7 @@ pub fn lower(
         return Err(LowerError::Circle);
     }
     let facts = Facts::of(graph, bindings);
+    let original = graph.clone();
     let mut shared = Shared::new(graph);
     let mut lowered = LoweringSummary::default();
     let mut order: Vec<NodeId> = Vec::with_capacity(graph.order().len());
@@ -152,7 +153,7 @@ pub fn lower(
         None => {}
     }
     if !lowered.replaced.is_empty() {
-        settled::settle(graph, &mut shared);
+        settled::settle(graph, &original, &mut shared);
     }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {

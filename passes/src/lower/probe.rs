@@ -43,8 +43,9 @@ struct ProbedSizes {
 }
 
 impl Probes {
-    /// `None` where too few sets are accepted, or dimensions may differ that shape inference takes for equal.
-    pub(super) fn of(graph: &Graph) -> Option<Probes> {
+    /// `None` where too few sets are accepted, or dimensions may differ that shape inference takes for equal. `original` has the same
+    /// inputs, and may accept less.
+    pub(super) fn of(graph: &Graph, original: &Graph) -> Option<Probes> {
         let mut probes = Probes {
             sets: Vec::new(),
             follows: Vec::new(),
@@ -68,7 +69,7 @@ impl Probes {
             }
             let no_names = given.is_empty();
             if (start > 1 || no_names) && !is_checked {
-                if !has_no_choice(graph, &shaped, &given) {
+                if !has_no_choice([graph, original], &shaped, &given) {
                     return None;
                 }
                 is_checked = true;
@@ -174,9 +175,15 @@ impl ProbedSizes {
 }
 
 /// Dimensions of inputs that were not `given` a size have one that nodes accept, that of another dimension or a number. Is it the only one? Where
-/// what has such a dimension may be broadcast, its size may be one as well; so may that of the dimension it was found equal to.
-fn has_no_choice(graph: &Graph, shaped: &Graph, given: &BTreeMap<String, u64>) -> bool {
-    let sizes = sizes_of_inputs(graph, shaped);
+/// what has such a dimension may be broadcast, its size may be one as well; so may that of the dimension it was found equal to. But nobody has what
+/// one of the `graphs` does not accept: what a loss is lowered to takes labels for another number of samples.
+fn has_no_choice(graphs: [&Graph; 2], shaped: &Graph, given: &BTreeMap<String, u64>) -> bool {
+    let sizes = sizes_of_inputs(graphs[0], shaped);
+    let accepts = |graph: &Graph, sizes: &BTreeMap<String, u64>| {
+        inferred(graph, sizes, &mut || None).is_some()
+    };
+    // One of which not even the sizes that were found are accepted may not be understood.
+    let telling = graphs.map(|graph| accepts(graph, &sizes));
     let is_equal = |name: &String, size: u64| {
         let mut others = sizes.iter().filter(|(other, _)| *other != name);
         others.any(|(_, &other)| other == size)
@@ -189,7 +196,8 @@ fn has_no_choice(graph: &Graph, shaped: &Graph, given: &BTreeMap<String, u64>) -
     let may_be_one = |name: &&String| {
         let mut sizes = sizes.clone();
         sizes.insert((*name).clone(), 1);
-        inferred(graph, &sizes, &mut || None).is_some()
+        let mut all = graphs.iter().zip(telling);
+        all.all(|(graph, tells)| !tells || accepts(graph, &sizes))
     };
     found.len() <= MOST_NAMES && !found.iter().any(may_be_one)
 }

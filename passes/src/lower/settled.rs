@@ -26,9 +26,9 @@ enum Instead {
     Tensor(TensorId),
 }
 
-/// See the [module](self). `graph` is lowered; what waits for others is [kept](Shared::keep).
-pub(super) fn settle(graph: &mut Graph, shared: &mut Shared) {
-    let Some(probes) = Probes::of(graph) else {
+/// See the [module](self). `graph` is what `original` was lowered to; what waits for others is [kept](Shared::keep).
+pub(super) fn settle(graph: &mut Graph, original: &Graph, shared: &mut Shared) {
+    let Some(probes) = Probes::of(graph, original) else {
         return;
     };
     let uses = Uses::of(graph);

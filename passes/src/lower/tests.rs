@@ -572,3 +572,19 @@ fn what_few_channels_have_at_several_places_goes_into_one_product() {
     dw = Reshape("c/Transpose:0", "ckpt-opt/lower/constant_9")
     "#);
 }
+
+#[test]
+fn labels_for_another_number_of_samples_are_none_even_where_what_a_loss_is_lowered_to_takes_them() {
+    let interface = "(float[N,12] x, float[6,5] w, int64[T] labels, float one) => (float loss, float[6,5] dw, float[2] y)
+        <int64[2] to = {-1, 6}>";
+    let nodes = "[rows] rows = Reshape (x, to)
+        [scores] scores = MatMul (rows, w)
+        [loss] loss, likely = SoftmaxCrossEntropyLoss (scores, labels)
+        [back] dscores = com.microsoft.SoftmaxCrossEntropyLossGrad (one, likely, labels)
+        [dw] dw = com.microsoft.FusedMatMul <transA = 1> (rows, dscores)
+        [asks] asks = Shape (scores)
+        [y] y = Cast <to = 1> (asks)";
+    let listing = lowered(15, interface, nodes);
+    assert!(!listing.contains("Shape(scores)"), "{listing}");
+    assert!(listing.contains("Shape(x)"), "{listing}");
+}
