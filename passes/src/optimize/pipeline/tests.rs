@@ -402,7 +402,7 @@ fn weights_that_a_graph_updates_itself_are_overwritten_once_all_have_read_them()
     use crate::runtime::STOCK;
 
     let (mut planned, mut copies) = (0, 0);
-    for seed in 0..30 {
+    for seed in 0..60 {
         let update = match seed % 2 {
             0 => Update::Sgd,
             _ => Update::AdamW(AdamW::default()),
