@@ -16,8 +16,6 @@ use crate::verify;
 pub struct Recomputation {
     rules: Vec<Recompute>,
     pinned: Vec<bool>,
-    /// Those that subgraphs read.
-    captured: Vec<bool>,
     /// What a copy costs that is made otherwise than its original.
     copies: BTreeMap<NodeId, Cost>,
     /// Of what copies consist that are other nodes than their originals.
@@ -28,20 +26,8 @@ impl Recomputation {
     /// Reads the operators' rules, which the user may override for pure operators that the
     /// program does not know. Where verification, whose list is its own, would not take a copy, none is made.
     pub fn of(graph: &Graph, overrides: &Overrides) -> Recomputation {
-        Recomputation::new(graph, overrides, false)
-    }
-
-    /// The same for plans in which a node that is read of its copies alone first runs where these do
-    /// ([`Originals::Late`](crate::plan::Originals)): what subgraphs read goes by its name, so it comes from its original. But what one node's
-    /// subgraphs alone read, and whose producer writes nothing else, is there once in such a plan, and bears the name wherever it is made.
-    pub(crate) fn for_late_originals(graph: &Graph, overrides: &Overrides) -> Recomputation {
-        Recomputation::new(graph, overrides, true)
-    }
-
-    fn new(graph: &Graph, overrides: &Overrides, late: bool) -> Recomputation {
         let mut rules = vec![Recompute::Never("not in the graph's order"); graph.node_count()];
         let mut pinned = vec![false; graph.tensor_count()];
-        let mut captured = pinned.clone();
         for output in &graph.outputs {
             pinned[output.index()] = true;
         }
@@ -64,19 +50,13 @@ impl Recomputation {
             if let (Recompute::Clone, Some(why)) = (rules[id.index()], untrusted[id.index()]) {
                 rules[id.index()] = Recompute::Never(why);
             }
-            for &capture in &node.captures {
-                let is_alone = uses.readers(capture).iter().all(|&reader| reader == id)
-                    && uses
-                        .producer(capture)
-                        .is_some_and(|producer| graph.node(producer).writes().count() == 1);
-                pinned[capture.index()] |= !(late && is_alone);
-                captured[capture.index()] = true;
+            for capture in &node.captures {
+                pinned[capture.index()] = true;
             }
         }
         let mut recomputation = Recomputation {
             rules,
             pinned,
-            captured,
             copies: BTreeMap::new(),
             parts: BTreeMap::new(),
         };
@@ -169,10 +149,7 @@ impl Recomputation {
 
     /// Does a copy of node `id` supply `tensor`, its output at `position`, to later readers?
     pub fn supplies(&self, id: NodeId, position: usize, tensor: TensorId) -> bool {
-        let rule = self.rules[id.index()];
-        // A copy that is made otherwise does not become the original.
-        let may_have_the_name = rule == Recompute::Clone || !self.captured[tensor.index()];
-        rule.recomputes(position) && may_have_the_name && !self.pinned[tensor.index()]
+        self.rules[id.index()].recomputes(position) && !self.pinned[tensor.index()]
     }
 
     /// Does a copy of the node do all that the node does, for all readers?
@@ -228,36 +205,6 @@ pub fn only_aliases(graph: &Graph, id: NodeId) -> bool {
 mod tests {
     use super::*;
     use crate::analysis::cost::NodeOverride;
-
-    #[test]
-    fn what_subgraphs_alone_read_may_run_late() {
-        let text = "g (x, c) => (y, z) { a = Exp(x) b = Exp(x) d, e = Split(x) y = If(c; a, b, d) z = Neg(b) }";
-        let graph = Graph::parse(text).unwrap();
-        let supplied = |rules: Recomputation| {
-            let id = graph.order()[0];
-            let a = graph.node(id).output(0).expect("a");
-            let others = graph.order()[1..].iter();
-            let others =
-                others.flat_map(|&id| graph.node(id).writes().map(move |tensor| (id, tensor)));
-            let others = others.filter(|&(id, tensor)| rules.supplies(id, 0, tensor));
-            (
-                rules.supplies(id, 0, a),
-                others
-                    .map(|(_, tensor)| graph.tensor(tensor).name.clone())
-                    .collect::<Vec<_>>(),
-            )
-        };
-        // b has another reader, and d comes with e; what the caller gets is the original's.
-        let none = BTreeMap::new();
-        assert_eq!(
-            supplied(Recomputation::for_late_originals(&graph, &none)),
-            (true, vec!["e".to_owned()])
-        );
-        assert_eq!(
-            supplied(Recomputation::of(&graph, &none)),
-            (false, vec!["e".to_owned()])
-        );
-    }
 
     fn said(graph: &Graph, overrides: &[(&str, bool)]) -> Recomputation {
         let overrides = overrides.iter().map(|&(name, recomputable)| {

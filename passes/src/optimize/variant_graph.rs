@@ -13,7 +13,6 @@ use crate::operators::Recompute;
 use crate::operators::variants::Variant;
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::runtime::as_run::as_run;
-use crate::strategy::Strategy;
 
 /// Which nodes to replace, and by what; ascending by node.
 pub(super) type Choices = Vec<(NodeId, &'static Variant)>;
@@ -30,10 +29,7 @@ pub(super) struct Form {
 impl Form {
     pub(super) fn new(graph: Graph, options: &Options) -> Form {
         let costs = costs(&graph, &options.device, &options.overrides);
-        let mut recomputation = match options.strategy {
-            Strategy::Auto => Recomputation::for_late_originals(&graph, &options.overrides),
-            _ => Recomputation::of(&graph, &options.overrides),
-        };
+        let mut recomputation = Recomputation::of(&graph, &options.overrides);
         copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
         recomputation.keep_rounding(&graph, options.device.provider);
