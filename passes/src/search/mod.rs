@@ -15,6 +15,8 @@ mod problem;
 mod profile;
 mod prune;
 mod random;
+#[cfg(test)]
+mod random_copies;
 mod reversal;
 mod rounds;
 mod smallest;

@@ -352,44 +352,12 @@ impl<'p> PeriodModel<'p> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::analysis::recompute::Recomputation;
-    use crate::bytes::Bytes;
-    use crate::cost::{Cost, Nanos};
-    use crate::operators::Provider;
     use crate::search::profile::Exponent;
     use crate::search::random::Random;
-    use crate::search::state::{Copy, State};
+    use crate::search::random_copies::{problem, some_copies};
+    use crate::search::state::State;
     use crate::testing::random_training_graph;
-
-    fn problem(seed: u64, size: usize) -> Problem {
-        let graph = random_training_graph(seed, size);
-        let cost = |id: u64| Cost {
-            time: Nanos(100 + id * 70 % 900),
-            workspace: Bytes(id % 5 * 300),
-        };
-        let costs: Vec<Cost> = (0..graph.node_count() as u64).map(cost).collect();
-        let rules = Recomputation::of(&graph, &BTreeMap::new());
-        Problem::new(&graph, graph.order(), Provider::Cpu, &costs, &rules)
-    }
-
-    fn some_copies(problem: &Problem, random: &mut Random) -> Vec<Copy> {
-        let steps = problem.steps.len();
-        let any = |_| {
-            let node = random.below(steps);
-            let before = node + 1 + random.below(steps - node);
-            (problem.steps[node].recomputable && before < steps).then_some(Copy {
-                node: node as Step,
-                before: before as Step,
-            })
-        };
-        let mut copies: Vec<Copy> = (0..steps).filter_map(any).collect();
-        copies.sort();
-        copies.dedup();
-        copies
-    }
 
     /// What the schedule is in the program's columns.
     fn values(model: &PeriodModel<'_>, state: &State<'_>) -> Vec<f64> {
@@ -424,11 +392,11 @@ mod tests {
     fn every_schedule_within_the_budget_meets_the_program() {
         let (mut schedules, mut tight) = (0, 0);
         for seed in 0..120 {
-            let problem = problem(seed, 8 + seed as usize % 40);
+            let problem = problem(&random_training_graph(seed, 8 + seed as usize % 40));
             let mut random = Random::new(seed);
             for periods in 1..8 {
                 let mut state = State::new(&problem, 0.0, Exponent::One);
-                let _ = state.apply(&some_copies(&problem, &mut random));
+                let _ = state.apply(&some_copies(&problem, &mut random, problem.steps.len()));
                 // Any steps will do.
                 let any = |_| random.below(problem.steps.len()) as Step;
                 let mut ends: Vec<Step> = (0..periods).map(any).collect();

@@ -265,44 +265,12 @@ fn both(program: &mut Program, one: CopyNeed, other: CopyNeed) -> CopyNeed {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::analysis::recompute::Recomputation;
-    use crate::bytes::Bytes;
-    use crate::cost::{Cost, Nanos};
-    use crate::graph::Graph;
-    use crate::operators::Provider;
     use crate::search::profile::Exponent;
     use crate::search::random::Random;
+    use crate::search::random_copies::{problem, some_copies};
     use crate::search::state::State;
     use crate::testing::random_training_graph;
-
-    fn problem(graph: &Graph) -> Problem {
-        let cost = |id: u64| Cost {
-            time: Nanos(100 + id * 70 % 900),
-            workspace: Bytes(id % 5 * 300),
-        };
-        let costs: Vec<Cost> = (0..graph.node_count() as u64).map(cost).collect();
-        let rules = Recomputation::of(graph, &BTreeMap::new());
-        Problem::new(graph, graph.order(), Provider::Cpu, &costs, &rules)
-    }
-
-    fn some_copies(problem: &Problem, random: &mut Random) -> Vec<Copy> {
-        let steps = problem.steps.len();
-        let any = |_| {
-            let node = random.below(steps);
-            let before = node + 1 + random.below(steps - node);
-            (problem.steps[node].recomputable && before < steps).then_some(Copy {
-                node: node as Step,
-                before: before as Step,
-            })
-        };
-        let mut copies: Vec<Copy> = (0..12).filter_map(any).collect();
-        copies.sort();
-        copies.dedup();
-        copies
-    }
 
     /// Do these copies meet the program, with all else as low as they let it be?
     fn allows(model: &ExactModel, copies: &[Copy]) -> bool {
@@ -348,7 +316,7 @@ mod tests {
             }
             let mut random = Random::new(seed);
             for _ in 0..4 {
-                let copies = some_copies(&problem, &mut random);
+                let copies = some_copies(&problem, &mut random, 12);
                 let mut state = State::new(&problem, 0.0, Exponent::One);
                 let _ = state.apply(&copies);
                 let peak = state.peak();
