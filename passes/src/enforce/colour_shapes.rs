@@ -19,8 +19,8 @@ use std::convert::Infallible;
 
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::graph::{Dimension, Graph, TensorId, TensorKind, Uses};
-use crate::operators::{self, Provider};
+use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
+use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
@@ -153,22 +153,43 @@ fn in_place_groups(skeleton: &Skeleton) -> Vec<u32> {
     tensors.map(|tensor| root(&mut parent, tensor)).collect()
 }
 
-/// By tensor: does its shape follow from what its node reads?
+/// By tensor: does its shape follow from what its node reads? Whoever reads the file does not go by numbers in a tensor of which the file
+/// has to say the size, or that may be smaller in a step, so they do not count.
 fn inferred(graph: &Graph) -> Vec<bool> {
     let uses = Uses::of(graph);
     let mut inferred = vec![false; graph.tensor_count()];
+    let written = graph.tensor_ids().map(|id| uses.producer(id).is_some());
+    // By tensor: is nothing of what it follows from said by the file alone?
+    let mut follows: Vec<bool> = written.map(|written| !written).collect();
     for &id in graph.order() {
         let node = graph.node(id);
-        let Some(Ok(known)) = operators::infer(graph, &uses, node) else {
-            continue;
+        let is_trusted = |read: TensorId| follows[read.index()];
+        let holds_doubtful =
+            |read: TensorId| graph.tensor(read).constant.is_some() && !is_trusted(read);
+        let known = match node.reads().any(holds_doubtful) {
+            true => operators::infer_instead(graph, node, &stand_ins(graph, node, is_trusted)),
+            false => operators::infer(graph, &uses, node).and_then(Result::ok),
         };
-        for (output, known) in node.outputs.iter().zip(known) {
+        let all_follows = node.bodies.is_empty() && node.reads().all(is_trusted);
+        for (output, known) in node.outputs.iter().zip(known.into_iter().flatten()) {
             if let (Some(output), Some(_)) = (output, known) {
                 inferred[output.index()] = true;
+                follows[output.index()] = all_follows;
             }
         }
     }
     inferred
+}
+
+/// What the node reads, each tensor once, with the numbers in those that are trusted.
+fn stand_ins(graph: &Graph, node: &Node, is_trusted: impl Fn(TensorId) -> bool) -> Vec<StandIn> {
+    let reads: BTreeSet<TensorId> = node.reads().collect();
+    let stand_in = |tensor: TensorId| StandIn {
+        tensor,
+        shape: graph.tensor(tensor).shape.clone(),
+        keeps_contents: is_trusted(tensor),
+    };
+    reads.into_iter().map(stand_in).collect()
 }
 
 fn root(parent: &mut [u32], tensor: u32) -> u32 {
@@ -270,6 +291,37 @@ mod tests {
         let mut again = graph.clone();
         let bindings = BTreeMap::from([("n".to_owned(), 1024)]);
         assert!(InferShapes { bindings }.run(&mut again).is_ok());
+    }
+
+    #[test]
+    fn numbers_in_what_may_be_smaller_tell_no_reader_a_size() {
+        // How many rows p has depends on c, so that of q only the file says that none is left out, and a and b keep their names.
+        let text = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+            g (float[n,4] x, bool[n] c, int64[n] i) => (float[n,8] y)
+            <float[k,4] p, float[n,4] q, float[n,8] t, int64[2] sizes, float[n,4] a, float[n,4] b> {
+                p = Compress <axis = 0> (x, c)
+                q = Gather(p, i)
+                t, sizes = com.microsoft.ConcatTraining <axis = 1> (q, q)
+                a, b = com.microsoft.SplitTraining <axis = 1> (t, sizes)
+                y = Concat <axis = 1> (b, a)
+            }"#;
+        let (_, graph) = coloured(text);
+        let mut read = graph.clone();
+        for id in graph.tensor_ids() {
+            read.tensor_mut(id).shape = None;
+            read.tensor_mut(id).constant = None;
+        }
+        let bindings = BTreeMap::from([("n".to_owned(), 1024)]);
+        InferShapes { bindings }.run(&mut read).unwrap();
+        let named = |tensor| graph.tensor_named(tensor).unwrap();
+        for name in ["q", "t", "a", "b"] {
+            assert_eq!(
+                read.tensor(named(name)).shape,
+                graph.tensor(named(name)).shape
+            );
+        }
+        let declared = |name| &graph.tensor(named(name)).declared.as_ref().unwrap()[0];
+        assert!(matches!(declared("t"), Dimension::Symbol(name) if name.starts_with(PREFIX)));
     }
 
     #[test]
