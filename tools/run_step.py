@@ -89,16 +89,16 @@ def seed_random_nodes(model, seed):
             node.attribute.append(onnx.helper.make_attribute("seed", kind(int.from_bytes(digest[:3], "little"))))
 
 
-def expose_statistics(model):
+def expose_statistics(model, folder):
     """Turns the running statistics from initializers, which nobody can read after a step, into
-    graph inputs. The runtime updates them in place either way."""
+    graph inputs. The runtime updates them in place either way. `folder` is the model's."""
     names = set()
     for node in model.graph.node:
         if node.op_type == "BatchNormInternal":
             names.update(node.input[3:5])
     lifted = {}
     for tensor in [tensor for tensor in model.graph.initializer if tensor.name in names]:
-        lifted[tensor.name] = onnx.numpy_helper.to_array(tensor).copy()
+        lifted[tensor.name] = onnx.numpy_helper.to_array(tensor, folder).copy()
         if not any(info.name == tensor.name for info in model.graph.input):
             model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         model.graph.initializer.remove(tensor)
@@ -176,10 +176,10 @@ def load_model(path, args):
     dims = dict(binding(text) for text in args.dim)
     if args.seed is not None:
         seed_random_nodes(model, args.seed)
-    statistics = expose_statistics(model) if args.expose_statistics else {}
+    statistics = expose_statistics(model, os.path.dirname(path)) if args.expose_statistics else {}
     like = onnx.load(args.inputs_of, load_external_data=False) if args.inputs_of else model
     if args.inputs_of and args.expose_statistics:
-        expose_statistics(like)
+        expose_statistics(like, os.path.dirname(args.inputs_of))
     arrays = Inputs(like, dims).make()
     arrays.update(statistics)
     changed = args.seed is not None or statistics
@@ -188,6 +188,19 @@ def load_model(path, args):
     if changed and converted:
         sys.exit("a model in the ORT format runs as it is: without --seed and --expose-statistics")
     return (model.SerializeToString() if changed else path), arrays, outputs, nodes
+
+
+def session_beside(path, model, options, providers):
+    """A session of the model at `path`, or of its bytes, changed: the runtime looks for the files of its tensors in the current
+    folder then."""
+    if isinstance(model, str):
+        return ort.InferenceSession(model, options, providers=providers)
+    here = os.getcwd()
+    os.chdir(os.path.dirname(os.path.abspath(path)))
+    try:
+        return ort.InferenceSession(model, options, providers=providers)
+    finally:
+        os.chdir(here)
 
 
 def executed(profile_path, nodes):
@@ -245,7 +258,7 @@ def main():
     before = {name: digest(array) for name, array in arrays.items()}
     values = {name: device.value(array) for name, array in arrays.items()}
     used = device.used()
-    session = ort.InferenceSession(model, options, providers=device.providers)
+    session = session_beside(args.model, model, options, device.providers)
     if device.name == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         sys.exit("ONNX Runtime did not take its CUDA provider: what it lacks stands in its log, above")
     del model

@@ -1,9 +1,11 @@
 """What the runtime checks must see, and what they must not miss: python -m unittest discover tools"""
 
 import os
+import shutil
 import tempfile
 import unittest
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -132,6 +134,25 @@ class TruthTable(unittest.TestCase):
         self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), [])
         check["rewritten"]["enable_all"] = 1000 * mb
         self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), ["peak after predicted -20.0 % (enable_all)"])
+        check["rewritten"]["enable_all"] = 800 * mb
+        check["original"]["priority"] = 2400 * mb
+        planned["peaks_before"] = [dict(zip(("order", "level"), names[way]), bytes=2100 * mb) for way in ways]
+        self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), ["peak before predicted -16.7 % (priority)"])
+
+    def test_files_of_tensors_are_found_from_another_folder_and_by_a_changed_model(self):
+        weight = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "w")
+        nodes = [helper.make_node("Dropout", ["x"], ["a"]), helper.make_node("Add", ["a", "w"], ["y"])]
+        tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in "xy"]
+        model = helper.make_model(helper.make_graph(nodes, "kept_apart", tensors[:1], tensors[1:], [weight]),
+                                  opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+            path = os.path.join(folder, "model.onnx")
+            onnx.save(model, path, save_as_external_data=True, location="sub.data")
+            truth_table.link_external_data(path, other)
+            moved = os.path.join(other, "moved.onnx")
+            shutil.copy(path, moved)
+            steps = [measure.step(place, seed=seed) for place in (path, moved) for seed in (None, 1)]
+            self.assertEqual(len({step["digests"]["y"] for step in steps}), 1)
 
     def test_a_row_is_a_point_in_each_panel(self):
         row = {"model": "a", "settings": "lean", "tried": "min", "times": {"added": 0.1},
