@@ -10,11 +10,25 @@ import subprocess
 import sys
 import tempfile
 
+import onnx
+
 TOOLS = os.path.dirname(os.path.abspath(__file__))
 
 
 class StepFailed(Exception):
     """The step's process ended without a result; carries what it said."""
+
+
+def link_external_data(model, folder):
+    """Makes the files that the model keeps tensors in be found from `folder` as well. Are there any?"""
+    loaded = onnx.load(model, load_external_data=False)
+    tensors = onnx.external_data_helper._get_all_tensors(loaded)
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    for place in places:
+        link = os.path.join(folder, place)
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(os.path.join(os.path.dirname(os.path.abspath(model)), place), link)
+    return bool(places)
 
 
 def malloc_counter():

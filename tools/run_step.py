@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+import measure
 from counters import CudaMemory, MallocCounter, Uncounted
 from model_inputs import Inputs
 
@@ -190,17 +191,17 @@ def load_model(path, args):
     return (model.SerializeToString() if changed else path), arrays, outputs, nodes
 
 
-def session_beside(path, model, options, providers):
-    """A session of the model at `path`, or of its bytes, changed: the runtime looks for the files of its tensors in the current
-    folder then."""
-    if isinstance(model, str):
+def session_of(path, model, options, providers):
+    """A session of the model at `path`, or of its bytes, changed. The runtime finds the files of tensors beside a file alone."""
+    if isinstance(model, str) or path.endswith(".ort"):
         return ort.InferenceSession(model, options, providers=providers)
-    here = os.getcwd()
-    os.chdir(os.path.dirname(os.path.abspath(path)))
-    try:
-        return ort.InferenceSession(model, options, providers=providers)
-    finally:
-        os.chdir(here)
+    with tempfile.TemporaryDirectory() as folder:
+        if not measure.link_external_data(path, folder):
+            return ort.InferenceSession(model, options, providers=providers)
+        changed = os.path.join(folder, "changed.onnx")
+        with open(changed, "wb") as file:
+            file.write(model)
+        return ort.InferenceSession(changed, options, providers=providers)
 
 
 def executed(profile_path, nodes):
@@ -258,7 +259,7 @@ def main():
     before = {name: digest(array) for name, array in arrays.items()}
     values = {name: device.value(array) for name, array in arrays.items()}
     used = device.used()
-    session = session_beside(args.model, model, options, device.providers)
+    session = session_of(args.model, model, options, device.providers)
     if device.name == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         sys.exit("ONNX Runtime did not take its CUDA provider: what it lacks stands in its log, above")
     del model

@@ -140,18 +140,19 @@ class TruthTable(unittest.TestCase):
         self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), ["peak before predicted -16.7 % (priority)"])
 
     def test_files_of_tensors_are_found_from_another_folder_and_by_a_changed_model(self):
-        weight = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "w")
-        nodes = [helper.make_node("Dropout", ["x"], ["a"]), helper.make_node("Add", ["a", "w"], ["y"])]
-        tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in "xy"]
+        weight = onnx.numpy_helper.from_array(np.arange(8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3), "w")
+        # At ENABLE_ALL the runtime reads the weight of a convolution before it runs.
+        nodes = [helper.make_node("Dropout", ["x"], ["a"]), helper.make_node("Conv", ["a", "w"], ["y"], pads=[1, 1, 1, 1])]
+        tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 4, 4]) for name in "xy"]
         model = helper.make_model(helper.make_graph(nodes, "kept_apart", tensors[:1], tensors[1:], [weight]),
                                   opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
             path = os.path.join(folder, "model.onnx")
             onnx.save(model, path, save_as_external_data=True, location="sub.data")
-            truth_table.link_external_data(path, other)
+            measure.link_external_data(path, other)
             moved = os.path.join(other, "moved.onnx")
             shutil.copy(path, moved)
-            steps = [measure.step(place, seed=seed) for place in (path, moved) for seed in (None, 1)]
+            steps = [measure.step(place, seed=seed, level="enable_all") for place in (path, moved) for seed in (None, 1)]
             self.assertEqual(len({step["digests"]["y"] for step in steps}), 1)
 
     def test_a_row_is_a_point_in_each_panel(self):

@@ -42,8 +42,6 @@ import sys
 import tempfile
 import time
 
-import onnx
-
 import check_model
 import measure
 import truth_plot
@@ -106,16 +104,6 @@ def plan(binary, model, output, dims, budget, options=(), settings="lean"):
     return 0, json.loads(done.stdout)
 
 
-def link_external_data(model, folder):
-    """Makes the files that the model keeps tensors in be found from `folder` as well."""
-    for tensor in onnx.external_data_helper._get_all_tensors(onnx.load(model, load_external_data=False)):
-        for entry in tensor.external_data:
-            link = os.path.join(folder, entry.value)
-            if entry.key == "location" and not os.path.lexists(link):
-                os.makedirs(os.path.dirname(link), exist_ok=True)
-                os.symlink(os.path.join(os.path.dirname(os.path.abspath(model)), entry.value), link)
-
-
 def lowered(binary, model, output):
     """The path of the model in standard operators; raises StepFailed."""
     done = subprocess.run([binary, "lower", model, output], capture_output=True, text=True, timeout=PLANNING_SECONDS)
@@ -144,7 +132,7 @@ def rows(binary, name, model, entry, settings, groups, timed, runner, options=()
             model = lowered(binary, model, os.path.join(folder, "lowered.onnx"))
             entry = {"dims": entry["dims"]}
         rewritten_file = os.path.join(folder, "rewritten.onnx")
-        link_external_data(model, folder)
+        measure.link_external_data(model, folder)
         if timed and device == "cpu" and "static" not in entry:
             profile = os.path.join(folder, "profile.json")
             tool("make_profile.py", model, profile, *bound, python=python)
