@@ -67,12 +67,22 @@ pub(crate) enum Reached {
     Budget,
     /// No candidate lowers Φ.
     Stuck,
-    /// The allowance of evaluations is used up.
+    /// The allowance of evaluations is used up, or that of time.
     Limit,
 }
 
 /// Evicts until everything fits, nothing helps, or its work passes `limit`.
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
+    greedy_below(state, noise, limit, u64::MAX)
+}
+
+/// The same, given up where copies and variants take more than `most` nanoseconds.
+pub(crate) fn greedy_below(
+    state: &mut State<'_>,
+    noise: &mut Option<Noise>,
+    limit: u64,
+    most: u64,
+) -> Reached {
     let steps = state.problem.steps.len();
     let tolerance = if steps > Problem::MOST_STEPS_IN_FULL {
         TUNING.as_good_if_large
@@ -90,7 +100,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
-        if state.is_spent(limit) {
+        if state.is_spent(limit) || state.cost() > most {
             return Reached::Limit;
         }
         let Some(Reverse((_, candidate, scored_at))) = run.queue.pop() else {
