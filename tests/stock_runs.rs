@@ -106,7 +106,7 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
         original: "testdata/models/resnet18.onnx",
         dims: &["batch=2"],
     };
-    let (result, checked) = lowered.assert_kept("lean", "fixed+80%", 0.005);
+    let (result, checked) = lowered.assert_kept("lean", "fixed+60%", 0.005);
     assert!(result["barriers"].as_u64() > Some(0), "{result}");
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.8 * before);

@@ -16,11 +16,9 @@ use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::skeleton::Skeleton;
 use crate::watch::Watch;
 
-use super::postpone::postpone;
+use super::late_results::late_results;
+use super::postpone::{TINY, postpone};
 use super::tuning::TUNING;
-
-/// A result this small may always be computed at once.
-const TINY: u64 = 4096;
 
 /// The topological order with the smallest peak among those tried, in which the first of each of
 /// the `sequences` runs before the second; and behind it others: before anything was postponed, and where nothing
@@ -110,8 +108,17 @@ pub fn first_orders(
         orders.push(order);
         orders.dedup();
     }
-    if orders.len() > 2 {
-        let peak = |order: &Vec<u32>| liveness::profile_of(&skeleton, order).into_iter().max();
+    let peak = |order: &Vec<u32>| {
+        let profile = liveness::profile_of(&skeleton, order).into_iter();
+        profile.max().unwrap_or(0)
+    };
+    if let Some(order) = orders.first()
+        && TUNING.late_results
+        && !watch.is_stopped()
+    {
+        orders.extend(late_results(&skeleton, order, peak(order)));
+    }
+    if orders.len() > 1 {
         orders.sort_by_cached_key(peak);
     }
     let nodes = |order: Vec<u32>| {

@@ -8,6 +8,7 @@ mod evict_many;
 mod exact;
 mod first_order;
 mod greedy;
+mod late_results;
 mod moves;
 mod neighbourhood;
 mod postpone;

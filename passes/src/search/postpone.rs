@@ -4,8 +4,13 @@
 //! The node at the peak, with what only feeds it and what already waits for it, forms a *block*.
 //! Blocks are moved to later places, by exact simulation, as long as the peak falls.
 
+use std::collections::HashSet;
+
 use crate::runtime::liveness;
 use crate::runtime::skeleton::Skeleton;
+
+/// Bytes: a result this small may be computed wherever that is.
+pub(super) const TINY: u64 = 4096;
 
 /// How many visits of nodes the simulations may take: about a second.
 const WORK: usize = 20_000_000;
@@ -30,7 +35,7 @@ pub(crate) fn postpone(skeleton: &Skeleton, mut order: Vec<u32>) -> Vec<u32> {
             return order;
         };
         let mut best: Option<(u64, Vec<u32>, Vec<u64>)> = None;
-        for block in links.blocks(order[step]) {
+        for block in links.blocks(order[step], UPSTREAM) {
             for moved in later_places(&links, &order, &profile, &block) {
                 work += order.len();
                 if work > WORK {
@@ -52,13 +57,13 @@ pub(crate) fn postpone(skeleton: &Skeleton, mut order: Vec<u32>) -> Vec<u32> {
 }
 
 /// Producers and consumers by node.
-struct Links {
+pub(super) struct Links {
     producers: Vec<Vec<u32>>,
     consumers: Vec<Vec<u32>>,
 }
 
 impl Links {
-    fn of(skeleton: &Skeleton) -> Links {
+    pub(super) fn of(skeleton: &Skeleton) -> Links {
         let mut producer = vec![None; skeleton.size.len()];
         for node in 0..skeleton.len() {
             for &tensor in skeleton.writes.get(node) {
@@ -82,26 +87,31 @@ impl Links {
         links
     }
 
-    /// The node alone, then with ever more of what only feeds the block.
-    fn blocks(&self, node: u32) -> Vec<Vec<u32>> {
+    /// Does no other node read what this one writes?
+    pub(super) fn is_unread(&self, node: u32) -> bool {
+        self.consumers[node as usize].is_empty()
+    }
+
+    /// The node alone, then, up to so many times, with ever more of what only feeds the block.
+    pub(super) fn blocks(&self, node: u32, upstream: usize) -> Vec<Vec<u32>> {
         let mut blocks = vec![vec![node]];
-        while blocks.len() <= UPSTREAM {
-            let last = &blocks[blocks.len() - 1];
-            let mut next = last.clone();
-            for &member in last {
-                for &producer in &self.producers[member as usize] {
-                    let only_here = self.consumers[producer as usize]
-                        .iter()
-                        .all(|c| last.contains(c));
-                    if only_here && !next.contains(&producer) {
-                        next.push(producer);
-                    }
-                }
-            }
-            if next.len() == last.len() {
+        let mut inside = HashSet::from([node]);
+        let mut newest = vec![node];
+        while blocks.len() <= upstream {
+            let producers = newest.iter().flat_map(|&n| &self.producers[n as usize]);
+            let mut next: Vec<u32> = producers.copied().collect();
+            next.sort_unstable();
+            next.dedup();
+            next.retain(|&n| {
+                let mut consumers = self.consumers[n as usize].iter();
+                !inside.contains(&n) && consumers.all(|consumer| inside.contains(consumer))
+            });
+            if next.is_empty() {
                 break;
             }
-            blocks.push(next);
+            inside.extend(&next);
+            blocks.push([&blocks[blocks.len() - 1][..], &next].concat());
+            newest = next;
         }
         blocks
     }

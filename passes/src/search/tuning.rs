@@ -124,6 +124,8 @@ crate::tuning::tuning! {
         together: bool = true, off false;
         /// What runs at the peak may be put off.
         postponed: bool = true, off false;
+        /// An order is looked at in which large results are computed at the end.
+        late_results: bool = true, off false;
         /// An order is looked at besides another where its peak or its sum of needs is at most this percentage of the other's.
         another_order: u128 = 99, off 0;
         /// Down to this part of a budget, what was the best order for it still is.
