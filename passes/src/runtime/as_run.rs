@@ -8,11 +8,11 @@ use super::fusing::Fusing;
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, Uses};
-use crate::operators::Provider;
+use crate::operators::{self, Provider};
 
 /// The graph in which nodes that others take in at that level are an Identity: a Transpose, a multiplication by a number or an
-/// activation. What such a node writes is never there beside what it reads, so both are one buffer to the search. A copy of the node
-/// is taken in as the node itself is, and a copy of what it reads brings one along.
+/// activation, and what is computed before the first step. What such a node writes is never there beside what it reads, so both are
+/// one buffer to the search. A copy of the node is taken in as the node itself is, and a copy of what it reads brings one along.
 ///
 /// The graph itself where it runs as it is, or runs as it is in some session that is promised; and where the runtime inserts casts.
 /// Nodes of which there is no copy stay.
@@ -72,6 +72,8 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
         let input = match kind(id) {
             Fusing::Transposes(_) | Fusing::Activation => 0,
             Fusing::Scales(input) => input,
+            // The session has it, as it has what it follows from.
+            Fusing::Folded if !operators::reads_only_shape(graph.node(id)) => 0,
             _ => return None,
         };
         let (read, written) = (graph.node(id).input(input)?, graph.node(id).output(0)?);
@@ -81,7 +83,8 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
             // By its readers.
             false => {
                 let equal = skeleton.equal[positions[id.index()] as usize];
-                equal == 0 || uses.readers(written).iter().all(reads_past)
+                let is_session_s = kind(id) == Fusing::Folded;
+                is_session_s || equal == 0 || uses.readers(written).iter().all(reads_past)
             }
         };
         is_taken.then_some((id, input))
@@ -143,6 +146,16 @@ mod tests {
         assert_eq!(taken(text, Some(Level::EnableAll)), "c r");
         let twice = text.replace("Exp(r)", "Add(r, c)");
         assert_eq!(taken(&twice, Some(Level::EnableAll)), "");
+    }
+
+    #[test]
+    fn what_follows_from_constants_takes_nothing() {
+        let text = "g (float[4,4] x) => (float[4,4] z, float[4,4] y)
+            <float[4,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, float[4,4] t, float[4,4] u>
+            { t = Transpose <perm = [1, 0]> (w) u = Exp(t) z = MatMul(x, u) y = Exp(x) }";
+        assert_eq!(taken(text, Some(Level::EnableBasic)), "w t t u");
+        assert_eq!(taken(text, Some(Level::DisableAll)), "");
+        assert_eq!(taken(text, None), "");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod convolution_costs;
 pub mod convolutions;
 pub mod device;
 pub mod executions;
+pub(crate) mod folding;
 pub mod functions;
 pub mod fused_graph;
 pub mod fusing;

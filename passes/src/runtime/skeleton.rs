@@ -10,6 +10,7 @@ use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, 
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
+use crate::runtime::folding::folded;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Targets, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
@@ -162,6 +163,7 @@ impl Skeleton {
             skeleton.shared = shared_constants(graph);
         }
         let uses = Uses::of(graph);
+        let folded = folded(graph, shapes);
         for (position, &id) in graph.order().iter().enumerate() {
             let node = graph.node(id);
             if !skeleton.wide.is_empty() {
@@ -175,6 +177,12 @@ impl Skeleton {
             }
             let workspace = costs[id.index()].workspace.0;
             skeleton.push_node(graph, &uses, shapes, id, provider, workspace);
+            if node
+                .output(0)
+                .is_some_and(|written| folded[written.index()])
+            {
+                skeleton.fusing[position] = Fusing::Folded;
+            }
         }
         skeleton
     }

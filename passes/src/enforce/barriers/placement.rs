@@ -6,6 +6,7 @@ use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
 use crate::runtime::barrier::{Passing, out_of_reshapes};
+use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
@@ -77,9 +78,11 @@ impl Placement {
         let uses = Uses::of(graph);
         let rounding = Rounding::of(graph, provider);
         let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
+        // What is computed before the first step makes nobody wait, and would not be if it waited or read from a barrier.
+        let is_folded = |position: usize| base.fusing[position] == Fusing::Folded;
         let waitable = graph.order().iter().enumerate();
         let waitable = waitable
-            .map(|(i, &id)| !base.reads_only_shape[i] || read(id))
+            .map(|(i, &id)| !is_folded(i) && (!base.reads_only_shape[i] || read(id)))
             .collect();
         let mut producer = vec![None; base.size.len()];
         for node in 0..base.len() {
@@ -90,9 +93,10 @@ impl Placement {
         let form = release.barrier;
         let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
-        let passed = |id: &NodeId| {
+        let passed = |(position, id): (usize, &NodeId)| {
             let node = graph.node(*id);
-            if operators::reads_only_shape(node) || node.is("", "Constant") {
+            let is_nowhere = operators::reads_only_shape(node) || node.is("", "Constant");
+            if is_nowhere || is_folded(position) {
                 return None;
             }
             // What it hands over has memory of its own, which PassThrough refuses (measured).
@@ -100,7 +104,11 @@ impl Placement {
                 return None;
             }
             let may_pass = |t: &&TensorId| {
-                is_tensor(**t) && form.may_pass(graph.tensor(**t)) && rounding.may_pass(**t, *id)
+                let computed = producer[t.index()].is_none_or(|at: u32| !is_folded(at as usize));
+                computed
+                    && is_tensor(**t)
+                    && form.may_pass(graph.tensor(**t))
+                    && rounding.may_pass(**t, *id)
             };
             let mut inputs = node.inputs.iter().flatten().filter(may_pass);
             let computed = inputs
@@ -120,7 +128,7 @@ impl Placement {
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {
-            passed: graph.order().iter().map(passed).collect(),
+            passed: graph.order().iter().enumerate().map(passed).collect(),
             signal: (0..base.len()).map(signal).collect(),
             follows: graph
                 .order()
