@@ -23,8 +23,9 @@ use crate::graph::{
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Runtime;
+use crate::runtime::folding::folded;
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
-use crate::runtime::known_shapes::RuntimeInference;
+use crate::runtime::known_shapes::{RuntimeInference, runtime_shapes};
 use crate::runtime::rounding::Rounding;
 
 /// What the names of hidden dimensions begin with.
@@ -106,6 +107,8 @@ struct Hiding<'a> {
     /// Of the graph.
     outputs: BTreeSet<TensorId>,
     inference: RuntimeInference,
+    /// By tensor: what the runtime computes before the first step, where it optimizes; it knows what follows from that then.
+    folded: Vec<bool>,
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
     order: Vec<NodeId>,
@@ -142,6 +145,7 @@ impl<'a> Hiding<'a> {
             anchor: anchor(graph)?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: RuntimeInference::of(graph),
+            folded: folded(graph, &runtime_shapes(graph)),
             inferred: None,
             order: Vec::with_capacity(graph.order().len()),
             zeros: HashMap::new(),
@@ -239,7 +243,9 @@ impl<'a> Hiding<'a> {
             InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
             InferredBy::AllNumbered => {
                 let first = self.inference.shape(node.input(0)?);
-                nothing_inferred && !first.is_some_and(are_numbers)
+                let folds = |input: &TensorId| self.folded.get(input.index()) == Some(&true);
+                let parts_are_known = node.input(1).is_some_and(|parts| folds(&parts));
+                nothing_inferred && !first.is_some_and(are_numbers) && !parts_are_known
             }
             _ => false,
         };
@@ -485,6 +491,35 @@ mod tests {
         "#);
         let forwards = equivalence(&graph, &hidden, &Default::default()).unwrap();
         assert_eq!((forwards.copies(), forwards.barriers()), (0, 4));
+    }
+
+    #[test]
+    fn parts_whose_lengths_are_computed_before_the_first_step_keep_their_sizes() {
+        let ones = ["1"; 32].join(", ");
+        let text = |fed: &str, constant: &str| {
+            format!(
+                r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+                g (float[64,32] w{fed}) => (float[32,32] y, float[32,32] z)
+                <{constant} float[32] b = {{{ones}}}, float[64] c, int64[2] lengths, float[64,32] d, float[32,32] s, float[32,32] t> {{
+                    c, lengths = com.microsoft.ConcatTraining <axis = 0> (a, b)
+                    d = com.microsoft.ReluGrad(w, w)
+                    s, t = com.microsoft.SplitTraining <axis = 0> (d, lengths)
+                    y = Exp(s) z = Exp(t)
+                }}"#
+            )
+        };
+        let sizes = |text: &str| {
+            let (_, hidden) = hidden(text);
+            let tensors = hidden.tensor_ids().map(|id| hidden.tensor(id));
+            let parts = tensors.filter(|tensor| ["s", "t"].contains(&tensor.name.as_str()));
+            let declared = parts.map(|tensor| tensor.declared.as_deref());
+            declared
+                .map(|shape| shape.is_some_and(are_numbers))
+                .collect::<Vec<_>>()
+        };
+        let constant = format!("float[32] a = {{{ones}}},");
+        assert_eq!(sizes(&text("", &constant)), [true, true]);
+        assert_eq!(sizes(&text(", float[32] a", "")), [false, false]);
     }
 
     /// Large, small, and large results of a batch of 32.
