@@ -454,7 +454,7 @@ fn a_report_for_a_browser_needs_nothing_else() {
     // What is there at each moment; the largest tensor first.
     let data = page.split_once("id=\"data\">").unwrap().1;
     let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
-    assert_eq!(data["before"]["total"], 33);
+    assert_eq!(data["before"]["total"], 31);
     assert_snapshot!(data["after"]["buffers"][0], @r#"["c1",32768,0,1,"activations"]"#);
     // Nothing is fetched. (Names of formats are not.)
     let page = page.replace("http://www.w3.org/2000/svg", "");
