@@ -107,7 +107,7 @@ struct Hiding<'a> {
     /// Of the graph.
     outputs: BTreeSet<TensorId>,
     inference: RuntimeInference,
-    /// By tensor: what the runtime computes before the first step, where it optimizes.
+    /// By tensor: what the runtime computes before the first step, where it optimizes; it knows what follows from that then.
     folded: Vec<bool>,
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
@@ -175,7 +175,7 @@ impl<'a> Hiding<'a> {
             .any(|&(to, _)| to == position);
         let is_inner = graph.tensor(output).kind == TensorKind::Value;
         let is_large = graph.tensor(output).bytes() >= Some(self.from);
-        if !is_inner || self.outputs.contains(&output) || self.reads_known_sizes(graph, node) {
+        if !is_inner || self.outputs.contains(&output) {
             return;
         }
         let shape = self.inference.shape(output).map(<[Dimension]>::to_vec);
@@ -216,15 +216,6 @@ impl<'a> Hiding<'a> {
         self.changed = Changed::Yes;
     }
 
-    /// Does it read sizes that follow from constants? Where the runtime optimizes, it computes them before it infers shapes.
-    fn reads_known_sizes(&self, graph: &Graph, node: &Node) -> bool {
-        let mut sizes = node.inputs.iter().skip(1).flatten();
-        sizes.any(|&input| {
-            let is_folded = self.folded.get(input.index()) == Some(&true);
-            is_folded && graph.tensor(input).element == Some(ElementType::Int64)
-        })
-    }
-
     /// What the runtime infers of that result from the node's inputs.
     fn inferred(&mut self, graph: &Graph, id: NodeId, position: usize) -> Option<Vec<Dimension>> {
         let inferred = match self.inferred.take() {
@@ -252,7 +243,9 @@ impl<'a> Hiding<'a> {
             InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
             InferredBy::AllNumbered => {
                 let first = self.inference.shape(node.input(0)?);
-                nothing_inferred && !first.is_some_and(are_numbers)
+                let folds = |input: &TensorId| self.folded.get(input.index()) == Some(&true);
+                let parts_are_known = node.input(1).is_some_and(|parts| folds(&parts));
+                nothing_inferred && !first.is_some_and(are_numbers) && !parts_are_known
             }
             _ => false,
         };
