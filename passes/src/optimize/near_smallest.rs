@@ -140,49 +140,26 @@ fn cheapest(mut entrants: Vec<Entrant<'_>>, within: Option<Bytes>) -> Found {
             .pipeline
             .infeasible(budget, &smallest.least.smallest));
     }
-    let as_it_is = entrants.iter().map(|one| one.pipeline.begins_as_it_is());
-    let owner = entrants
-        .iter()
-        .position(|one| one.planners.rivals.is_some());
-    let mut rivals = None;
-    if let Some(owner) = owner
-        && entrants[owner].need() > budget
-        && as_it_is.clone().nth(owner) == Some(true)
-    {
-        rivals = entrants[owner].planners.rivals.take();
-    }
-    entrants.retain(|entrant| entrant.need() <= budget);
-    // They know the graph as it is.
-    let mut others = entrants
-        .iter_mut()
-        .filter(|one| one.pipeline.begins_as_it_is());
-    if let (Some(other), Some(rivals)) = (others.next(), rivals) {
-        other.planners.rivals = Some(rivals);
-    }
-    // Who begins with the cheapest plan is the first to improve it: others are given up the sooner.
-    let ask = entrants.len() > 1 && !entrants[0].pipeline.is_large();
-    let begun = parallel::map_mut(&mut entrants, |entrant| {
-        ask.then(|| entrant.begin(budget)).flatten()
-    });
-    let mut entrants: Vec<(Option<u64>, Entrant<'_>)> = begun.into_iter().zip(entrants).collect();
-    entrants.sort_by_key(|(begun, _)| begun.unwrap_or(u64::MAX));
     let mut best: Option<Found> = None;
+    let mut rivals = entrants
+        .first_mut()
+        .and_then(|first| first.planners.rivals.take());
+    entrants.retain(|entrant| entrant.need() <= budget);
     // The smallest peaks of those that took no variants.
     let mut plain = Vec::new();
-    for (_, entrant) in &mut entrants {
+    for entrant in &mut entrants {
         // Who may take none and comes down to the same has the same plans.
         if !entrant.pipeline.may_vary() && plain.contains(&entrant.need()) {
             continue;
         }
+        // Whoever is the first to plan asks them.
+        entrant.planners.rivals = entrant.planners.rivals.take().or_else(|| rivals.take());
         let found = match &best {
             Some(Ok(best)) => entrant.cheaper_than(&ToBeat {
                 budget: budget + reserve,
                 added: best.summary.time_added,
                 smallest_peak: least + reserve,
-                untried: Untried {
-                    published: true,
-                    ..Untried::default()
-                },
+                untried: Untried::default(),
             }),
             _ => Some(entrant.within(budget)),
         };
@@ -204,11 +181,6 @@ impl Entrant<'_> {
     /// The smallest peak that it reaches, the reserve not included.
     fn need(&self) -> Bytes {
         self.least.smallest.need()
-    }
-
-    /// Nanoseconds that a plan within the budget adds which is made at once, if there is one.
-    fn begin(&mut self, budget: Bytes) -> Option<u64> {
-        self.pipeline.begin(&mut self.planners, budget)
     }
 
     /// The cheapest that it finds within the budget, the reserve not included.

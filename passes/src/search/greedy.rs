@@ -67,22 +67,12 @@ pub(crate) enum Reached {
     Budget,
     /// No candidate lowers Φ.
     Stuck,
-    /// The allowance of evaluations is used up, or that of time.
+    /// The allowance of evaluations is used up.
     Limit,
 }
 
 /// Evicts until everything fits, nothing helps, or its work passes `limit`.
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
-    greedy_below(state, noise, limit, u64::MAX)
-}
-
-/// The same, given up where copies and variants take more than `most` nanoseconds.
-pub(crate) fn greedy_below(
-    state: &mut State<'_>,
-    noise: &mut Option<Noise>,
-    limit: u64,
-    most: u64,
-) -> Reached {
     let steps = state.problem.steps.len();
     let tolerance = if steps > Problem::MOST_STEPS_IN_FULL {
         TUNING.as_good_if_large
@@ -100,7 +90,7 @@ pub(crate) fn greedy_below(
     run.queue_all(state);
     let mut retried = false;
     while !state.fits() {
-        if state.is_spent(limit) || state.cost() > most {
+        if state.is_spent(limit) {
             return Reached::Limit;
         }
         let Some(Reverse((_, candidate, scored_at))) = run.queue.pop() else {

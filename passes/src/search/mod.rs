@@ -43,7 +43,6 @@ pub use first_order::first_orders;
 use bound::Rounds;
 use problem::{Problem, Step};
 use profile::Exponent;
-use smallest::Descended;
 use starts::{Rough, Starts};
 use state::{Copy, Decisions, State};
 
@@ -71,8 +70,6 @@ pub struct Search {
     smallest: Option<FoundSchedule>,
     /// The same with little work.
     small: Option<FoundSchedule>,
-    /// The descents that it came of.
-    looked: Vec<Descended>,
     starts: Option<Starts>,
     /// What no start came down to, without what the caller owns: the most that was asked for in vain.
     missed: f64,
@@ -162,7 +159,6 @@ impl Search {
             frugal: Vec::new(),
             smallest: None,
             small: None,
-            looked: Vec::new(),
             starts: None,
             missed: 0.0,
             rough: None,

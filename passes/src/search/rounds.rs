@@ -50,7 +50,7 @@ impl Search {
             false => (self.effort.evaluations, TUNING.rounds, TUNING.most_rounds),
         };
         let mut given_up = false;
-        let (mut before, mut fruitless) = (None::<u64>, 0);
+        let mut before: Option<u64> = None;
         for round in 0..most {
             let worth = if round < rounds {
                 TUNING.gap_not_worth_rounds
@@ -71,16 +71,7 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            fruitless = if gained < TUNING.gain {
-                fruitless + 1
-            } else {
-                0
-            };
-            let enough = match gap <= TUNING.gap {
-                true => 1,
-                false => TUNING.fruitless_rounds,
-            };
-            if gap <= worth || fruitless >= enough {
+            if gap <= worth || gap <= TUNING.gap && gained < TUNING.gain {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();

@@ -14,16 +14,6 @@ use crate::bytes::Bytes;
 use crate::parallel;
 use crate::plan::Plan;
 
-/// A descent, and how far it came.
-#[derive(Clone)]
-pub(super) struct Descended {
-    by: PeakDescent,
-    from: Decisions,
-    found: FoundSchedule,
-    /// Would more work bring it no further?
-    is_done: bool,
-}
-
 impl Search {
     /// The plan with the smallest peak that is found.
     pub fn smallest(&mut self) -> Plan {
@@ -48,8 +38,7 @@ impl Search {
         }
         if self.small.is_none() {
             self.find_frugal();
-            self.looked = self.look_for_smallest(&TUNING.descents[..1], TUNING.small);
-            self.small = Some(smallest_of(&self.looked));
+            self.small = Some(self.look_for_smallest(&TUNING.descents[..1], TUNING.small));
         }
         let found = self.small.as_ref().map(|small| small.decisions.clone());
         self.plan(&found.unwrap_or_default())
@@ -62,7 +51,7 @@ impl Search {
                 true => &TUNING.descents[..1],
                 false => TUNING.descents,
             };
-            let thorough = smallest_of(&self.look_for_smallest(descents, 1));
+            let thorough = self.look_for_smallest(descents, 1);
             // Which way is best is by chance, and a quick look may have had more luck.
             let quick = self.small.take_if(|quick| quick.peak < thorough.peak);
             self.smallest = Some(quick.unwrap_or(thorough));
@@ -76,9 +65,8 @@ impl Search {
         }
     }
 
-    /// Each descent takes one of so many `parts` of its work. Those that a quick look brought to their end, or left far above the
-    /// smallest that it found, are not made again.
-    fn look_for_smallest(&self, descents: &[PeakDescent], parts: u64) -> Vec<Descended> {
+    /// Each descent takes one of so many `parts` of its work.
+    fn look_for_smallest(&self, descents: &[PeakDescent], parts: u64) -> FoundSchedule {
         let least = |of: &'_ [FoundSchedule]| -> Option<FoundSchedule> {
             let least = of.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
             least.cloned()
@@ -96,34 +84,19 @@ impl Search {
         };
         let from_given = given.map(|found| (descents[0], found));
         let descents: Vec<_> = own.into_iter().chain(from_given).collect();
-        let within_reach = smallest_of(&self.looked).peak * TUNING.descents_within_reach;
-        let worth = |from: &FoundSchedule| {
-            let mut looked = self.looked.iter();
-            let looked = looked.find(|looked| looked.from == from.decisions);
-            looked.is_none_or(|looked| looked.found.peak <= within_reach)
-        };
-        let found = parallel::map(&descents, |(by, from)| {
-            let mut looked = self.looked.iter();
-            let known = looked.find(|looked| looked.by == *by && looked.from == from.decisions);
-            if let Some(known) = known
-                && (known.is_done || !worth(from))
-            {
-                return Some(known.clone());
-            }
-            let &(exponent, stride, work) = by;
-            let limit = self.limit(TUNING.descent_per_step) * work / parts;
-            worth(from).then(|| {
-                let from = from.decisions.clone();
-                let (found, is_done) = self.descend(&from, exponent, stride, limit);
-                Descended {
-                    by: *by,
-                    from,
-                    found,
-                    is_done,
-                }
-            })
+        let found = parallel::map(&descents, |((exponent, stride, work), from)| {
+            self.descend(
+                &from.decisions,
+                *exponent,
+                *stride,
+                self.limit(TUNING.descent_per_step) * work / parts,
+            )
         });
-        found.into_iter().flatten().collect()
+        let least = found.into_iter().min_by(|a, b| {
+            let by_peak = a.peak.total_cmp(&b.peak);
+            by_peak.then(a.cost.cmp(&b.cost))
+        });
+        least.unwrap_or_default()
     }
 
     /// Schedules for very little memory: with everything cheap computed again, and as a chain is
@@ -165,14 +138,14 @@ impl Search {
     }
 
     /// Aims lower and lower, each time from where it is; where the greedy search gets stuck, less
-    /// far. What it comes to, and whether more work would bring it no further.
+    /// far.
     fn descend(
         &self,
         from: &Decisions,
         exponent: Exponent,
         mut stride: f64,
         limit: u64,
-    ) -> (FoundSchedule, bool) {
+    ) -> FoundSchedule {
         let bound = self.problem.structural_bound();
         let mut state = State::new(&self.problem, 0.0, exponent);
         neighbourhood::restore(&mut state, from);
@@ -180,7 +153,6 @@ impl Search {
         let first_stride = stride;
         state.freeze(!self.problem.sites.is_empty());
         let mut best = FoundSchedule::of(&state);
-        let mut is_done = true;
         while best.peak > bound && stride > TUNING.shortest_stride {
             let target = best.peak - (best.peak - bound) * stride;
             state.aim(target, exponent);
@@ -198,23 +170,10 @@ impl Search {
                         stride = first_stride;
                     }
                 }
-                Reached::Limit => {
-                    is_done = false;
-                    break;
-                }
+                Reached::Limit => break,
             }
         }
         self.problem.watch.count(state.evaluations());
-        (best, is_done)
+        best
     }
-}
-
-/// The smallest, and of those that are as small the cheapest.
-fn smallest_of(descended: &[Descended]) -> FoundSchedule {
-    let found = descended.iter().map(|descended| &descended.found);
-    let least = found.min_by(|a, b| {
-        let by_peak = a.peak.total_cmp(&b.peak);
-        by_peak.then(a.cost.cmp(&b.cost))
-    });
-    least.cloned().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Where a search begins: schedules within a budget that are made at once, each in another way.
 
 use super::evict_many;
-use super::greedy::{Reached, greedy_below};
+use super::greedy::{Reached, greedy};
 use super::neighbourhood;
 use super::profile::Exponent;
 use super::prune::prune;
@@ -41,7 +41,7 @@ pub(super) enum Start {
 
 impl Search {
     /// Nanoseconds that the cheapest start within `budget` adds, before it is improved; `None` if
-    /// there is none. What [`Search::smallest`] reaches is found, unless a quick look ends far above it.
+    /// there is none. Whatever [`Search::smallest`] reaches is found.
     pub fn estimate(&mut self, budget: Bytes) -> Option<u64> {
         let known = self.starts.as_ref();
         if known.is_none_or(|starts| starts.budget != budget) {
@@ -72,9 +72,7 @@ impl Search {
             let prices = evict_many::prices(&self.problem).into_iter();
             starts.extend(prices.take(TUNING.rough).map(Start::Plenty));
         }
-        let known = self.known(target).map(|known| known.cost).min();
-        let most = known.map_or(u64::MAX, |known| known.saturating_mul(TUNING.far_dearer));
-        let found = parallel::map(&starts, |start| self.start(start, target, most));
+        let found = parallel::map(&starts, |start| self.start(start, target));
         let least = found.iter().flatten().map(|found| found.cost).min();
         let found = starts.into_iter().zip(found).collect();
         self.rough = Some(Rough { target, found });
@@ -99,20 +97,8 @@ impl Search {
         if target < self.problem.structural_bound() {
             return None;
         }
-        let found = self.start(&Start::Greedy(Exponent::One), target, u64::MAX)?;
+        let found = self.start(&Start::Greedy(Exponent::One), target)?;
         Some(self.plan(&found.decisions))
-    }
-
-    /// Is a schedule within `budget` known, whatever it adds?
-    pub fn knows(&self, budget: Bytes) -> bool {
-        self.known(self.target(budget)).next().is_some()
-    }
-
-    /// Schedules that are known and fit.
-    fn known(&self, target: f64) -> impl Iterator<Item = &FoundSchedule> {
-        let known = self.given.iter().chain(self.frugal.iter().flatten());
-        let known = known.chain(&self.smallest).chain(&self.small);
-        known.filter(move |known| known.peak <= target)
     }
 
     /// Is it less than what one step needs, or than what was missed from every start?
@@ -168,13 +154,9 @@ impl Search {
             let best = found.first().map_or(u64::MAX, |best| best.cost);
             known.retain(|known| known.cost < best);
         }
-        // What is known fits, and tells how dear another start may become.
         let known = known.into_iter().map(|known| known.decisions.clone());
-        let known: Vec<Start> = known.map(Start::From).collect();
-        found.extend(self.found(&known, target));
-        let least = found.iter().map(|found| found.cost).min();
-        let most = least.map_or(u64::MAX, |least| least.saturating_mul(TUNING.far_dearer));
-        let tried = self.each(&starts, target, most);
+        starts.extend(known.map(Start::From));
+        let tried = self.each(&starts, target);
         // Where no variant was taken, the same is found without them.
         let differs = |exponent: &Exponent| {
             let greedy = Start::Greedy(*exponent);
@@ -188,9 +170,9 @@ impl Search {
             false => Vec::new(),
         };
         found.extend(tried.into_iter().flatten());
-        found.extend(self.each(&frozen, target, most).into_iter().flatten());
+        found.extend(self.each(&frozen, target).into_iter().flatten());
         found = cheapest(found);
-        if found.is_empty() && self.may_reach(target) && self.find_smallest().peak <= target {
+        if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
         }
@@ -204,35 +186,24 @@ impl Search {
         }
     }
 
-    /// May a thorough look come down to what a quick one does not?
-    fn may_reach(&mut self, target: f64) -> bool {
-        if self.smallest.is_some() {
-            return false;
-        }
-        self.small();
-        let small = self.small.as_ref().map_or(f64::MAX, |small| small.peak);
-        small <= target * TUNING.descents_within_reach
-    }
-
-    /// What comes of each of the starts; nothing where copies and variants take more than `most` nanoseconds.
-    fn each(&self, starts: &[Start], target: f64, most: u64) -> Vec<Option<FoundSchedule>> {
+    /// What comes of each of the starts.
+    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<FoundSchedule>> {
         let rough = self.rough.as_ref().filter(|rough| rough.target == target);
         let rough = rough.map_or(&[][..], |rough| &rough.found);
         parallel::map(starts, |start| {
             match rough.iter().find(|(other, _)| other == start) {
                 Some((_, found)) => found.clone(),
-                None => self.start(start, target, most),
+                None => self.start(start, target),
             }
         })
     }
 
     /// The cheapest of what comes of the starts.
     fn found(&self, starts: &[Start], target: f64) -> Vec<FoundSchedule> {
-        let all = self.each(starts, target, u64::MAX);
-        cheapest(all.into_iter().flatten().collect())
+        cheapest(self.each(starts, target).into_iter().flatten().collect())
     }
 
-    fn start(&self, start: &Start, target: f64, most: u64) -> Option<FoundSchedule> {
+    fn start(&self, start: &Start, target: f64) -> Option<FoundSchedule> {
         let exponent = match start {
             Start::Greedy(exponent) | Start::Frozen(exponent) => *exponent,
             Start::Plenty(_) | Start::From(_) => Exponent::One,
@@ -258,7 +229,7 @@ impl Search {
                 (self.effort.evaluations / TUNING.other).max(steps * TUNING.other_per_step)
             }
         };
-        let reached = greedy_below(&mut state, &mut None, limit, most);
+        let reached = greedy(&mut state, &mut None, limit);
         if reached == Reached::Budget {
             prune(&mut state, limit);
         }

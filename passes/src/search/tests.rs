@@ -71,62 +71,6 @@ fn the_smallest_peak_is_looked_for_thoroughly_where_a_quick_look_comes_near_and_
 }
 
 #[test]
-fn a_thorough_look_does_not_repeat_what_a_quick_one_brought_to_its_end() {
-    let (mut spared, mut all) = (0, 0);
-    for seed in 0..8 {
-        let graph = random_training_graph(seed, 60);
-        let costs = vec![Cost::default(); graph.node_count()];
-        let rules = Recomputation::of(&graph, &BTreeMap::new());
-        let effort = Effort {
-            seed: 1,
-            evaluations: 20_000,
-        };
-        let smallest = |quick: bool| {
-            let watch = Arc::new(Watch::default());
-            let order = graph.order();
-            let search = Search::new(&graph, order, Provider::Cpu, &costs, &rules, effort);
-            let mut search = search.watched(watch.clone());
-            if quick {
-                search.small();
-            }
-            let before = watch.evaluations();
-            let peak = search.smallest().predicted_peak;
-            (peak, watch.evaluations() - before)
-        };
-        let (alone, whole) = smallest(false);
-        let (after, rest) = smallest(true);
-        assert!(after <= alone, "seed {seed}");
-        assert!(rest <= whole, "seed {seed}: {rest} of {whole}");
-        spared += whole - rest;
-        all += whole;
-    }
-    assert!(10 * spared > all, "{spared} of {all}");
-}
-
-#[test]
-fn rounds_end_where_three_gained_nothing_however_loose_the_bound_is() {
-    let chain = UniformChain::new(32);
-    let evaluations = 2_000;
-    let mut seen = 0;
-    for budget in chain.peaks() {
-        let (mut search, watch) = search_of(&chain, evaluations);
-        let Some(begun) = search.estimate(budget).filter(|&added| added > 0) else {
-            continue;
-        };
-        let before = watch.evaluations();
-        let found = search.within(budget).expect("a start");
-        if found.added == begun {
-            // Each of four neighbourhoods passes its part of a round's work by one repair at most.
-            let most = 3 * (evaluations + 4 * 500);
-            let took = watch.evaluations() - before;
-            assert!(took <= most, "{budget}: {took}");
-            seen += 1;
-        }
-    }
-    assert!(seen > 3, "{seen}");
-}
-
-#[test]
 fn outputs_that_lie_apart_count_whenever_they_are_written() {
     // Bytes: x and y 4,000 each, o 40,000, b and c 20,000 each.
     for (nodes, together) in [

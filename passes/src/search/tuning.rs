@@ -61,8 +61,6 @@ crate::tuning::tuning! {
         /// Neither is one where the last round gained no more than this part of a step's time.
         /// Without: 12 % more evaluations for the same overhead, where GoogLeNet and BiLSTM are looked at as well.
         gain: f64 = 0.0001, off 0.0;
-        /// After so many rounds in a row that gained no more than that there is none, however wide the gap is.
-        fruitless_rounds: u64 = 3, off u64::MAX;
         /// A gap this narrow is not worth any.
         /// Without: -0.05 to 0 points, 10 % more evaluations.
         gap_not_worth_rounds: f64 = 0.0005, off 0.0;
@@ -96,8 +94,6 @@ crate::tuning::tuning! {
         other_per_step: u64 = 300, off 100_000;
         /// In a small graph those may evaluate one of so many parts of the effort.
         other: u64 = 10, off 1;
-        /// A start that adds so many times as much as one that is known, before it fits, is given up.
-        far_dearer: u64 = 2, off u64::MAX;
         /// A rough estimate begins with so few prices.
         rough: usize = 2, off 0;
         /// A descent's greedy searches may evaluate so much for each step.
@@ -109,8 +105,6 @@ crate::tuning::tuning! {
             off &[(Exponent::One, 0.5, 2)];
         /// A look at how little memory is possible takes one of so many parts of a descent's work.
         small: u64 = 8, off 1;
-        /// What that look leaves more than so many times as large as the smallest that it finds is not looked at any further.
-        descents_within_reach: f64 = 1.25, off f64::MAX;
         /// A chain is reversed with up to so many checkpoints; with more the other starts do as well. In a large graph, which
         /// has fewer of those, it is reversed with twice as many and so on instead.
         most_checkpoints: usize = 32, off 0;

@@ -44,18 +44,10 @@ impl Searches {
                     .collect(),
             ),
         };
+        let all = self.searches.iter_mut();
         let chosen = match rough {
             Some(rough) => rough,
-            None => {
-                // Where little is possible, what is known tells in which orders.
-                let any = self.searches.iter().any(|search| search.knows(budget));
-                let all = self.searches.iter_mut();
-                let estimate = |search: &mut Search| {
-                    let is_worth = !any || search.knows(budget);
-                    is_worth.then(|| search.estimate(budget)).flatten()
-                };
-                cheapest(all.map(estimate).collect())?
-            }
+            None => cheapest(all.map(|search| search.estimate(budget)).collect())?,
         };
         self.chosen = Some((chosen, budget));
         Some(chosen)

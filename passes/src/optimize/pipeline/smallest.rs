@@ -85,8 +85,7 @@ impl Pipeline<'_> {
         let missed = least.planned + frame(&self.base.graph);
         let mut range = Between::new(reached.0, missed.0, TUNING.smaller_budgets);
         let best = &mut least.smallest;
-        // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted, and more than the last
-        // that did not.
+        // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
         let mut beside = self.framed();
         while let Some(budget) = range.middle() {
             let takes = best.need() - self.original.liveness.fixed;
@@ -94,12 +93,7 @@ impl Pipeline<'_> {
                 break;
             }
             let within = Bytes(budget);
-            let mut asked = within - beside;
-            let mut start = |target, _| {
-                let plan = planner.start(target).ok_or(Unplanned::TooSlow)?;
-                asked = target;
-                Ok(plan)
-            };
+            let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
             let found = self.planned(&mut start, within - beside, None, &Goal::within(within));
             match found {
                 Ok((found, target)) if found.need() < best.need() => {
@@ -107,24 +101,9 @@ impl Pipeline<'_> {
                     beside = within - target;
                     *best = found;
                 }
-                _ => {
-                    range.is(budget, false);
-                    // What was asked for last needed more than that.
-                    beside = beside.max(within - asked);
-                }
+                _ => range.is(budget, false),
             }
         }
-    }
-
-    /// Nanoseconds that a plan within the budget adds which is made at once, if there is one.
-    pub(in super::super) fn begin(
-        &self,
-        planners: &mut Planners<'_>,
-        budget: Bytes,
-    ) -> Option<u64> {
-        let planner = planners.own.as_mut();
-        let room = self.room(planner, budget);
-        planner.start(room).map(|plan| plan.added)
     }
 
     /// `own`, or what a published strategy reaches if that is less.

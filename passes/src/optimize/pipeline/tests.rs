@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::within_budget::{Care, Goal};
+use super::within_budget::Goal;
 use super::*;
 use crate::analysis::cost::costs;
 use crate::cost::Nanos;
@@ -16,7 +16,7 @@ use crate::runtime::order::ExecutionOrder;
 use crate::runtime::promise::Promise;
 use crate::strategy::EVERY;
 use crate::strategy::tests::options;
-use crate::testing::{SplitMix64, UniformChain, random_training_graph, strange_training_graph};
+use crate::testing::{SplitMix64, random_training_graph, strange_training_graph};
 
 #[test]
 fn planning_for_less_reaches_smaller_peaks_where_the_search_for_the_smallest_ends_above_them() {
@@ -53,7 +53,7 @@ fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
         let budget = pipeline.budget(options.budget, || Bytes::ZERO);
         // As if what barriers pass on took none.
         let target = budget - pipeline.framed();
-        let mut plan = |target, _| planner.cheaper(target, u64::MAX);
+        let mut plan = |target| planner.cheaper(target, u64::MAX);
         let found = pipeline.planned(&mut plan, target, None, &Goal::within(budget));
         let Ok((found, target)) = found else {
             continue;
@@ -79,10 +79,7 @@ fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budge
     // Less than anything needs.
     let (budget, first) = (Bytes(plan.predicted_peak.0 / 2), plan.predicted_peak);
     let mut asked = Vec::new();
-    let mut answer = |target, care| {
-        if care == Care::Quick {
-            return Err(Unplanned::TooSlow);
-        }
+    let mut answer = |target| {
         asked.push(target);
         match asked.len() {
             1 => Ok(plan.clone()),
@@ -114,46 +111,13 @@ fn nothing_more_is_asked_once_the_smallest_plan_misses_the_budget() {
         ..least
     };
     let mut asked = 0;
-    let mut answer = |_, _| {
+    let mut answer = |_| {
         asked += 1;
         Err(Unplanned::TooLarge(promising.clone()))
     };
     let found = pipeline.planned(&mut answer, budget, None, &Goal::within(budget));
     assert!(matches!(found, Err(Missed::TooLarge)));
     assert_eq!(asked, 1);
-}
-
-#[test]
-fn how_much_less_barriers_call_for_is_told_by_quick_plans_where_two_thorough_ones_missed() {
-    use Care::{Quick, Thorough};
-    let graph = UniformChain::new(24).graph;
-    let options = options(Strategy::Auto, BudgetRequest::Smallest);
-    let nothing = Choices::new();
-    let original = Original::of((&graph, &graph), &options);
-    let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
-    let task = pipeline.task();
-    let least = Searches::new(&task, &pipeline.orders).smallest();
-    let least = least.expect("a plan");
-    let needs = pipeline.smallest(&least, Thinning::Quick).need();
-    let budget = needs + Bytes(needs.0 / 100);
-    // Nothing runs again in it.
-    let missing = Plan {
-        sequence: pipeline.orders[0].clone(),
-        predicted_peak: pipeline.ordered_peak() + pipeline.fixed(),
-        ..Plan::default()
-    };
-    assert!(missing.predicted_peak > budget);
-    let mut asked = Vec::new();
-    let mut answer = |_, care| {
-        asked.push(care);
-        match asked.len() {
-            1..=3 => Ok(missing.clone()),
-            _ => Ok(least.clone()),
-        }
-    };
-    let found = pipeline.planned(&mut answer, budget, None, &Goal::within(budget));
-    assert!(found.is_ok_and(|(found, _)| found.need() <= budget));
-    assert_eq!(asked, [Thorough, Thorough, Quick, Quick, Thorough]);
 }
 
 #[test]
@@ -256,7 +220,7 @@ fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
         let budget = pipeline.budget(options.budget, || Bytes::ZERO);
         let mut found = |goal: &Goal<'_>| {
             let target = budget - pipeline.spare();
-            let mut plan = |target, _| planner.cheaper(target, u64::MAX);
+            let mut plan = |target| planner.cheaper(target, u64::MAX);
             pipeline.planned(&mut plan, target, None, goal)
         };
         // What only a thorough look fits has no quick one.

@@ -48,29 +48,6 @@ impl Goal<'_> {
     }
 }
 
-/// With how much care a plan is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Care {
-    /// As good as the planner can.
-    Thorough,
-    /// At once, to see what becomes of it.
-    Quick,
-}
-
-/// What makes a plan for a target.
-pub(super) type PlanFor<'p> = dyn FnMut(Bytes, Care) -> Result<Plan, Unplanned> + 'p;
-
-/// Plans that add less than `below` nanoseconds.
-fn cheaper(
-    planner: &mut dyn Planner,
-    below: u64,
-) -> impl FnMut(Bytes, Care) -> Result<Plan, Unplanned> {
-    move |target, care| match care {
-        Care::Thorough => planner.cheaper(target, below),
-        Care::Quick => planner.start(target).ok_or(Unplanned::TooSlow),
-    }
-}
-
 impl Pipeline<'_> {
     /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.
     pub(super) fn framed(&self) -> Bytes {
@@ -99,8 +76,8 @@ impl Pipeline<'_> {
         below: u64,
     ) -> Result<Candidate, Missed> {
         let room = self.room(planner, budget);
-        let goal = Goal::below(budget, below);
-        let (found, target) = self.planned(&mut cheaper(planner, below), room, least, &goal)?;
+        let mut plan = |target| planner.cheaper(target, below);
+        let (found, target) = self.planned(&mut plan, room, least, &Goal::below(budget, below))?;
         // A published strategy's plan is written as it is.
         if self.options.strategy != Strategy::Auto {
             return Ok(found);
@@ -128,8 +105,9 @@ impl Pipeline<'_> {
             if left <= Bytes(budget.0 / TUNING.unused_part) || self.stopped() {
                 break;
             }
+            let mut plan = |target| planner.cheaper(target, added);
             let goal = Goal::below(budget, added);
-            match self.planned(&mut cheaper(planner, added), target + left, None, &goal) {
+            match self.planned(&mut plan, target + left, None, &goal) {
                 Ok((other, reached)) if self.added(&other) < added => {
                     (best, target) = (other, reached);
                 }
@@ -158,6 +136,7 @@ impl Pipeline<'_> {
             if few || self.stopped() {
                 break;
             }
+            let mut plan = |target| planner.cheaper(target, added);
             // In a large graph thinning out takes longest. As large a part of the barriers will be left as of those before.
             let known = best.quick_barriers > 0 && self.is_large();
             let may = |quick: &Candidate| {
@@ -172,7 +151,7 @@ impl Pipeline<'_> {
                 below: added,
                 may: &may,
             };
-            match self.planned(&mut cheaper(planner, added), target, None, &goal) {
+            match self.planned(&mut plan, target, None, &goal) {
                 Ok((other, reached)) if self.added(&other) < added => {
                     descent.lower_to(reached - part);
                     best = other;
@@ -196,7 +175,7 @@ impl Pipeline<'_> {
     /// made for.
     pub(super) fn planned(
         &self,
-        plan: &mut PlanFor<'_>,
+        plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
         target: Bytes,
         least: Option<&Plan>,
         goal: &Goal<'_>,
@@ -207,28 +186,8 @@ impl Pipeline<'_> {
             _ => budget.0 / TUNING.spare_for_settings,
         };
         let mut descent = Descent::from(target, TUNING.plans).leaving(spare, TUNING.more_spare);
-        // How far down the barriers call for is told by plans that are made at once.
-        let mut scouts = false;
-        let (mut scouted, mut fits) = (None::<Plan>, None::<(Candidate, Bytes)>);
         while let Some(target) = descent.next() {
-            if let Some(scout) = scouts.then(|| plan(target, Care::Quick).ok()).flatten() {
-                let applied = self.apply(&scout);
-                match self.enforced(&applied, &scout, &Goal::within(budget)) {
-                    Ok(Some(candidate)) => {
-                        scouts = false;
-                        fits = Some((candidate, target));
-                        fits.take_if(|found| self.added(&found.0) >= below);
-                        scouted = Some(scout);
-                    }
-                    Ok(None) => {}
-                    Err(excess) => {
-                        descent.missed(scout.predicted_peak, excess);
-                        continue;
-                    }
-                }
-            }
-            let or_what_fits = |missed| fits.clone().ok_or(missed);
-            let (made, is_least) = match plan(target, Care::Thorough) {
+            let (plan, is_least) = match plan(target) {
                 Ok(plan) => (plan, false),
                 Err(Unplanned::TooLarge(smallest)) => {
                     // Too much less may have been asked for.
@@ -239,36 +198,26 @@ impl Pipeline<'_> {
                     let least = least.filter(|l| l.predicted_peak <= smallest.predicted_peak);
                     let smallest = least.cloned().unwrap_or(smallest);
                     if smallest.predicted_peak >= budget {
-                        return or_what_fits(Missed::TooLarge);
+                        return Err(Missed::TooLarge);
                     }
                     (smallest, true)
                 }
-                Err(Unplanned::TooSlow) => return or_what_fits(Missed::TooSlow),
+                Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
                 Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
             };
-            if Some(&made) == scouted.as_ref() {
-                return or_what_fits(Missed::TooSlow);
-            }
-            let applied = self.apply(&made);
+            let applied = self.apply(&plan);
             if self.time_added(applied.graph(), applied.costs()) >= below {
-                return or_what_fits(Missed::TooSlow);
+                return Err(Missed::TooSlow);
             }
-            match self.enforced(&applied, &made, goal) {
-                Ok(Some(candidate)) => {
-                    let is_dearer =
-                        |known: &(Candidate, Bytes)| self.added(&known.0) < self.added(&candidate);
-                    return Ok(fits.filter(is_dearer).unwrap_or((candidate, target)));
-                }
-                Ok(None) => return or_what_fits(Missed::TooSlow),
+            match self.enforced(&applied, &plan, goal) {
+                Ok(Some(candidate)) => return Ok((candidate, target)),
+                Ok(None) => return Err(Missed::TooSlow),
                 // There is none for less.
-                Err(_) if is_least || self.is_late() => return or_what_fits(Missed::TooLarge),
-                Err(excess) => {
-                    descent.missed(made.predicted_peak, excess);
-                    scouts = fits.is_none() && !descent.is_first() && !self.is_large();
-                }
+                Err(_) if is_least || self.is_late() => return Err(Missed::TooLarge),
+                Err(excess) => descent.missed(plan.predicted_peak, excess),
             }
         }
-        fits.ok_or(Missed::TooLarge)
+        Err(Missed::TooLarge)
     }
 
     /// What is left of the budget beside what barriers take and what the runtime's settings add to a plan in its own
