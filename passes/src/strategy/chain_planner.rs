@@ -1,7 +1,6 @@
 //! The chain strategies on graphs: one knob, the memory of the abstract chain.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use super::chain::{Chain, Operation};
 use super::chain_graph::{ChainGraph, Ends};
@@ -61,8 +60,8 @@ enum ChainSolver {
 
 struct Precise {
     tables: PreciseDp,
-    /// The same with sizes rounded down: a bound, which takes as long and is only for what people are told.
-    bound: LazyLock<PreciseDp, Box<dyn FnOnce() -> PreciseDp + Send>>,
+    /// The same with sizes rounded down: a bound.
+    bound: PreciseDp,
     /// Every memory at which the plan is another one.
     memories: Vec<u32>,
 }
@@ -248,11 +247,9 @@ impl Precise {
         // Rounding up takes at most a bucket more for each thing that is counted.
         let memory = buckets as u32 + 3 * stages as u32;
         let tables = PreciseDp::solve(chain, memory, bucket, SizeRounding::Up);
-        let chain = chain.clone();
-        let bound = move || PreciseDp::solve(&chain, memory, bucket, SizeRounding::Down);
         Precise {
             memories: tables.memories(),
-            bound: LazyLock::new(Box::new(bound)),
+            bound: PreciseDp::solve(chain, memory, bucket, SizeRounding::Down),
             tables,
         }
     }

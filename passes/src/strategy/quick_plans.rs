@@ -84,16 +84,12 @@ impl<'t> Portfolio<'t> {
 impl Others {
     /// Of the orders, each is searched already.
     fn of(task: &Task<'_>, searched: &[Vec<NodeId>]) -> Option<Others> {
-        let (recursive, coarse) =
-            parallel::both(|| chen::recursive(task), || lower_set::coarse(task));
-        let mut plans: Vec<Plan> = Vec::new();
-        for plan in recursive.into_iter().chain(coarse) {
-            let plan = plan.without_unread_copies(task.graph, task.recomputation);
-            if !plans.contains(&plan) {
-                plans.push(plan);
-            }
-        }
-        let plans = parallel::map(&plans, |plan| task.judge(plan.clone()));
+        let mut plans = chen::recursive(task);
+        plans.extend(lower_set::coarse(task));
+        let plans: Vec<Judged> = plans
+            .into_iter()
+            .map(|plan| task.judge(plan.without_unread_copies(task.graph, task.recomputation)))
+            .collect();
         let smallest = plans
             .iter()
             .min_by_key(|judged| judged.plan.predicted_peak)?;
