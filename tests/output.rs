@@ -233,7 +233,8 @@ fn a_signal_while_a_file_is_written_leaves_nothing() {
     file.write_all_at(&bytes, 0).unwrap();
     file.write_all_at(&small, (bytes.len() + length) as u64)
         .unwrap();
-    for signal in ["INT", "TERM", "HUP"] {
+    // On a busy machine the file can be whole before the signal comes.
+    let is_killed = |signal: &str| {
         let mut command = folder.command(&["out.onnx"]);
         let quietly = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = quietly.spawn().unwrap();
@@ -247,8 +248,16 @@ fn a_signal_while_a_file_is_written_leaves_nothing() {
         }
         kill(&child, signal);
         let status = child.wait().unwrap();
-        assert!(status.signal().is_some(), "{status}");
+        if status.success() {
+            fs::remove_file(folder.path("out.onnx")).unwrap();
+        } else {
+            assert!(status.signal().is_some(), "{status}");
+        }
         assert_eq!(folder.files(), ["in.onnx"], "{signal}");
+        !status.success()
+    };
+    for signal in ["INT", "TERM", "HUP"] {
+        assert!((0..5).any(|_| is_killed(signal)), "{signal} comes too late");
     }
 }
 

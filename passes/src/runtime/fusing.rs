@@ -58,7 +58,8 @@ pub enum Fusing {
     Activation,
     /// Puts the shape together to which a Reshape goes: constant from ORT_ENABLE_BASIC on, without what it alone reads.
     Assembles,
-    /// A number that follows from constants: computed before the first step from ORT_ENABLE_BASIC on.
+    /// Follows from constants (`folding.rs` says so of whole tensors, this of single numbers as well): computed before
+    /// the first step from ORT_ENABLE_BASIC on.
     Folded,
     /// A Slice of a tensor, or a Gather of one of its rows, of which other such nodes take the rest: one Split takes their place. (Of a
     /// row without its axis it is a Split and a Squeeze, which takes no memory.)

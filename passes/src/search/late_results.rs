@@ -16,8 +16,8 @@ use super::tuning::TUNING;
 /// products, one for each place of the kernel.
 const UPSTREAM: usize = 16;
 
-/// Of what a gradient reads, a value and a gradient, one can be computed again.
-const READ_TWICE: u64 = 2;
+/// Only one in so many bytes counts as kept: of what a weight's gradient reads, a value and a gradient, one can be computed again.
+const KEPT_ONE_IN: u64 = 2;
 
 /// The order with those of the graph's outputs at its end that nobody reads and that are larger than what is kept for them, and with them
 /// what only feeds them. `None` where that is less than it would have to be to look at another order, of a `peak` in bytes.
@@ -39,7 +39,7 @@ pub(super) fn late_results(skeleton: &Skeleton, order: &[u32], peak: u64) -> Opt
         reads.retain(|tensor| !kept.contains(tensor));
         let sizes = reads.iter().map(|&tensor| skeleton.size[tensor as usize]);
         let bytes = sizes.fold(0, u64::saturating_add);
-        if bytes / READ_TWICE < size {
+        if bytes / KEPT_ONE_IN < size {
             freed = freed.saturating_add(size.saturating_sub(bytes));
             kept.extend(reads);
             block.iter().for_each(|&node| late[node as usize] = true);
