@@ -23,7 +23,7 @@ use crate::graph::{
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Runtime;
-use crate::runtime::folding::folded;
+use crate::runtime::folding::Folding;
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
 use crate::runtime::known_shapes::{RuntimeInference, runtime_shapes};
 use crate::runtime::rounding::Rounding;
@@ -107,8 +107,8 @@ struct Hiding<'a> {
     /// Of the graph.
     outputs: BTreeSet<TensorId>,
     inference: RuntimeInference,
-    /// By tensor: what the runtime computes before the first step, where it optimizes; it knows what follows from that then.
-    folded: Vec<bool>,
+    /// What the runtime computes before the first step, where it optimizes; it knows what follows from that then.
+    folding: Folding,
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
     order: Vec<NodeId>,
@@ -145,7 +145,7 @@ impl<'a> Hiding<'a> {
             anchor: anchor(graph)?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: RuntimeInference::of(graph),
-            folded: folded(graph, &runtime_shapes(graph)),
+            folding: Folding::of(graph, &runtime_shapes(graph)),
             inferred: None,
             order: Vec::with_capacity(graph.order().len()),
             zeros: HashMap::new(),
@@ -243,8 +243,8 @@ impl<'a> Hiding<'a> {
             InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
             InferredBy::AllNumbered => {
                 let first = self.inference.shape(node.input(0)?);
-                let folds = |input: &TensorId| self.folded.get(input.index()) == Some(&true);
-                let parts_are_known = node.input(1).is_some_and(|parts| folds(&parts));
+                let parts = node.input(1);
+                let parts_are_known = parts.is_some_and(|parts| self.folding.is_folded(parts));
                 nothing_inferred && !first.is_some_and(are_numbers) && !parts_are_known
             }
             _ => false,

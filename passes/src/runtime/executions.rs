@@ -2,11 +2,11 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
-use super::assembled::assembled;
 use super::fused_graph::FormsOfLevels;
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::level::Level;
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
+use super::optimized_shapes::{OptimizedShapes, optimized_shapes};
 use super::order::{ExecutionOrder, execution_order};
 use super::promise::Promise;
 use super::release::Release;
@@ -97,17 +97,19 @@ impl<'g> Executions<'g> {
         let known = |shapes: &[_]| {
             Shapes::of(graph, shapes, skeleton.size.len()).for_pattern(release.pattern)
         };
-        let assembled = optimizes.then(|| assembled(graph, &shapes)).flatten();
-        let (optimized, levels) = match &assembled {
+        let more_known = optimizes
+            .then(|| optimized_shapes(graph, &shapes))
+            .flatten();
+        let (optimized, levels) = match &more_known {
             _ if !optimizes => Default::default(),
             None => skeleton.optimized_by_level(),
-            Some((targets, shapes)) => {
+            Some(OptimizedShapes { targets, shapes }) => {
                 let skeleton = Skeleton::with_shapes(graph, shapes, provider, costs);
                 let skeleton = skeleton.run_by(release).assembling(graph, targets);
                 skeleton.optimized_by_level()
             }
         };
-        let shapes_optimized = assembled.map(|(_, shapes)| known(&shapes));
+        let shapes_optimized = more_known.map(|more| known(&more.shapes));
         let shapes = known(&shapes);
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);

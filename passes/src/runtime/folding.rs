@@ -6,38 +6,71 @@
 use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind};
 use crate::operators::{self, Recompute};
 
-/// By tensor: does it follow from constants? `shapes` is what the runtime knows. Left out is what it does not fold: what draws random
-/// numbers, quantizes, has a subgraph or is a graph output; and what touches 16 bits, for which kernels can be missing.
-pub(crate) fn folded(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Vec<bool> {
-    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
-    let constants = tensors.map(|tensor| tensor.kind == TensorKind::Initializer);
-    let mut there: Vec<bool> = constants.collect();
-    for input in &graph.inputs {
-        there[input.index()] = false;
-    }
-    let mut is_output = vec![false; graph.tensor_count()];
-    for output in &graph.outputs {
-        is_output[output.index()] = true;
-    }
-    let mut folded = vec![false; graph.tensor_count()];
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
-        let is_constant = node.is("", "Constant");
-        let measured = node.is("", "Shape")
-            && node
-                .input(0)
-                .is_some_and(|id| in_numbers(&shapes[id.index()]));
-        let follows = node.reads().next().is_some() && node.reads().all(|read| there[read.index()]);
-        let folds = (measured || follows)
-            && may_be_folded(graph, node)
-            && !node.writes().any(|written| is_output[written.index()]);
-        if is_constant || folds {
-            for written in node.writes() {
-                there[written.index()] = true;
-                folded[written.index()] = folds;
+/// What a session has before the first step, once it has optimized a graph.
+pub(crate) struct Folding {
+    /// By tensor: is it a constant of the file, or folded?
+    constant: Vec<bool>,
+    /// By tensor: does it follow from constants?
+    folded: Vec<bool>,
+}
+
+impl Folding {
+    /// Of a graph of whose shapes the runtime knows these. Left out is what it does not fold: what draws random numbers, quantizes, has a
+    /// subgraph or is a graph output; and what computes with 16 bits, for which kernels can be missing. O(nodes).
+    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Folding {
+        let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+        let constants = tensors.map(|tensor| tensor.kind == TensorKind::Initializer);
+        let mut folding = Folding {
+            constant: constants.collect(),
+            folded: vec![false; graph.tensor_count()],
+        };
+        for input in &graph.inputs {
+            folding.constant[input.index()] = false;
+        }
+        let mut is_output = vec![false; graph.tensor_count()];
+        for output in &graph.outputs {
+            is_output[output.index()] = true;
+        }
+        for node in graph.order().iter().map(|&id| graph.node(id)) {
+            let is_constant = node.is("", "Constant");
+            let folds = !is_constant
+                && folding.follows(graph, shapes, node)
+                && !node.writes().any(|written| is_output[written.index()]);
+            if is_constant || folds {
+                for written in node.writes() {
+                    folding.constant[written.index()] = true;
+                    folding.folded[written.index()] = folds;
+                }
             }
         }
+        folding
     }
-    folded
+
+    /// Can the session compute the node's results?
+    fn follows(&self, graph: &Graph, shapes: &[Option<Vec<Dimension>>], node: &Node) -> bool {
+        if node.is("", "Shape") {
+            let shape = |read: TensorId| &shapes[read.index()];
+            return node.input(0).is_some_and(|read| in_numbers(shape(read)));
+        }
+        node.reads().next().is_some()
+            && node.reads().all(|read| self.is_constant(read))
+            && may_be_folded(graph, node)
+    }
+
+    /// Does it follow from constants? Not the constants of the file.
+    pub(crate) fn is_folded(&self, tensor: TensorId) -> bool {
+        self.folded.get(tensor.index()) == Some(&true)
+    }
+
+    /// Is it a constant of the file, or folded?
+    pub(crate) fn is_constant(&self, tensor: TensorId) -> bool {
+        self.constant.get(tensor.index()) == Some(&true)
+    }
+
+    /// [`Folding::is_constant`] of each tensor.
+    pub(crate) fn into_constants(self) -> Vec<bool> {
+        self.constant
+    }
 }
 
 fn in_numbers(shape: &Option<Vec<Dimension>>) -> bool {
@@ -66,8 +99,8 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         let graph = Graph::parse(text).unwrap();
-        let folded = folded(&graph, &runtime_shapes(&graph));
-        let written = graph.tensor_ids().filter(|id| folded[id.index()]);
+        let folding = Folding::of(&graph, &runtime_shapes(&graph));
+        let written = graph.tensor_ids().filter(|&id| folding.is_folded(id));
         written.map(|id| graph.tensor(id).name.clone()).collect()
     }
 

@@ -20,7 +20,7 @@
 //!   writes that alone reads it. What nobody reads any more goes.
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
-//! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`assembled.rs`).
+//! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`optimized_shapes.rs`).
 //! - Slices and Gathers that take a tensor apart become one Split, which writes all parts at once.
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
@@ -28,10 +28,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::assembled::assembled;
 use super::casting::{Casting, NO_TENSOR};
 use super::known_shapes::{Targets, runtime_shapes};
 use super::level::Level;
+use super::optimized_shapes::{OptimizedShapes, optimized_shapes};
 use super::order::{ExecutionOrder, execution_order};
 use super::release::Release;
 use super::skeleton::{Lists, Share, Skeleton};
@@ -76,8 +76,11 @@ pub fn optimized_order(
 ) -> Vec<Vec<TensorId>> {
     let costs = vec![Cost::default(); graph.node_count()];
     let shapes = runtime_shapes(graph);
-    let assembled = assembled(graph, &shapes);
-    let (targets, shapes) = assembled.unwrap_or((Targets::new(), shapes));
+    let optimized = optimized_shapes(graph, &shapes);
+    let OptimizedShapes { targets, shapes } = optimized.unwrap_or(OptimizedShapes {
+        targets: Targets::new(),
+        shapes,
+    });
     let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
     let skeleton = skeleton.run_by(release).assembling(graph, &targets);
     let optimized = skeleton.optimized().pop();

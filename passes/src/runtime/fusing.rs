@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use super::folding::Folding;
 use super::transposes::Transposition;
-use crate::graph::{
-    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses,
-};
+use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::{self, MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
@@ -58,8 +57,7 @@ pub enum Fusing {
     Activation,
     /// Puts the shape together to which a Reshape goes: constant from ORT_ENABLE_BASIC on, without what it alone reads.
     Assembles,
-    /// Follows from constants (`folding.rs` says so of whole tensors, this of single numbers as well): computed before
-    /// the first step from ORT_ENABLE_BASIC on.
+    /// Follows from constants (`folding.rs`): computed before the first step from ORT_ENABLE_BASIC on.
     Folded,
     /// A Slice of a tensor, or a Gather of one of its rows, of which other such nodes take the rest: one Split takes their place. (Of a
     /// row without its axis it is a Split and a Squeeze, which takes no memory.)
@@ -70,29 +68,23 @@ pub enum Fusing {
 }
 
 impl Fusing {
-    /// What `node` is when `provider` runs it; `shape` is what the runtime knows of a tensor's.
-    pub fn of<'g>(
+    /// What `node` is when `provider` runs it; `shape` is what the runtime knows of a tensor's, `folding` what it computes before
+    /// the first step.
+    pub(crate) fn of<'g>(
         graph: &Graph,
         uses: &Uses,
         node: &Node,
         provider: Provider,
-        shape: impl Fn(TensorId) -> Option<&'g [Dimension]>,
+        (shape, folding): (impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
     ) -> Fusing {
         let [first, second] = [0, 1].map(|i| node.input(i).and_then(&shape));
         let written = node.output(0);
         let is_output = written.is_some_and(|written| graph.outputs.contains(&written));
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
-        let is_number = |id| is_small(graph, id) && becomes_constant(graph, uses, id, &shape);
         match (node.domain.as_str(), name) {
-            (_, name)
-                if COMPUTES_NUMBERS.contains(&name)
-                    && !is_output
-                    && written.is_some_and(is_number) =>
-            {
-                Fusing::Folded
-            }
-            ("", "Slice" | "Gather") => part_of_split(graph, uses, node, &shape)
+            _ if written.is_some_and(|written| folding.is_folded(written)) => Fusing::Folded,
+            ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
                 .map_or(Fusing::No, |from| Fusing::Splits { from }),
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") => {
@@ -102,7 +94,7 @@ impl Fusing {
             ("", "Shape") => Fusing::Shape {
                 passes_casts: is_rid_of_casts(graph),
             },
-            ("", "Mul" | "Div") if !is_output => scaled(graph, uses, node, &shape),
+            ("", "Mul" | "Div") if !is_output => scaled(graph, node, folding),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
             },
@@ -191,69 +183,17 @@ fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     matches!((bias, last), (Some([bias]), Some(last)) if bias == last && matches!(bias, Dimension::Known(_)))
 }
 
-fn scaled<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    node: &Node,
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> Fusing {
+fn scaled(graph: &Graph, node: &Node, folding: &Folding) -> Fusing {
     let (Some(first), Some(second)) = (node.input(0), node.input(1)) else {
         return Fusing::No;
     };
-    let is_number = |id: TensorId| {
-        graph.tensor(id).element_count() == Some(1) && becomes_constant(graph, uses, id, shape)
-    };
+    let is_number =
+        |id: TensorId| graph.tensor(id).element_count() == Some(1) && folding.is_constant(id);
     match (is_number(first), is_number(second)) {
         (false, true) => Fusing::Scales(0),
         (true, false) if node.op_type == "Mul" => Fusing::Scales(1),
         _ => Fusing::No,
     }
-}
-
-/// Is the tensor a constant once constants are folded: the root of a head's size that a Constant says, or a Shape? Not where more
-/// than a few nodes compute it. Source: `ConstantFolding`.
-pub(super) fn becomes_constant<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    id: TensorId,
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> bool {
-    const LOOKED_AT: usize = 32;
-    let is_number = |dimension: &Dimension| matches!(dimension, Dimension::Known(_));
-    let (mut open, mut seen) = (vec![id], 0);
-    while let Some(id) = open.pop() {
-        seen += 1;
-        let node = match uses.producer(id) {
-            Some(producer) => graph.node(producer),
-            None if graph.tensor(id).kind == TensorKind::Initializer => continue,
-            None => return false,
-        };
-        if node.is("", "Constant") {
-            continue;
-        }
-        if let (true, Some(measured)) = (is_folded(node), node.input(0))
-            && shape(measured).is_some_and(|shape| shape.iter().all(is_number))
-        {
-            continue;
-        }
-        if seen > LOOKED_AT
-            || !node.bodies.is_empty()
-            || !COMPUTES_NUMBERS.contains(&&*node.op_type)
-        {
-            return false;
-        }
-        open.extend(node.reads());
-    }
-    true
-}
-
-/// Has the tensor only some numbers?
-fn is_small(graph: &Graph, id: TensorId) -> bool {
-    const FEW: u64 = 16;
-    graph
-        .tensor(id)
-        .element_count()
-        .is_some_and(|count| count <= FEW)
 }
 
 /// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once. Not of what a node writes
@@ -262,7 +202,7 @@ fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
     node: &Node,
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
+    (shape, folding): (&impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
 ) -> Option<u64> {
     const FROM_OPSET: i64 = 13;
     const MOST: usize = 64;
@@ -281,8 +221,8 @@ fn part_of_split<'g>(
     let mut parts = Vec::new();
     for reader in readers.filter(|reader| reader.input(0) == Some(read)) {
         match reader.op_type.as_str() {
-            "Gather" => parts.push(row(graph, uses, reader, axes, shape)?),
-            "Slice" => parts.push(part(graph, uses, reader, axes, shape)?),
+            "Gather" => parts.push(row(graph, reader, axes, folding)?),
+            "Slice" => parts.push(part(graph, reader, axes, folding)?),
             _ => {}
         }
     }
@@ -294,8 +234,8 @@ fn part_of_split<'g>(
     };
     let all = parts.len() > 1 && parts.iter().all(follows) && axes[axis] == Dimension::Known(end);
     let (_, from, _) = match node.op_type.as_str() {
-        "Gather" => row(graph, uses, node, axes, shape)?,
-        _ => part(graph, uses, node, axes, shape)?,
+        "Gather" => row(graph, node, axes, folding)?,
+        _ => part(graph, node, axes, folding)?,
     };
     all.then_some(from)
 }
@@ -304,13 +244,7 @@ fn part_of_split<'g>(
 type AxisPart = (usize, u64, u64);
 
 /// Of a Gather of one row that is constant.
-fn row<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    node: &Node,
-    axes: &[Dimension],
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> Option<AxisPart> {
+fn row(graph: &Graph, node: &Node, axes: &[Dimension], folding: &Folding) -> Option<AxisPart> {
     let index = node.input(1)?;
     let written = node.output(0)?;
     if graph.tensor(index).element != Some(ElementType::Int64) || graph.outputs.contains(&written) {
@@ -318,7 +252,7 @@ fn row<'g>(
     }
     let axis = operators::resolve_axis(node.int("axis").unwrap_or(0), axes.len())?;
     let size = known(axes, axis)?;
-    let row = session_number(graph, uses, index, shape)?;
+    let row = session_number(graph, index, folding)?;
     let row = if row < 0 {
         row.saturating_add(size)
     } else {
@@ -330,14 +264,8 @@ fn row<'g>(
 }
 
 /// Of a Slice with one constant range of a known dimension, every element.
-fn part<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    node: &Node,
-    axes: &[Dimension],
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> Option<AxisPart> {
-    let one = |position: usize| session_number(graph, uses, node.input(position)?, shape);
+fn part(graph: &Graph, node: &Node, axes: &[Dimension], folding: &Folding) -> Option<AxisPart> {
+    let one = |position: usize| session_number(graph, node.input(position)?, folding);
     let axis = match node.input(3) {
         Some(_) => one(3)?,
         None => 0,
@@ -361,40 +289,14 @@ fn known(axes: &[Dimension], axis: usize) -> Option<i64> {
 }
 
 /// The one number of a tensor that becomes constant.
-fn session_number<'g>(
-    graph: &Graph,
-    uses: &Uses,
-    id: TensorId,
-    shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> Option<i64> {
+fn session_number(graph: &Graph, id: TensorId, folding: &Folding) -> Option<i64> {
     match graph.tensor(id).constant.as_ref()? {
         Constant::Ints(numbers) if numbers.len() == 1 => {
-            becomes_constant(graph, uses, id, shape).then_some(numbers[0])
+            folding.is_constant(id).then_some(numbers[0])
         }
         _ => None,
     }
 }
-
-/// Operators by which a number is computed that others are multiplied by.
-const COMPUTES_NUMBERS: [&str; 17] = [
-    "Add",
-    "Cast",
-    "Concat",
-    "ConcatTraining",
-    "Div",
-    "Gather",
-    "Identity",
-    "Mul",
-    "Neg",
-    "Pow",
-    "Reciprocal",
-    "Reshape",
-    "Slice",
-    "Sqrt",
-    "Squeeze",
-    "Sub",
-    "Unsqueeze",
-];
 
 /// Operators that `GemmActivationFusion` takes for an activation, without their domains.
 const GEMM_ACTIVATIONS: [&str; 12] = [

@@ -168,13 +168,15 @@ pub(crate) fn runtime_shapes_declared(
     inference.all(graph)
 }
 
-/// The same if these shapes, to which Reshapes go, were constants.
-pub(crate) fn runtime_shapes_with_targets(
+/// The same once the session has optimized the graph: with these shapes, to which Reshapes go, and these tensors as constants.
+pub(crate) fn runtime_shapes_optimized(
     graph: &Graph,
     targets: &Targets,
+    constants: Vec<bool>,
 ) -> Vec<Option<Vec<Dimension>>> {
     let mut inference = RuntimeInference::of(graph);
     inference.targets.clone_from(targets);
+    inference.constants = constants;
     inference.all(graph)
 }
 

@@ -4,7 +4,6 @@
 pub(crate) mod allocation;
 pub(crate) mod arena;
 pub(crate) mod as_run;
-mod assembled;
 pub(crate) mod barrier;
 mod barrier_form;
 pub mod blocks;
@@ -28,6 +27,7 @@ mod memory_efficient_order;
 pub(crate) mod memory_pattern;
 pub(crate) mod merged;
 mod named_sizes;
+mod optimized_shapes;
 pub mod order;
 pub mod promise;
 mod release;

@@ -10,7 +10,7 @@ use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, 
 use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
-use crate::runtime::folding::folded;
+use crate::runtime::folding::Folding;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Targets, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
@@ -163,7 +163,7 @@ impl Skeleton {
             skeleton.shared = shared_constants(graph);
         }
         let uses = Uses::of(graph);
-        let folded = folded(graph, shapes);
+        let folding = Folding::of(graph, shapes);
         for (position, &id) in graph.order().iter().enumerate() {
             let node = graph.node(id);
             if !skeleton.wide.is_empty() {
@@ -176,13 +176,7 @@ impl Skeleton {
                 }
             }
             let workspace = costs[id.index()].workspace.0;
-            skeleton.push_node(graph, &uses, shapes, id, provider, workspace);
-            if node
-                .output(0)
-                .is_some_and(|written| folded[written.index()])
-            {
-                skeleton.fusing[position] = Fusing::Folded;
-            }
+            skeleton.push_node(graph, &uses, (shapes, &folding), id, provider, workspace);
         }
         skeleton
     }
@@ -345,7 +339,7 @@ impl Skeleton {
         &mut self,
         graph: &Graph,
         uses: &Uses,
-        shapes: &[KnownDimensions],
+        (shapes, folding): (&[KnownDimensions], &Folding),
         id: NodeId,
         provider: Provider,
         workspace: u64,
@@ -392,8 +386,8 @@ impl Skeleton {
         self.reads_only_shape
             .push(operators::reads_only_shape(node));
         let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
-        self.fusing
-            .push(Fusing::of(graph, uses, node, provider, shape));
+        let fusing = Fusing::of(graph, uses, node, provider, (shape, folding));
+        self.fusing.push(fusing);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::Runtime;
 use crate::runtime::executions::Executions;
-use crate::runtime::folding::folded;
+use crate::runtime::folding::Folding;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::testing::random_training_graph;
 
@@ -121,7 +121,7 @@ fn hardly_a_barrier_and_few_waits_are_left_that_are_not_needed() {
 fn all_barriers_together_enforce_the_files_order() {
     for seed in 0..60 {
         let graph = mirrored(seed, 20 + seed as usize * 2);
-        let folded = folded(&graph, &runtime_shapes(&graph));
+        let folding = Folding::of(&graph, &runtime_shapes(&graph));
         let placed = placed(&graph);
         let placement = placed.placement();
         let made = choice(&placed, 0);
@@ -130,7 +130,7 @@ fn all_barriers_together_enforce_the_files_order() {
             // The runtime puts every Shape and Size directly behind its producer; what it can compute before the first step waits for nobody.
             let moves = |position: &u32| {
                 let node = graph.node(graph.order()[*position as usize]);
-                let is_folded = node.writes().any(|written| folded[written.index()]);
+                let is_folded = node.writes().any(|written| folding.is_folded(written));
                 is_folded || node.is("", "Shape") || node.is("", "Size")
             };
             let mut others = run.wanted.iter().filter(|position| !moves(position));

@@ -1,56 +1,68 @@
-//! Which Reshapes get a constant shape when the runtime optimizes a graph, where it is put together from sizes.
+//! What a session knows of shapes once it has optimized a graph, from ORT_ENABLE_BASIC on, beyond what it knows of the file.
 //!
-//! Source: ONNX Runtime's `ReshapeFusion`, from ORT_ENABLE_BASIC on; compared with what sessions of 1.19.2 and 1.26.0 saved. (1.32.0 also
-//! finds sizes of other tensors by their names, which is not simulated.) A Concat that one
-//! Reshape alone reads becomes constant if each of its inputs is a constant, the size of what is reshaped at the same place (0), or,
-//! once, any other single number (-1). Then the session knows more shapes than without optimizations.
+//! - What is folded (`folding.rs`) is constant then: sizes that follow from the shapes of weights, to which gradients are reshaped.
+//! - A Concat that one Reshape alone reads becomes constant if each of its inputs is a constant, the size of what is reshaped at the same
+//!   place (0), or, once, any other single number (-1). Source: `ReshapeFusion`; compared with what sessions of 1.19.2 and 1.26.0 saved.
+//!   (1.32.0 also finds sizes of other tensors by their names, which is not simulated.)
 
-use super::fusing::becomes_constant;
-use super::known_shapes::{Targets, runtime_shapes_with_targets};
+use super::folding::Folding;
+use super::known_shapes::{Targets, runtime_shapes_optimized};
 use super::merged::equal_nodes;
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::MICROSOFT;
 
-/// What becomes constant, and what a session knows of shapes then, in the form of
-/// [`runtime_shapes`](super::known_shapes::runtime_shapes). `None` if nothing does. `graph`
-/// needs concrete shapes, and `shapes` are what is known without.
-pub(crate) fn assembled(
+/// What a session knows of a graph that it has optimized.
+pub(crate) struct OptimizedShapes {
+    /// The shapes, put together from sizes, that are constants then.
+    pub(crate) targets: Targets,
+    /// In the form of [`runtime_shapes`](super::known_shapes::runtime_shapes).
+    pub(crate) shapes: Vec<Option<Vec<Dimension>>>,
+}
+
+/// `None` if it knows nothing more than without. `graph` needs concrete shapes, and `shapes` are what is known without.
+pub(crate) fn optimized_shapes(
     graph: &Graph,
     shapes: &[Option<Vec<Dimension>>],
-) -> Option<(Targets, Vec<Option<Vec<Dimension>>>)> {
+) -> Option<OptimizedShapes> {
     /// The runtime looks again as long as something changes.
     const PASSES: usize = 10;
-    if !graph.order().iter().any(|&id| is_concat(graph.node(id))) {
+    let mut folding = Folding::of(graph, shapes);
+    let has_numbers = |id: TensorId| folding.is_folded(id) && graph.tensor(id).constant.is_some();
+    let assembles = |&id: &NodeId| is_concat(graph.node(id));
+    if !graph.tensor_ids().any(has_numbers) && !graph.order().iter().any(assembles) {
         return None;
     }
     let (uses, equal) = (Uses::of(graph), equal_nodes(graph));
-    let mut targets = targets(graph, &uses, &equal, shapes);
-    if targets.is_empty() {
-        return None;
-    }
-    let mut known = runtime_shapes_with_targets(graph, &targets);
-    for _ in 1..PASSES {
-        let more = self::targets(graph, &uses, &equal, &known);
-        if more == targets {
+    let mut found: Option<OptimizedShapes> = None;
+    for _ in 0..PASSES {
+        let known = found.as_ref().map_or(shapes, |found| &found.shapes);
+        let targets = targets(graph, (&uses, &equal), known, &folding);
+        let constants = folding.into_constants();
+        let shapes = runtime_shapes_optimized(graph, &targets, constants);
+        let is_same = match &found {
+            Some(found) => found.targets == targets,
+            None => targets.is_empty(),
+        };
+        if is_same && shapes == known {
             break;
         }
-        targets = more;
-        known = runtime_shapes_with_targets(graph, &targets);
+        folding = Folding::of(graph, &shapes);
+        found = Some(OptimizedShapes { targets, shapes });
     }
-    Some((targets, known))
+    found
 }
 
 fn targets(
     graph: &Graph,
-    uses: &Uses,
-    equal: &[u32],
+    (uses, equal): (&Uses, &[u32]),
     shapes: &[Option<Vec<Dimension>>],
+    folding: &Folding,
 ) -> Targets {
     let order = graph.order().iter().zip(equal);
     // Of equal nodes one is left, with the readers of all.
     let alone = order.filter(|&(_, &equal)| equal == 0);
     alone
-        .filter_map(|(&id, _)| target(graph, uses, id, shapes))
+        .filter_map(|(&id, _)| target(graph, uses, id, (shapes, folding)))
         .collect()
 }
 
@@ -59,7 +71,7 @@ fn target(
     graph: &Graph,
     uses: &Uses,
     id: NodeId,
-    shapes: &[Option<Vec<Dimension>>],
+    (shapes, folding): (&[Option<Vec<Dimension>>], &Folding),
 ) -> Option<(TensorId, Vec<i64>)> {
     let node = graph.node(id);
     let target = node.output(0).filter(|_| is_concat(node))?;
@@ -77,7 +89,7 @@ fn target(
     let mut sizes = Vec::new();
     for &input in &node.inputs {
         let input = input?;
-        if becomes_constant(graph, uses, input, &shape) {
+        if folding.is_constant(input) {
             let Some(Constant::Ints(constant)) = &graph.tensor(input).constant else {
                 return None;
             };
@@ -158,9 +170,9 @@ mod tests {
             .map(|(name, size)| (name.to_owned(), size))
             .into();
         InferShapes { bindings }.run(&mut graph).unwrap();
-        match assembled(&graph, &runtime_shapes(&graph)) {
+        match optimized_shapes(&graph, &runtime_shapes(&graph)) {
             None => "none".to_owned(),
-            Some((targets, shapes)) => {
+            Some(OptimizedShapes { targets, shapes }) => {
                 let y = graph.tensor_named("y").unwrap();
                 let sizes = targets.into_values().next().unwrap();
                 format!("{sizes:?} {:?}", shapes[y.index()].as_ref().unwrap())
@@ -200,5 +212,35 @@ mod tests {
     fn what_is_reshaped_to_a_constant_shape_has_its_numbers() {
         let all = all("t = Concat<axis = 0>(v, two, three) y = Reshape(x, t)");
         assert_eq!(all, "[-1, 2, 3] [Unknown, Known(2), Known(3)]");
+    }
+
+    // The gradient of a bias. In sessions of 1.19.2, 1.20.1 and 1.32.0 a Shape of `y` is folded as well, from ORT_ENABLE_BASIC on.
+    #[test]
+    fn what_is_reshaped_to_the_shape_of_a_weight_has_its_numbers_once_that_is_folded() {
+        let known = |weight: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[n,m] x, float[{weight}] b) => () {{
+                    s = Shape(b)
+                    y = Reshape(x, s)
+                }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings =
+                [("n", 2), ("m", 3), ("k", 6)].map(|(name, size)| (name.to_owned(), size));
+            let bindings = bindings.into_iter().filter(|(name, _)| text.contains(name));
+            InferShapes {
+                bindings: bindings.collect(),
+            }
+            .run(&mut graph)
+            .unwrap();
+            let y = graph.tensor_named("y").unwrap().index();
+            let plain = runtime_shapes(&graph);
+            let optimized = optimized_shapes(&graph, &plain);
+            (plain[y].clone(), optimized.map(|all| all.shapes[y].clone()))
+        };
+        let unknown = Some(vec![Dimension::Unknown]);
+        let six = Some(vec![Dimension::Known(6)]);
+        assert_eq!(known("6"), (unknown.clone(), Some(six)));
+        assert_eq!(known("k"), (unknown, None));
     }
 }
