@@ -358,6 +358,8 @@ mod tests {
 mod faults {
     use std::cell::Cell;
 
+    use ckpt_passes::runtime::settings::RuntimeSettings;
+
     use super::*;
 
     thread_local! {
@@ -384,6 +386,7 @@ mod faults {
         let model = Model::open(&file).expect("the model");
         let mut options = Options::default();
         options.variants.clear();
+        options.runtime_settings = Some(RuntimeSettings::LEAN);
         let budget: Budget = "fixed+90%".parse().expect("a budget");
         let planned = optimize(&model, &budget, &options)?;
         FAULTS.set(faults);

@@ -12,38 +12,73 @@ pub(crate) struct Folding {
     constant: Vec<bool>,
     /// By tensor: does it follow from constants?
     folded: Vec<bool>,
+    /// By tensor: is it a graph output?
+    output: Vec<bool>,
 }
 
 impl Folding {
-    /// Of a graph of whose shapes the runtime knows these. Left out is what it does not fold: what draws random numbers, quantizes, has a
-    /// subgraph or is a graph output; and what computes with 16 bits, for which kernels can be missing. O(nodes).
+    /// Of a graph of whose shapes the runtime knows these. O(nodes).
     pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Folding {
+        let mut folding = Folding::none(graph);
+        for &id in graph.order() {
+            folding.look_at(graph, graph.node(id), shapes);
+        }
+        folding
+    }
+
+    /// Only the constants of the file, of which the session makes initializers whether it optimizes or not.
+    pub(crate) fn none(graph: &Graph) -> Folding {
         let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
         let constants = tensors.map(|tensor| tensor.kind == TensorKind::Initializer);
         let mut folding = Folding {
             constant: constants.collect(),
             folded: vec![false; graph.tensor_count()],
+            output: vec![false; graph.tensor_count()],
         };
         for input in &graph.inputs {
             folding.constant[input.index()] = false;
         }
-        let mut is_output = vec![false; graph.tensor_count()];
         for output in &graph.outputs {
-            is_output[output.index()] = true;
+            folding.output[output.index()] = true;
         }
-        for node in graph.order().iter().map(|&id| graph.node(id)) {
-            let is_constant = node.is("", "Constant");
-            let folds = !is_constant
-                && folding.follows(graph, shapes, node)
-                && !node.writes().any(|written| is_output[written.index()]);
-            if is_constant || folds {
-                for written in node.writes() {
-                    folding.constant[written.index()] = true;
-                    folding.folded[written.index()] = folds;
-                }
+        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        for constant in nodes.filter(|node| node.is("", "Constant")) {
+            for written in constant.writes() {
+                folding.constant[written.index()] = true;
             }
         }
         folding
+    }
+
+    /// Looks at a node once what it reads has been looked at. Not folded is what draws random numbers, quantizes, has a subgraph or
+    /// is a graph output; and what computes with 16 bits, for which kernels can be missing.
+    pub(crate) fn look_at(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        shapes: &[Option<Vec<Dimension>>],
+    ) {
+        let is_output = |written: TensorId| self.output[written.index()];
+        if node.is("", "Constant") || node.writes().any(is_output) {
+            return;
+        }
+        let folds = self.follows(graph, shapes, node);
+        for written in node.writes() {
+            self.constant[written.index()] = folds;
+            self.folded[written.index()] = folds;
+        }
+    }
+
+    /// Takes in tensors that were added to the graph, which are no constants.
+    pub(crate) fn grow(&mut self, graph: &Graph) {
+        for known in [&mut self.constant, &mut self.folded, &mut self.output] {
+            known.resize(graph.tensor_count(), false);
+        }
+    }
+
+    /// Takes in whether the session has it.
+    pub(crate) fn set_constant(&mut self, tensor: TensorId, is_constant: bool) {
+        self.constant[tensor.index()] = is_constant;
     }
 
     /// Can the session compute the node's results?
@@ -65,11 +100,6 @@ impl Folding {
     /// Is it a constant of the file, or folded?
     pub(crate) fn is_constant(&self, tensor: TensorId) -> bool {
         self.constant.get(tensor.index()) == Some(&true)
-    }
-
-    /// [`Folding::is_constant`] of each tensor.
-    pub(crate) fn into_constants(self) -> Vec<bool> {
-        self.constant
     }
 }
 

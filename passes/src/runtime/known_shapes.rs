@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::casting::{NO_TENSOR, are_there, halves};
+use super::folding::Folding;
 use super::inferred_shapes::{InferredBy, inferred_by};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
@@ -168,15 +169,13 @@ pub(crate) fn runtime_shapes_declared(
     inference.all(graph)
 }
 
-/// The same once the session has optimized the graph: with these shapes, to which Reshapes go, and these tensors as constants.
+/// The same once the session has optimized the graph, where it makes constants of these shapes, to which Reshapes go.
 pub(crate) fn runtime_shapes_optimized(
     graph: &Graph,
     targets: &Targets,
-    constants: Vec<bool>,
 ) -> Vec<Option<Vec<Dimension>>> {
-    let mut inference = RuntimeInference::of(graph);
+    let mut inference = RuntimeInference::optimizing(graph);
     inference.targets.clone_from(targets);
-    inference.constants = constants;
     inference.all(graph)
 }
 
@@ -184,8 +183,10 @@ pub(crate) fn runtime_shapes_optimized(
 pub(crate) struct RuntimeInference {
     /// By tensor: as declared, until its node has been looked at.
     shapes: Vec<Option<Vec<Dimension>>>,
-    /// By tensor; see [`constants`].
-    constants: Vec<bool>,
+    /// Whose contents it knows.
+    constants: Folding,
+    /// Does it fold?
+    optimizes: bool,
     /// What becomes constant.
     targets: Targets,
 }
@@ -195,8 +196,17 @@ impl RuntimeInference {
     pub(crate) fn of(graph: &Graph) -> RuntimeInference {
         RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
-            constants: constants(graph),
+            constants: Folding::none(graph),
+            optimizes: false,
             targets: Targets::new(),
+        }
+    }
+
+    /// The same of a session that optimizes, from ORT_ENABLE_BASIC on: what it folds it knows.
+    pub(crate) fn optimizing(graph: &Graph) -> RuntimeInference {
+        RuntimeInference {
+            optimizes: true,
+            ..RuntimeInference::of(graph)
         }
     }
 
@@ -226,7 +236,7 @@ impl RuntimeInference {
     pub(crate) fn node_again(&mut self, graph: &Graph, id: NodeId) {
         let added = graph.tensor_ids().skip(self.shapes.len());
         self.shapes.extend(added.map(|id| declared(graph, id)));
-        self.constants.resize(self.shapes.len(), false);
+        self.constants.grow(graph);
         for output in graph.node(id).writes() {
             self.shapes[output.index()] = declared(graph, output);
         }
@@ -241,6 +251,15 @@ impl RuntimeInference {
             let declared = self.shapes[output.index()].take();
             self.shapes[output.index()] = merged(declared, inferred);
         }
+        if self.optimizes {
+            let node = graph.node(id);
+            self.constants.look_at(graph, node, &self.shapes);
+        }
+    }
+
+    /// Is it computed before the first step?
+    pub(crate) fn is_folded(&self, tensor: TensorId) -> bool {
+        self.constants.is_folded(tensor)
     }
 
     /// All shapes, with those of what casts make of tensors in float16. What a node writes before a cast is new to the runtime, so
@@ -273,6 +292,7 @@ impl RuntimeInference {
             shapes,
             constants,
             targets,
+            ..
         } = self;
         let node = graph.node(id);
         if !node.bodies.is_empty() {
@@ -424,7 +444,8 @@ impl RuntimeInference {
         for id in body.outer() {
             let outer = around.tensor_named(&body.tensor(id).name);
             inference.shapes[id.index()] = outer.and_then(|id| self.shapes[id.index()].clone());
-            inference.constants[id.index()] = outer.is_some_and(|id| self.constants[id.index()]);
+            let is_constant = outer.is_some_and(|id| self.constants.is_constant(id));
+            inference.constants.set_constant(id, is_constant);
         }
         for (&id, given) in body.inputs.iter().zip(given) {
             let declared = body.tensor(id).declared.clone();
@@ -446,7 +467,7 @@ impl RuntimeInference {
         let reads = inputs.map(|tensor| KnownInput {
             tensor,
             shape: known(&self.shapes, Some(tensor)).map(Vec::as_slice),
-            is_constant: self.constants[tensor.index()],
+            is_constant: self.constants.is_constant(tensor),
         });
         named_sizes::outputs(graph, node, reads.collect())
     }
@@ -555,30 +576,10 @@ fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
     (0..rank).map(dimension).collect()
 }
 
-/// By tensor: does the runtime know its value when it infers shapes? It makes initializers of Constant nodes.
-fn constants(graph: &Graph) -> Vec<bool> {
-    let mut constants: Vec<bool> = graph
-        .tensor_ids()
-        .map(|id| graph.tensor(id).kind == TensorKind::Initializer)
-        .collect();
-    for input in &graph.inputs {
-        constants[input.index()] = false;
-    }
-    for &id in graph.order() {
-        let node = graph.node(id);
-        if node.is("", "Constant") {
-            for output in node.writes() {
-                constants[output.index()] = true;
-            }
-        }
-    }
-    constants
-}
-
 /// An Expand: to a shape of which only the rank is known, unless it is constant.
 fn expanded(
     graph: &Graph,
-    constants: &[bool],
+    constants: &Folding,
     shapes: &[Option<Vec<Dimension>>],
     node: &Node,
     output: TensorId,
@@ -586,7 +587,7 @@ fn expanded(
     let first = known(shapes, node.input(0))?;
     let to = node.input(1)?;
     let to: Vec<Dimension> = match &graph.tensor(to).constant {
-        Some(Constant::Ints(sizes)) if constants[to.index()] => sizes
+        Some(Constant::Ints(sizes)) if constants.is_constant(to) => sizes
             .iter()
             .map(|&size| u64::try_from(size).map_or(Dimension::Unknown, Dimension::Known))
             .collect(),
@@ -607,7 +608,7 @@ fn expanded(
 /// (measured for the opsets 11 to 21).
 fn reshaped(
     graph: &Graph,
-    (constants, targets): (&[bool], &Targets),
+    (constants, targets): (&Folding, &Targets),
     shapes: &[Option<Vec<Dimension>>],
     node: &Node,
     output: TensorId,
@@ -616,7 +617,7 @@ fn reshaped(
     let concrete = graph.tensor(output).shape.as_ref()?;
     let sizes = match (&graph.tensor(to).constant, targets.get(&to)) {
         (_, Some(sizes)) => sizes,
-        (Some(Constant::Ints(sizes)), _) if constants[to.index()] => sizes,
+        (Some(Constant::Ints(sizes)), _) if constants.is_constant(to) => sizes,
         _ => {
             const RANKS_FROM_OPSET: i64 = 14;
             let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);

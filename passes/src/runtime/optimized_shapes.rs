@@ -37,8 +37,7 @@ pub(crate) fn optimized_shapes(
     for _ in 0..PASSES {
         let known = found.as_ref().map_or(shapes, |found| &found.shapes);
         let targets = targets(graph, (&uses, &equal), known, &folding);
-        let constants = folding.into_constants();
-        let shapes = runtime_shapes_optimized(graph, &targets, constants);
+        let shapes = runtime_shapes_optimized(graph, &targets);
         let is_same = match &found {
             Some(found) => found.targets == targets,
             None => targets.is_empty(),
