@@ -29,7 +29,9 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use serde_json::Value;
-use support::simulated::{assert_optimized_as_simulated, assert_shapes_known};
+use support::simulated::{
+    assert_optimized_as_simulated, assert_shapes_known, assert_sizes_known_once_optimized,
+};
 use support::{assert_success, malloc_counter, root};
 
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
@@ -181,6 +183,10 @@ fn what_a_session_knows_of_the_shapes_where_the_batch_is_fixed_is_known() {
         let paths = rewrite_file(folder.path(), original, "", "fixed+90%", "default");
         let compared = assert_shapes_known(&TRAINING, &paths, "");
         assert!(compared > 200, "{family} {seed}: {compared} tensors");
+        assert_eq!(
+            assert_sizes_known_once_optimized(&TRAINING, &paths, ""),
+            compared
+        );
         let rewritten = Model::open(&paths[1]).and_then(|model| model.graph());
         let rewritten = rewritten.expect("a graph");
         let hides = |id: TensorId| rewritten.tensor(id).name.ends_with("/hidden");

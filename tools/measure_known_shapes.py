@@ -4,6 +4,8 @@ testdata/known_shapes.json, a line for each case of testdata/operators.json and 
 
     .venv/bin/python tools/measure_known_shapes.py          all of them
     .venv/bin/python tools/measure_known_shapes.py MODEL... prints, by tensor, the same of what nodes write, a line for a graph
+    .venv/bin/python tools/measure_known_shapes.py --optimized MODEL...
+                                                            prints what of that has known sizes at ORT_ENABLE_BASIC, a line for a graph
 
 Each operator is alone in a graph whose outputs are declared without shapes; recorded is what a session then says of
 them: a number, a name or null for each dimension, and null for a shape of which nothing is known. "numbers" is for
@@ -14,6 +16,7 @@ with. "alone" is by input: what is known where every dimension of this one has a
 import json
 import os
 import sys
+import tempfile
 
 import numpy as np
 import onnx
@@ -80,6 +83,27 @@ def of_model(path):
     return {name: shapes[name] for name in written}
 
 
+def of_optimized(path):
+    """The tensors that nodes write of whose shapes a session at ORT_ENABLE_BASIC knows every size: a Shape of such a one is folded."""
+    model = onnx.load(path)
+    graph = model.graph
+    written = [name for node in graph.node if node.op_type != "Constant" for name in node.output if name]
+    for name in written:
+        graph.node.append(helper.make_node("Shape", [name], [name + "/of"]))
+        graph.node.append(helper.make_node("Neg", [name + "/of"], [name + "/sizes"]))
+        graph.output.append(helper.make_tensor_value_info(name + "/sizes", onnx.TensorProto.INT64, None))
+    with tempfile.TemporaryDirectory() as folder:
+        changed, saved = (os.path.join(folder, name) for name in ("changed.onnx", "saved.onnx"))
+        onnx.save(model, changed, save_as_external_data=True, size_threshold=1 << 20, location="changed.bin")
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = saved
+        ort.InferenceSession(changed, options, providers=["CPUExecutionProvider"])
+        constants = {tensor.name for tensor in onnx.load(saved, load_external_data=False).graph.initializer}
+    return [name for name in written if name + "/sizes" in constants]
+
+
 def of_case(case):
     fed = [tensor is not None and "values" not in tensor for tensor in case["inputs"]]
     alone = [known(case, False, position) if fed else None for position, fed in enumerate(fed)]
@@ -88,8 +112,9 @@ def of_case(case):
 
 def main():
     if len(sys.argv) > 1:
-        for path in sys.argv[1:]:
-            print(json.dumps(of_model(path)))
+        optimized = sys.argv[1] == "--optimized"
+        for path in sys.argv[1 + optimized:]:
+            print(json.dumps(of_optimized(path) if optimized else of_model(path)))
         return
     with open(os.path.join(FOLDER, "operators.json")) as file:
         cases = json.load(file)

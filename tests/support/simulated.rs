@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ckpt_opt::onnx::Model;
-use ckpt_passes::graph::{Dimension, TensorId};
+use ckpt_passes::graph::{Dimension, Graph, Node, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::pass::Pass as _;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::fused_graph::optimized_order;
 use ckpt_passes::runtime::known_shapes::runtime_shapes;
+use ckpt_passes::runtime::optimized_shapes::runtime_shapes_once_optimized;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use serde_json::Value;
 
@@ -39,26 +40,45 @@ pub(crate) fn assert_shapes_known(release: &Release, paths: &[PathBuf], dims: &s
         .sum()
 }
 
+/// The same of what a session at ORT_ENABLE_BASIC knows, as far as that is numbers.
+pub(crate) fn assert_sizes_known_once_optimized(
+    release: &Release,
+    paths: &[PathBuf],
+    dims: &str,
+) -> usize {
+    let mut arguments = vec![Path::new("--optimized")];
+    arguments.extend(paths.iter().map(PathBuf::as_path));
+    let output = run(release, "tools/measure_known_shapes.py", &arguments);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.lines().count(), paths.len());
+    let mut compared = 0;
+    for (path, line) in paths.iter().zip(text.lines()) {
+        let measured: BTreeSet<String> = serde_json::from_str(line).expect("JSON");
+        let graph = shaped(path, dims);
+        let shapes = runtime_shapes_once_optimized(&graph);
+        let is_number = |dimension: &Dimension| matches!(dimension, Dimension::Known(_));
+        let mut faults = Vec::new();
+        // An Identity is gone by then.
+        let is_there = |node: &&Node| !node.is("", "Constant") && !node.is("", "Identity");
+        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        for node in nodes.filter(is_there) {
+            for written in node.writes() {
+                let shape = shapes[written.index()].as_ref();
+                let known = shape.is_some_and(|shape| shape.iter().all(is_number));
+                let name = &graph.tensor(written).name;
+                if known != measured.contains(name) {
+                    faults.push(format!("{} {name}: {shape:?}", node.op_type));
+                }
+                compared += 1;
+            }
+        }
+        assert!(faults.is_empty(), "{}: {faults:#?}", path.display());
+    }
+    compared
+}
+
 fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
-    let mut graph = Model::open(path)
-        .and_then(|model| model.graph())
-        .expect("a graph");
-    let named: BTreeSet<String> = graph
-        .inputs
-        .iter()
-        .filter_map(|&id| graph.tensor(id).declared.as_ref())
-        .flatten()
-        .filter_map(|dimension| match dimension {
-            Dimension::Symbol(name) => Some(name.clone()),
-            _ => None,
-        })
-        .collect();
-    let bindings = dims.split_whitespace().map(|dim| {
-        let (name, size) = dim.split_once('=').expect("a dimension");
-        (name.to_owned(), size.parse().expect("a size"))
-    });
-    let bindings = bindings.filter(|(name, _)| named.contains(name)).collect();
-    InferShapes { bindings }.run(&mut graph).expect("shapes");
+    let graph = shaped(path, dims);
     let shapes = runtime_shapes(&graph);
     let shape = |id: TensorId| -> Value {
         let dimension = |dimension: &Dimension| match dimension {
@@ -80,6 +100,30 @@ fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
     }
     assert!(faults.is_empty(), "{}: {faults:#?}", path.display());
     measured.len()
+}
+
+/// The graph of a file, with shapes.
+fn shaped(path: &Path, dims: &str) -> Graph {
+    let mut graph = Model::open(path)
+        .and_then(|model| model.graph())
+        .expect("a graph");
+    let named: BTreeSet<String> = graph
+        .inputs
+        .iter()
+        .filter_map(|&id| graph.tensor(id).declared.as_ref())
+        .flatten()
+        .filter_map(|dimension| match dimension {
+            Dimension::Symbol(name) => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    let bindings = dims.split_whitespace().map(|dim| {
+        let (name, size) = dim.split_once('=').expect("a dimension");
+        (name.to_owned(), size.parse().expect("a size"))
+    });
+    let bindings = bindings.filter(|(name, _)| named.contains(name)).collect();
+    InferShapes { bindings }.run(&mut graph).expect("shapes");
+    graph
 }
 
 /// What the runtime runs of a file at ENABLE_ALL is in the simulated order, but for what it does besides with

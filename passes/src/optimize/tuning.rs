@@ -47,8 +47,12 @@ crate::tuning::tuning! {
         /// What a quick look brings to at most one part in so many above the smallest of all, without what the caller owns,
         /// is looked at thoroughly for the smallest peak.
         within_reach: u64 = 20, off 1;
-        /// Hiding sizes may take one part in so many of a step's time.
+        /// Hiding sizes may take one part in so many of a step's time, ...
         hiding: u64 = 200, off u64::MAX;
+        /// ... or this part where that is worth it: ...
+        more_hiding: u64 = 50, off u64::MAX;
+        /// ... where what a step needs falls by so many times the part by which its time grows.
+        hiding_saves: u64 = 4, off u64::MAX;
         /// Variants are offered for nodes with one part in so many of the peak at stake.
         worth: u64 = 200, off u64::MAX;
         /// Gradients are computed slice by slice where a node needs more than all but one part in so many of what the one needs that

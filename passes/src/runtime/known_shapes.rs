@@ -154,15 +154,19 @@ pub(crate) type Targets = BTreeMap<TensorId, Vec<i64>>;
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
 /// Behind these, one for each of the casts that can be moved, and `None` for what each of the Shapes that can be moved writes there.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
-    runtime_shapes_declared(graph, BTreeMap::new())
+    RuntimeInference::of(graph).all(graph)
 }
 
-/// The same if the file declared these shapes instead.
+/// The same if the file declared these shapes instead, of a session that optimizes or not.
 pub(crate) fn runtime_shapes_declared(
     graph: &Graph,
     instead: BTreeMap<TensorId, Vec<Dimension>>,
+    optimizes: bool,
 ) -> Vec<Option<Vec<Dimension>>> {
-    let mut inference = RuntimeInference::of(graph);
+    let mut inference = match optimizes {
+        true => RuntimeInference::optimizing(graph),
+        false => RuntimeInference::of(graph),
+    };
     for (tensor, shape) in instead {
         inference.shapes[tensor.index()] = Some(shape);
     }

@@ -27,7 +27,7 @@ mod memory_efficient_order;
 pub(crate) mod memory_pattern;
 pub(crate) mod merged;
 mod named_sizes;
-mod optimized_shapes;
+pub mod optimized_shapes;
 pub mod order;
 pub mod promise;
 mod release;

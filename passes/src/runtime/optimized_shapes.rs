@@ -6,7 +6,7 @@
 //!   (1.32.0 also finds sizes of other tensors by their names, which is not simulated.)
 
 use super::folding::Folding;
-use super::known_shapes::{Targets, runtime_shapes_optimized};
+use super::known_shapes::{Targets, runtime_shapes, runtime_shapes_optimized};
 use super::merged::equal_nodes;
 use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::MICROSOFT;
@@ -49,6 +49,12 @@ pub(crate) fn optimized_shapes(
         found = Some(OptimizedShapes { targets, shapes });
     }
     found
+}
+
+/// What [`runtime_shapes`] says of a session that has optimized the graph, from ORT_ENABLE_BASIC on. To be compared with the runtime.
+pub fn runtime_shapes_once_optimized(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+    let plain = runtime_shapes(graph);
+    optimized_shapes(graph, &plain).map_or(plain, |optimized| optimized.shapes)
 }
 
 fn targets(
@@ -146,7 +152,6 @@ mod tests {
     use super::*;
     use crate::pass::Pass;
     use crate::rewrite::infer_shapes::InferShapes;
-    use crate::runtime::known_shapes::runtime_shapes;
 
     /// The shapes that become constant, and what is known of `y` then.
     fn all(nodes: &str) -> String {

@@ -8,6 +8,7 @@ use crate::runtime::Runtime;
 use crate::runtime::barrier::{Passing, out_of_reshapes};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
+use crate::runtime::level::Level;
 use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::{Lists, Share, Skeleton};
@@ -71,7 +72,8 @@ impl Placement {
         let base = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let coloured = || {
             let names = colour_shapes::names(graph, &base, &shapes);
-            let declared = runtime_shapes_declared(graph, names);
+            let optimizes = runtime.promise.level != Some(Level::DisableAll);
+            let declared = runtime_shapes_declared(graph, names, optimizes);
             Shapes::of(graph, &declared, base.size.len()).for_pattern(release.pattern)
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);

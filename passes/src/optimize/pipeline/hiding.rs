@@ -10,8 +10,18 @@ use crate::enforce::colour_shapes::COLOURED_FROM;
 use crate::enforce::hide_sizes::HideSizes;
 use crate::graph::Graph;
 
+/// A graph without sizes.
+struct Hidden<'p> {
+    graph: Enforceable<'p>,
+    /// Nanoseconds that the nodes for it take.
+    takes: u64,
+    /// Is there no more to hide?
+    is_all: bool,
+}
+
 impl Pipeline<'_> {
-    /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of.
+    /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of, or
+    /// little for what they save.
     pub(super) fn hidden(&self, graph: Graph) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
         if !self.options.runtime.settings.pattern || !TUNING.hidden || self.is_late() {
@@ -22,13 +32,34 @@ impl Pipeline<'_> {
             return plain;
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
-        let less = |hidden: &Enforceable<'_>| hidden.planned_peak() < planned;
-        self.most_hidden(&plain).filter(less).unwrap_or(plain)
+        let less = |hidden: &Hidden<'_>| hidden.graph.planned_peak() < planned;
+        let time = self.original.time();
+        let few = self.most_hidden(&plain, time / TUNING.hiding);
+        let many = match &few {
+            Some(few) if few.is_all => None,
+            _ => self.most_hidden(&plain, time / TUNING.more_hiding),
+        };
+        let (few, many) = (few.filter(less), many.filter(less));
+        let is_worth_it = |many: &Hidden<'_>| {
+            let (needs, takes) = match &few {
+                Some(few) => (few.graph.planned_peak(), few.takes),
+                None => (planned, 0),
+            };
+            let saved = needs.0.saturating_sub(many.graph.planned_peak().0);
+            let (more, rest) = (
+                many.takes.saturating_sub(takes),
+                needs - self.original.liveness.fixed,
+            );
+            let asked = u128::from(more) * u128::from(TUNING.hiding_saves) * u128::from(rest.0);
+            u128::from(saved) * u128::from(time) >= asked && saved > 0
+        };
+        many.filter(is_worth_it)
+            .or(few)
+            .map_or(plain, |hidden| hidden.graph)
     }
 
-    /// With all sizes hidden, or else with as many as it is tried for whose nodes take no longer than they may.
-    pub(super) fn most_hidden(&self, plain: &Enforceable<'_>) -> Option<Enforceable<'_>> {
-        let most = self.original.time() / TUNING.hiding;
+    /// With all sizes hidden, or else with as many as it is tried for whose nodes take at most so many nanoseconds.
+    fn most_hidden(&self, plain: &Enforceable<'_>, most: u64) -> Option<Hidden<'_>> {
         let before = time_of_all(plain.graph(), plain.costs());
         // What is too small for a name is too small to be hidden.
         let from = COLOURED_FROM;
@@ -48,9 +79,13 @@ impl Pipeline<'_> {
             let added = time_of_all(hidden.graph(), hidden.costs()).saturating_sub(before);
             (hidden, added)
         };
-        let (all, mut takes) = hidden(sources.len());
+        let (graph, mut takes) = hidden(sources.len());
         if takes <= most {
-            return Some(all);
+            return Some(Hidden {
+                graph,
+                takes,
+                is_all: true,
+            });
         }
         // Each takes about as long as the others.
         let mut range = Between::new(0, sources.len() as u64, TUNING.hidings);
@@ -62,7 +97,14 @@ impl Pipeline<'_> {
             let (graph, added) = hidden(between as usize);
             range.is(between, added <= most);
             match added <= most {
-                true => (took, best) = (added, Some(graph)),
+                true => {
+                    took = added;
+                    best = Some(Hidden {
+                        graph,
+                        takes: added,
+                        is_all: false,
+                    });
+                }
                 false => takes = added,
             }
         }
