@@ -219,8 +219,8 @@ fn a_signal_while_a_file_is_written_leaves_nothing() {
     let folder = Folder::new();
     let path = folder.path("in.onnx");
     let small = fs::read(&path).unwrap();
-    // A field that nobody knows, of 400 MB that take no room: number 99, which is varint 99 << 3 | 2.
-    let length: usize = 400_000_000;
+    // A field that nobody knows, of 1 GB that takes no room: number 99, which is varint 99 << 3 | 2.
+    let length: usize = 1_000_000_000;
     let mut bytes = vec![0x9a, 0x06];
     let mut rest = length;
     while rest >= 0x80 {

@@ -34,8 +34,11 @@ fn a_stranger_comes_from_an_empty_folder_to_a_trained_step() {
     let script = script
         .arg("tools/stranger.sh")
         .arg(folder.path().join("stranger"))
-        // What a user builds is optimized, which takes minutes more.
-        .env("MATURIN_PEP517_ARGS", "--profile dev")
+        // What a user builds is optimized, which takes minutes more. With the features that the tests are built with.
+        .env(
+            "MATURIN_PEP517_ARGS",
+            "--profile dev --features ckpt-passes/testing",
+        )
         .env("CARGO_TARGET_DIR", target())
         .env("MALLOC_COUNTER", malloc_counter());
     let done = script.current_dir(root()).output().expect("sh starts");

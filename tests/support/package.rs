@@ -19,8 +19,9 @@ pub(crate) fn package() -> tempfile::TempDir {
         .args([
             "build",
             "--quiet",
-            "--package",
-            "ckpt-opt-python",
+            // With the features that the tests are built with, so that little is compiled once more.
+            "--workspace",
+            "--lib",
             "--target-dir",
         ])
         .arg(target)
