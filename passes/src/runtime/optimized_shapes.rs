@@ -15,7 +15,7 @@ use crate::operators::MICROSOFT;
 pub(crate) struct OptimizedShapes {
     /// The shapes, put together from sizes, that are constants then.
     pub(crate) targets: Targets,
-    /// In the form of [`runtime_shapes`](super::known_shapes::runtime_shapes).
+    /// In the form of [`runtime_shapes`].
     pub(crate) shapes: Vec<Option<Vec<Dimension>>>,
 }
 
