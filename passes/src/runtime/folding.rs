@@ -50,8 +50,9 @@ impl Folding {
         folding
     }
 
-    /// Looks at a node once what it reads has been looked at. Not folded is what draws random numbers, quantizes, has a subgraph or
-    /// is a graph output; and what computes with 16 bits, for which kernels can be missing.
+    /// Looks at a node once what it reads has been looked at. Not folded is what draws random numbers, quantizes or has a subgraph;
+    /// and what computes with 16 bits, for which kernels can be missing. What writes a graph output is folded as well, and a copy handed
+    /// out, which is not simulated: it counts as computed in the step.
     pub(crate) fn look_at(
         &mut self,
         graph: &Graph,
@@ -151,7 +152,7 @@ mod tests {
                 }}"#
             )
         };
-        // Not what the caller feeds, nor what is as large as it, nor a graph output.
+        // Not what the caller feeds, nor what is as large as it; graph outputs count as computed.
         assert_eq!(names(&text("z = Exp(one)")), ["shape", "zeros", "mask"]);
         // Nor random numbers, nor what a caller can replace.
         let random = text("r = RandomNormalLike(zeros) z = ReduceSum(r)");
