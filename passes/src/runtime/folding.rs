@@ -4,7 +4,7 @@
 //! hundreds of nodes.
 
 use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind};
-use crate::operators::{self, Recompute};
+use crate::operators::{self, MICROSOFT, Recompute};
 
 /// What a session has before the first step, once it has optimized a graph.
 pub(crate) struct Folding {
@@ -51,7 +51,7 @@ impl Folding {
     }
 
     /// Looks at a node once what it reads has been looked at. Not folded is what draws random numbers, quantizes or has a subgraph;
-    /// and what computes with 16 bits, for which kernels can be missing. What writes a graph output is folded as well, and a copy handed
+    /// what computes with 16 bits, for which kernels can be missing; and BroadcastGradientArgs (measured in 1.19.2). What writes a graph output is folded as well, and a copy handed
     /// out, which is not simulated: it counts as computed in the step.
     pub(crate) fn look_at(
         &mut self,
@@ -120,6 +120,7 @@ fn may_be_folded(graph: &Graph, node: &Node) -> bool {
     node.bodies.is_empty()
         && operators::recompute(node) == Recompute::Clone
         && !node.op_type.contains("Quantize")
+        && !node.is(MICROSOFT, "BroadcastGradientArgs")
         && !touched.any(narrow)
 }
 
@@ -157,6 +158,8 @@ mod tests {
         // Nor random numbers, nor what a caller can replace.
         let random = text("r = RandomNormalLike(zeros) z = ReduceSum(r)");
         assert_eq!(names(&random), ["shape", "zeros", "mask"]);
+        let axes = text("a, z = com.microsoft.BroadcastGradientArgs(shape, shape)");
+        assert_eq!(names(&axes), ["shape", "zeros", "mask"]);
         let replaced = text("z = Exp(one)").replace("float[N,8] v)", "float[N,8] v, float[8] one)");
         assert_eq!(names(&replaced), ["shape", "zeros"]);
     }

@@ -422,15 +422,19 @@ impl<'s> Nodes<'s> {
         }
     }
 
-    /// Takes out what is computed before the first step. Was there anything?
+    /// Takes out what is computed before the first step, and what it alone reads: of what only its shape is asked for, all that computes
+    /// it. Was there anything?
     fn fold(&mut self) -> bool {
+        let mut read = Vec::new();
         for index in 0..self.nodes.len() as u32 {
             if self.is(index, Fusing::Folded)
                 && let Some(node) = self.take(index)
             {
                 self.folded.extend_from_slice(&node.writes);
+                read.extend_from_slice(&node.reads);
             }
         }
+        self.take_unread(&read);
         for &written in &self.folded {
             self.producer[written as usize] = NOBODY;
         }
@@ -441,31 +445,37 @@ impl<'s> Nodes<'s> {
     fn assemble(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.nodes.len() as u32 {
-            if !self.is(index, Fusing::Assembles) {
-                continue;
-            }
-            any = true;
-            let mut open = vec![index];
-            while let Some(index) = open.pop() {
-                let is_free = |&tensor: &u32| {
-                    let tensor = tensor as usize;
-                    self.readers[tensor].0 == 0 && !self.skeleton.output[tensor]
-                };
-                let goes = self.node(index).is_some_and(|node| {
-                    node.fusing == Fusing::Assembles || node.writes.iter().all(is_free)
-                });
-                if let Some(node) = goes.then(|| self.take(index)).flatten() {
-                    if node.fusing == Fusing::Assembles {
-                        self.folded.extend_from_slice(&node.writes);
-                    }
-                    open.extend(node.reads.iter().map(|&read| self.producer[read as usize]));
-                }
+            if self.is(index, Fusing::Assembles)
+                && let Some(node) = self.take(index)
+            {
+                any = true;
+                self.folded.extend_from_slice(&node.writes);
+                self.take_unread(&node.reads);
             }
         }
         for &written in &self.folded {
             self.producer[written as usize] = NOBODY;
         }
         any
+    }
+
+    /// Takes out the nodes that write these tensors, where nobody reads what they write any more, and then what these alone read.
+    /// Runtime fact, measured in 1.19.2, 1.20.1 and 1.32.0; nodes that draw random numbers go as well.
+    fn take_unread(&mut self, tensors: &[u32]) {
+        let mut open = tensors.to_vec();
+        while let Some(tensor) = open.pop() {
+            let index = self.producer[tensor as usize];
+            let is_free = |&tensor: &u32| {
+                let tensor = tensor as usize;
+                self.readers[tensor].0 == 0 && !self.skeleton.output[tensor]
+            };
+            let goes = |node: &FusedNode<'_>| node.writes.iter().all(is_free);
+            if self.node(index).is_some_and(goes)
+                && let Some(node) = self.take(index)
+            {
+                open.extend_from_slice(&node.reads);
+            }
+        }
     }
 
     /// Puts one node in the place of those that split a tensor. Were there any?
@@ -1124,6 +1134,18 @@ mod tests {
         let text =
             "g (float[4,4] x) => (float[4,4] y) <float[4,4] a> { a = MatMul(x, x) y = Exp(a) }";
         assert!(forms(text).is_empty());
+    }
+
+    #[test]
+    fn what_only_a_folded_shape_reads_goes_with_it() {
+        let text = |more: &str| {
+            format!(
+                "g (float[4,8] x) => (float[4,8] y) <float[4,8] a, float[4,8] b, int64[2] s, int64[2] t>
+                {{ a = RandomNormalLike(x) b = Exp(a) s = Shape(b) t = Neg(s) y = Expand({more}, t) }}"
+            )
+        };
+        assert_eq!(forms(&text("x")), ["y(x,t)"]);
+        assert_eq!(forms(&text("a")), ["a(x) y(a,t)"]);
     }
 
     #[test]
