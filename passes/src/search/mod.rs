@@ -151,7 +151,8 @@ impl Search {
 
     fn of(problem: Problem, alternatives: Option<Arc<Alternatives>>, effort: Effort) -> Search {
         let steps = problem.steps.len() as u64;
-        let most = (steps * steps).saturating_mul(tuning::TUNING.evaluations_per_pair);
+        let pairs = steps.saturating_mul(steps);
+        let most = pairs.saturating_mul(tuning::TUNING.evaluations_per_pair);
         let effort = Effort {
             evaluations: effort.evaluations.min(most),
             ..effort
