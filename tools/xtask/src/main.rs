@@ -229,10 +229,9 @@ fn ci() -> Result<(), Failed> {
         "--document-private-items",
     ]))?;
     cargo(&["test", "--workspace", "--doc"])?;
-    // Always the whole workspace: crates that are chosen one by one have other features, and are compiled once more for each choice.
-    cargo(&["test", "--workspace", "--lib", "--bins", "--examples"])?;
-    // Last, since it has the most to say: the whole program, in ONNX Runtime as well.
-    cargo(&["test", "--workspace", "--test", "*"])
+    // All at once: crates that are chosen one by one have other features, and are compiled once more for each choice.
+    let kinds = ["--lib", "--bins", "--examples", "--tests"];
+    cargo(&[&["test", "--workspace"], &kinds[..]].concat())
 }
 
 /// Licences, sources and reasons. Needs no network where all crates are there, those for other systems too.
