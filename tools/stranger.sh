@@ -18,13 +18,13 @@ cp "$root/testdata/models/triplet.onnx" training_model.onnx
 python - <<'END'
 import ckpt_opt
 
-result = ckpt_opt.optimize("training_model.onnx", "small.onnx", budget="fixed+60%", dims={"batch": 64})
+result = ckpt_opt.optimize("training_model.onnx", "small.onnx", budget="fixed+60%", dims={"batch": 16})
 print(result)
 with open("report.html", "w", encoding="utf-8") as page:
     page.write(result.html())
 END
-ckpt-opt verify training_model.onnx small.onnx --dim batch=64
+ckpt-opt verify training_model.onnx small.onnx --dim batch=16
 
 python "$root/tools/check_page.py" report.html --browser "$("$root/tools/setup.sh" browser)"
-python "$root/tools/train.py" training_model.onnx small.onnx --dim batch=64 --steps 2
-python "$root/tools/check_model.py" training_model.onnx small.onnx --dim batch=64 --json | tr -d '\n'
+python "$root/tools/train.py" training_model.onnx small.onnx --dim batch=16 --steps 2
+python "$root/tools/check_model.py" training_model.onnx small.onnx --dim batch=16 --json | tr -d '\n'

@@ -219,7 +219,7 @@ pub struct Node {
     /// its original. Everything that is not modelled here (doc strings, metadata, opaque
     /// attributes, newer fields) is taken from it. `None` for a node made from scratch.
     pub template: Option<u32>,
-    /// The node of the file that this one is a piece of, if that calls a function of the model.
+    /// The node of the file that this one is a piece of, if that calls a function of the model or has no kernel.
     pub piece_of: Option<u32>,
 }
 

@@ -7,11 +7,11 @@ use crate::graph::{Graph, NodeId};
 /// `graph`, which was read from a file, with its nodes in the file's order, should reading have sorted them. A node's index
 /// is its place in the file, whether that is topological or not, and on indices it depends in which order the runtime runs.
 pub(super) fn as_listed(graph: &Graph) -> Cow<'_, Graph> {
-    // What functions of the model are made of comes last, call by call.
+    // What functions and operators without a kernel are made of comes last, one after the other.
     let place = |id: &NodeId| {
         let node = graph.node(*id);
-        let place = node.template.or(node.piece_of)?;
-        Some((node.template.is_none(), place))
+        let place = node.piece_of.or(node.template)?;
+        Some((node.piece_of.is_some(), place))
     };
     let places: Option<Vec<_>> = graph.order().iter().map(place).collect();
     if places.is_none_or(|places| places.is_sorted()) {

@@ -36,7 +36,7 @@ use simulation::{at_level, describe, larger, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs};
 use crate::bytes::Bytes;
-use crate::graph::{Graph, Node, NodeId, TensorId};
+use crate::graph::{Graph, Node, NodeId};
 use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
@@ -595,8 +595,7 @@ pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
 /// Deterministic: the same input and options give the same graph.
 ///
 /// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
-/// both execution orders, is within the budget. A graph that fits as it is comes back as it is,
-/// but for nodes that the runtime takes apart.
+/// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
 pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
     let mut row = optimize_each(input, options, &[options.budget])?;
     row.pop().expect("one result for one budget")
@@ -619,8 +618,10 @@ pub fn optimize_each(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
-    let graphs = (&*without_stale(&graph), &graph);
-    contest::decide(graphs, options, budgets, contest::Look::Thorough)
+    let right = without_stale(&graph);
+    let mut row = contest::decide((&right, &graph), options, budgets, contest::Look::Thorough)?;
+    put_together(&mut row, &right, input, options)?;
+    Ok(row)
 }
 
 /// The same where the budget is to hold in a session of which nobody has changed order or level ([`Promise::USUAL`]), and in
@@ -632,7 +633,10 @@ pub fn optimize_usual(
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
-    usual::decide((&without_stale(&graph), &graph), options, budgets)
+    let right = without_stale(&graph);
+    let mut row = usual::decide((&right, &graph), options, budgets)?;
+    put_together(&mut row, &right, input, options)?;
+    Ok(row)
 }
 
 /// The graph as it is planned: as the runtime takes it apart, with the shapes of all tensors.
@@ -653,6 +657,26 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
     Ok(graph)
 }
 
+/// Gives `input` itself where the result is it, only taken apart: the runtime does that to it as well.
+fn put_together(
+    row: &mut [Result<Optimized, OptimizeError>],
+    apart: &Graph,
+    input: &Graph,
+    options: &Options,
+) -> Result<(), OptimizeError> {
+    let is_whole = |&id: &NodeId| apart.node(id).op_type == input.node(id).op_type;
+    if input.order().iter().all(is_whole) {
+        return Ok(());
+    }
+    let listed = as_listed(apart);
+    let found = row.iter_mut().flatten();
+    for found in found.filter(|found| found.graph == *listed) {
+        let whole = with_shapes(input, options)?;
+        found.graph = as_listed(&without_stale(&whole)).into_owned();
+    }
+    Ok(())
+}
+
 /// Proves that `rewritten` computes what `original` computes and that its peak, simulated afresh
 /// in all execution orders, is within the budget. Both graphs must have concrete shapes. `listed` is the latter with its
 /// nodes as its file lists them, where that is not its order.
@@ -668,44 +692,46 @@ fn verify_rewritten(
     let correspondence =
         verify::equivalence_allowing(original, rewritten, &permitted(options), &options.allowed)
             .map_err(failed)?;
-    if options.device.provider == Provider::Cpu {
-        let provider = Provider::Cpu;
-        let mut apart = original.clone();
-        let Ok(changed) = TakeApart { provider }.run(&mut apart);
-        if changed == Changed::Yes {
-            // The runtime rounds what the pieces compute, too. That they compute what the operator does is known by now.
-            let apart = with_shapes(&apart, &options.for_written(&apart))?;
-            let pieces = verify::equivalence_allowing(
-                &apart,
-                rewritten,
-                &permitted(options),
-                &options.allowed,
-            );
-            verify::rounding(&apart, rewritten, &pieces.map_err(failed)?).map_err(failed)?;
-        } else {
-            verify::rounding(original, rewritten, &correspondence).map_err(failed)?;
-        }
+    let unchanged = is_unchanged(original, rewritten, &correspondence);
+    let (then, now) = (apart(original, options)?, apart(rewritten, options)?);
+    if options.device.provider == Provider::Cpu && !unchanged {
+        // The runtime rounds what the pieces compute, too. That they compute what the operator does is known by now.
+        let is_apart = matches!(then, Cow::Owned(_)) || matches!(now, Cow::Owned(_));
+        let permitted = permitted(options);
+        let pieces = is_apart
+            .then(|| verify::equivalence_allowing(&then, &now, &permitted, &options.allowed))
+            .transpose()
+            .map_err(failed)?;
+        let pieces = pieces.as_ref().unwrap_or(&correspondence);
+        verify::rounding(&then, &now, pieces).map_err(failed)?;
     }
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
         simulated(graph, &costs, options)
     };
-    let before = simulate(&as_listed(original));
-    let before = before
+    // Pieces are behind all that the graph itself has.
+    let of = |graph: &Graph, nodes: Vec<NodeId>| {
+        let nodes = nodes.into_iter();
+        nodes.filter(|id| id.index() < graph.node_count()).collect()
+    };
+    let before = simulate(&as_listed(&then));
+    let before: Vec<NodeId> = before
         .first()
-        .map_or(Vec::new(), |run| run.liveness.nodes());
-    let unchanged = is_unchanged(original, rewritten, &correspondence)
-        || is_only_taken_apart(original, rewritten, options);
+        .map_or(Vec::new(), |run| of(original, run.liveness.nodes()));
     // Sorted, its nodes have other indices than they had.
     let runs_as_before = unchanged
         && match listed {
             Some(_) => is_listed_alike(original, rewritten),
             None => is_as_listed(original),
         };
-    for (number, run) in simulate(listed.unwrap_or(rewritten)).iter().enumerate() {
+    let listed = match now {
+        Cow::Owned(_) => as_listed(&now),
+        Cow::Borrowed(_) => Cow::Borrowed(listed.unwrap_or(rewritten)),
+    };
+    for (number, run) in simulate(&listed).iter().enumerate() {
         // The unmodified graph may itself update in another sequence in another order.
         if !runs_as_before && (number == 0 || !unchanged) {
-            let after = run.liveness.nodes();
+            let after: Vec<NodeId> = of(rewritten, run.liveness.nodes());
             verify::updates(original, &before, rewritten, &after, &correspondence)
                 .map_err(failed)?;
         }
@@ -715,7 +741,7 @@ fn verify_rewritten(
             false => run.promised,
         };
         if holds {
-            let need = need(rewritten, &run.liveness);
+            let need = need(&now, &run.liveness);
             verify::budget(budget, [(run.order.name(), need)]).map_err(failed)?;
         }
     }
@@ -744,22 +770,17 @@ fn is_listed_alike(original: &Graph, rewritten: &Graph) -> bool {
     nodes.all(|(&then, &now)| place(original, then) == place(rewritten, now))
 }
 
-/// Is `rewritten` what the runtime makes of `original` before it runs it, and nothing else?
-fn is_only_taken_apart(original: &Graph, rewritten: &Graph, options: &Options) -> bool {
-    let (mut apart, provider) = (original.clone(), options.device.provider);
-    let Ok(changed) = TakeApart { provider }.run(&mut apart);
-    fn nodes(graph: &Graph) -> impl Iterator<Item = [Vec<Option<&str>>; 3]> {
-        graph.order().iter().map(|&id| {
-            let node = graph.node(id);
-            let name = |tensor: &Option<TensorId>| Some(graph.tensor((*tensor)?).name.as_str());
-            [
-                vec![Some(node.domain.as_str()), Some(node.op_type.as_str())],
-                node.inputs.iter().map(name).collect(),
-                node.outputs.iter().map(name).collect(),
-            ]
-        })
-    }
-    changed == Changed::Yes && nodes(&apart).eq(nodes(rewritten))
+/// `graph` as the runtime takes it apart.
+fn apart<'g>(graph: &'g Graph, options: &Options) -> Result<Cow<'g, Graph>, InferShapesError> {
+    let mut apart = graph.clone();
+    let take_apart = TakeApart {
+        provider: options.device.provider,
+    };
+    let Ok(changed) = take_apart.run(&mut apart);
+    Ok(match changed {
+        Changed::No => Cow::Borrowed(graph),
+        Changed::Yes => Cow::Owned(with_shapes(&apart, &options.for_written(&apart))?),
+    })
 }
 
 /// Is it a graph that ckpt-opt plans, and that `release` runs?

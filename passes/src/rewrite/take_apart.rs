@@ -81,6 +81,7 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Graph, all: bool) -> Vec
     let mut nodes = Vec::with_capacity(steps.len());
     for (position, &step) in steps.iter().enumerate() {
         let mut node = function.node(step).clone();
+        node.piece_of = original.template;
         let places = node.inputs.iter_mut().chain(&mut node.outputs);
         for inside in places.flatten() {
             *inside = *known.entry(*inside).or_insert_with(|| {

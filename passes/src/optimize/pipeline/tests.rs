@@ -7,7 +7,7 @@ use crate::cost::Nanos;
 use crate::enforce::barriers::Enforceable;
 use crate::graph::{Dimension, Node, Tensor, TensorKind};
 use crate::optimize::simulation::in_default_order;
-use crate::optimize::{optimize, verify_written};
+use crate::optimize::{measure, optimize, verify_written};
 use crate::pass::Pass;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::Runtime;
@@ -345,17 +345,57 @@ fn a_graph_that_is_only_taken_apart_is_held_to_the_peak_that_is_told_of_it() {
         let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
         options.runtime.settings = RuntimeSettings::DEFAULT;
         options.effort.evaluations = 50;
-        let sizes = graph.inputs.iter().map(|&id| &graph.tensor(id).declared);
-        let batch = Dimension::Symbol("batch".to_owned());
-        if sizes.flatten().flatten().any(|size| *size == batch) {
-            options.bindings.insert("batch".to_owned(), 4);
-        }
+        bind_batch(&graph, &mut options);
         let found = optimize(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let again = verify_written(&graph, &found.graph, &options, found.summary.budget);
         assert!(again.is_ok(), "seed {seed}: {again:?}");
         over += usize::from(found.summary.over_budget().next().is_some());
     }
     assert!(over > 0, "{over}");
+}
+
+/// Four of each batch, if a graph has one.
+fn bind_batch(graph: &Graph, options: &mut Options) {
+    let sizes = graph.inputs.iter().map(|&id| &graph.tensor(id).declared);
+    let batch = Dimension::Symbol("batch".to_owned());
+    if sizes.flatten().flatten().any(|size| *size == batch) {
+        options.bindings.insert("batch".to_owned(), 4);
+    }
+}
+
+/// Of a file with operators that have no kernel, that is told which it needs in a session, where their pieces have the highest numbers.
+#[test]
+fn what_a_graph_needs_as_it_is_is_told_with_its_pieces_at_the_end() {
+    let mut compared = 0;
+    for seed in 0..120 {
+        let mut graph = strange_training_graph(seed, 20 + seed as usize % 40);
+        let divides = |&id: &NodeId| graph.node(id).is("com.microsoft", "DivGrad");
+        if !graph.order().iter().any(divides) {
+            continue;
+        }
+        for (place, id) in (0..).zip(graph.order().to_vec()) {
+            graph.node_mut(id).template = Some(place);
+        }
+        let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
+        options.effort.evaluations = 50;
+        bind_batch(&graph, &mut options);
+        let found = optimize(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(found.graph.order(), graph.order(), "seed {seed}");
+        let again = verify_written(&graph, &found.graph, &options, found.summary.budget);
+        assert!(again.is_ok(), "seed {seed}: {again:?}");
+        let session = measure(&graph, &options).unwrap();
+        for (order, peak) in [
+            (ExecutionOrder::Default, &session.default),
+            (ExecutionOrder::PriorityBased, &session.priority),
+        ] {
+            let told = found.summary.executions_before.iter();
+            let mut told = told.filter(|way| way.order == order && way.level == session.level);
+            let told = told.next().unwrap().bytes;
+            assert_eq!(told, peak.bytes, "seed {seed}: {order:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "{compared}");
 }
 
 /// A file that lists its nodes in any sequence: what its peak is said to be is enough for it, and it stays as it is then.
