@@ -580,7 +580,8 @@ fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
     (0..rank).map(dimension).collect()
 }
 
-/// An Expand: to a shape of which only the rank is known, unless it is constant.
+/// An Expand: to a shape of which only the rank is known, and not even that where nothing is known of what computes it, unless it is
+/// constant.
 fn expanded(
     graph: &Graph,
     constants: &Folding,
@@ -595,14 +596,7 @@ fn expanded(
             .iter()
             .map(|&size| u64::try_from(size).map_or(Dimension::Unknown, Dimension::Known))
             .collect(),
-        _ => {
-            let output = graph.tensor(output);
-            let rank = match (&output.shape, &output.declared) {
-                (Some(shape), _) => shape.len(),
-                (None, declared) => declared.as_ref()?.len(),
-            };
-            vec![Dimension::Unknown; rank]
-        }
+        _ => rank_of(graph, shapes, to, output)?,
     };
     Some(broadcast_all(&[first, &to]))
 }
@@ -768,8 +762,40 @@ mod tests {
     fn a_number_that_is_inferred_goes_before_a_name_that_is_declared() {
         let text = "g (float[4,1] x, int64[2] to) => () <float[n,8] y, float[n,8] z>
             { y = Expand(x, to) z = Relu(y) }";
-        assert_eq!(shape(text, "y"), "4 8");
-        assert_eq!(shape(text, "z"), "4 8");
+        let bindings = [("n".to_owned(), 4)].into();
+        assert_eq!(bound(text, "y", &bindings), "4 8");
+        assert_eq!(bound(text, "z", &bindings), "4 8");
+    }
+
+    /// Measured on a transformer whose mask is expanded to what its products have.
+    #[test]
+    fn of_what_is_expanded_to_a_shape_of_something_unknown_nothing_is_known() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[batch,4,6,8] x, float[batch,1,1,8] mask) => () {
+                product = Einsum <equation = "abcd->abcd"> (x)
+                of_product = Shape (product)
+                of_x = Shape (x)
+                unknown = Expand (mask, of_product)
+                wide = Expand (mask, of_x)
+            }"#;
+        let bindings = [("batch".to_owned(), 2)].into();
+        assert_eq!(bound(text, "unknown", &bindings), "unknown");
+        assert_eq!(bound(text, "wide", &bindings), "? ? ? 8");
+    }
+
+    /// Measured on a transformer with as many words as sequences.
+    #[test]
+    fn sizes_that_are_equal_by_chance_are_no_numbers() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[batch,4,16,8] x, float[other,4,words,8] y) => () {
+                joined = com.microsoft.ConcatTraining <axis = -1> (x, y)
+            }"#;
+        for size in [16, 12] {
+            let sizes = ["batch", "other"].map(|name| (name.to_owned(), size));
+            let mut bindings: BTreeMap<String, u64> = sizes.into();
+            bindings.insert("words".to_owned(), 16);
+            assert_eq!(bound(text, "joined", &bindings), "batch 4 16 16", "{size}");
+        }
     }
 
     #[test]

@@ -28,6 +28,12 @@ struct Name<'a> {
 }
 
 impl Name<'_> {
+    /// Is it the same dimension of some input as the other one is of another or the same?
+    fn is_beside(&self, other: &Name) -> bool {
+        let mut places = self.places.iter().map(|&(_, place)| place);
+        places.any(|here| other.places.iter().any(|&(_, place)| place == here))
+    }
+
     /// Whatever divides the size divides this one.
     fn other_size(&self) -> u64 {
         self.size.saturating_mul(4)
@@ -70,22 +76,24 @@ pub(super) fn outputs(
         // What has to be equal changes together. What may not change at all has to be some number.
         let mut called = name.dimension;
         let alone = ask(&[name]);
-        let others = alone.or_else(|| match is_product {
-            true => {
-                let mut pairs = names.iter().filter(|other| other.size == name.size);
-                pairs.find_map(|other| {
-                    let both = ask(&[name, other])?;
-                    // Matrices are broadcast to each other, and then the runtime chooses no name of several.
-                    if other.dimension != name.dimension {
-                        called = &Dimension::Unknown;
-                    }
-                    Some(both)
-                })
+        let others = alone.or_else(|| {
+            let equal = || names.iter().filter(|other| other.size == name.size);
+            let pair = |ask: &mut dyn FnMut(&[&Name]) -> Option<Vec<_>>| {
+                equal().find_map(|other| Some((other, ask(&[name, other])?)))
+            };
+            if is_product {
+                let (other, both) = pair(&mut ask)?;
+                // Matrices are broadcast to each other, and then the runtime chooses no name of several.
+                if other.dimension != name.dimension {
+                    called = &Dimension::Unknown;
+                }
+                return Some(both);
             }
-            false => {
-                let equal = names.iter().filter(|other| other.size == name.size);
-                ask(&equal.collect::<Vec<_>>())
-            }
+            // Sizes can be equal by chance, so few are tried before all.
+            let beside: Vec<&Name> = equal().filter(|other| other.is_beside(name)).collect();
+            ask(&beside)
+                .or_else(|| Some(pair(&mut ask)?.1))
+                .or_else(|| ask(&equal().collect::<Vec<_>>()))
         });
         if let Some(others) = others {
             let compared = plain.iter().zip(&others);
