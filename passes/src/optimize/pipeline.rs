@@ -22,17 +22,20 @@ use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::barriers::{Enforceable, Thinning};
+use crate::enforce::keep_apart::KeepApart;
 use crate::enforce::keep_layout::KeepLayout;
 use crate::enforce::release_unread::ReleaseUnread;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Uses};
 use crate::operators::variants::Variant;
 use crate::parallel;
 use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::settings::RuntimeSettings;
+use crate::runtime::transposes::is_moved_behind;
 use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{
     Joint, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
@@ -440,12 +443,21 @@ impl<'o> Pipeline<'o> {
         }
     }
 
-    /// The graph with nothing computed again, if it fits: untouched (but for what keeps its layout), or at least with nodes that take no memory. Without
-    /// barriers, nothing but luck keeps updates in their sequence where nodes are new or get other indices.
+    /// The graph with nothing computed again, if it fits: untouched (but for what keeps its layout, and Transposes where they are), or at
+    /// least with nodes that take no memory. Without barriers, nothing but luck keeps updates in their sequence where nodes are new or
+    /// get other indices.
     fn without_copies(&self, budget: Bytes) -> Option<Candidate> {
         let fits =
             |candidate: &Candidate| candidate.need() <= budget && self.keeps_sequences(candidate);
-        let untouched = self.original_candidate();
+        let mut untouched = self.original_candidate();
+        let moved = self.moved(&untouched.graph);
+        if moved > Bytes::ZERO {
+            if untouched.need() + moved <= budget && fits(&untouched) {
+                return Some(untouched);
+            }
+            let Ok(_) = self.options.passes.run(&KeepApart, &mut untouched.graph);
+            untouched = Candidate::new(untouched.graph, self.options);
+        }
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
             return Some(untouched).filter(fits);
         }
@@ -455,6 +467,21 @@ impl<'o> Pipeline<'o> {
         }
         let hidden = self.hidden(untouched.graph);
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
+    }
+
+    /// What the Transposes write that the runtime moves in some session that is promised: each has another result at another time
+    /// then, which is not simulated.
+    fn moved(&self, graph: &Graph) -> Bytes {
+        let runtime = &self.options.runtime;
+        let is_optimized = runtime.promise.level != Some(Level::DisableAll);
+        if !is_optimized || !runtime.release.moves_transposes() {
+            return Bytes::ZERO;
+        }
+        let uses = Uses::of(graph);
+        let moved = graph.order().iter();
+        let moved = moved.filter(|&&id| is_moved_behind(graph, &uses, id));
+        let written = moved.filter_map(|&id| graph.tensor(graph.node(id).output(0)?).bytes());
+        written.sum()
     }
 
     /// The graph with nothing computed again, in an order in which the runtime runs it anyway, enforced: of those few that need

@@ -398,6 +398,37 @@ fn what_a_graph_needs_as_it_is_is_told_with_its_pieces_at_the_end() {
     assert!(compared > 20, "{compared}");
 }
 
+/// Where the runtime moves a Transpose, which is not simulated, a graph that only just fits is kept from that.
+#[test]
+fn transposes_stay_where_they_are_unless_there_is_room_for_them_elsewhere() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+        g (float[64,8,64] x) => (float[64,64,8] y)
+        <float[64,64,8] t, float[64,64,8] a, float[64,8,64] b> {
+            t = Transpose <perm = [0, 2, 1]> (x)
+            a = Sigmoid (t)
+            b = Transpose <perm = [0, 2, 1]> (a)
+            c = com.microsoft.GeluGrad (b, x)
+            y = Transpose <perm = [0, 2, 1]> (c)
+        }"#;
+    let graph = Graph::parse(text).unwrap();
+    let size = Bytes(64 * 8 * 64 * 4);
+    let new_nodes = |promise, more: Bytes| {
+        let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
+        options.runtime.promise = promise;
+        let need = optimize(&graph, &options).unwrap().summary.before.bytes;
+        options.budget = BudgetRequest::Bytes(need + Bytes(1024) + more);
+        let found = optimize(&graph, &options).unwrap();
+        found.graph.order().len() - graph.order().len()
+    };
+    assert_eq!(new_nodes(Promise::USUAL, Bytes::ZERO), 1);
+    assert_eq!(new_nodes(Promise::USUAL, size), 0);
+    let unoptimized = Promise {
+        level: Some(Level::DisableAll),
+        ..Promise::USUAL
+    };
+    assert_eq!(new_nodes(unoptimized, Bytes::ZERO), 0);
+}
+
 /// A file that lists its nodes in any sequence: what its peak is said to be is enough for it, and it stays as it is then.
 #[test]
 fn a_file_in_any_sequence_fits_its_own_peak() {
