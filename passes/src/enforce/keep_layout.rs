@@ -202,6 +202,7 @@ mod tests {
     use super::*;
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::blocks::in_blocks;
+    use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
     use crate::runtime::{STOCK, TRAINING};
     use crate::verify;
 
@@ -243,6 +244,23 @@ mod tests {
             let again = kept(&after, Provider::Cpu, release);
             assert_eq!(again.order(), after.order());
         }
+    }
+
+    /// Read again from a file, a graph tells more of new nodes than when they were made.
+    #[test]
+    fn a_session_that_folds_does_not_know_the_channels_either() {
+        let mut before = graph(15);
+        for id in before.inputs.clone() {
+            let sizes = before.tensor(id).shape.clone().unwrap();
+            before.tensor_mut(id).declared =
+                Some(sizes.into_iter().map(Dimension::Known).collect());
+        }
+        let mut after = kept(&before, Provider::Cpu, &TRAINING);
+        InferShapes::default().run(&mut after).unwrap();
+        let shapes = runtime_shapes_once_optimized(&after);
+        let kept = after.tensor_named("x/kept").unwrap();
+        let shape = shapes[kept.index()].as_ref().unwrap();
+        assert!(!matches!(shape[CHANNELS], Dimension::Known(_)), "{shape:?}");
     }
 
     #[test]

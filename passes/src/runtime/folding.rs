@@ -3,8 +3,9 @@
 //! Source: `ConstantFolding`; compared with what a session of 1.19.2 saved of a Swin transformer, whose masks are made of constants by
 //! hundreds of nodes.
 
+use super::merged::is_known_to_repeat;
 use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind};
-use crate::operators::{self, MICROSOFT, Recompute};
+use crate::operators::{self, Recompute};
 
 /// What a session has before the first step, once it has optimized a graph.
 pub(crate) struct Folding {
@@ -51,7 +52,7 @@ impl Folding {
     }
 
     /// Looks at a node once what it reads has been looked at. Not folded is what draws random numbers, quantizes or has a subgraph;
-    /// what computes with 16 bits, for which kernels can be missing; and BroadcastGradientArgs (measured in 1.19.2). What writes a graph output is folded as well, and a copy handed
+    /// what computes with 16 bits, for which kernels can be missing; and the runtime's own operators, but for few. What writes a graph output is folded as well, and a copy handed
     /// out, which is not simulated: it counts as computed in the step.
     pub(crate) fn look_at(
         &mut self,
@@ -118,9 +119,9 @@ fn may_be_folded(graph: &Graph, node: &Node) -> bool {
     };
     let mut touched = node.reads().chain(node.writes());
     node.bodies.is_empty()
+        && is_known_to_repeat(node)
         && operators::recompute(node) == Recompute::Clone
         && !node.op_type.contains("Quantize")
-        && !node.is(MICROSOFT, "BroadcastGradientArgs")
         && !touched.any(narrow)
 }
 
@@ -158,8 +159,16 @@ mod tests {
         // Nor random numbers, nor what a caller can replace.
         let random = text("r = RandomNormalLike(zeros) z = ReduceSum(r)");
         assert_eq!(names(&random), ["shape", "zeros", "mask"]);
-        let axes = text("a, z = com.microsoft.BroadcastGradientArgs(shape, shape)");
-        assert_eq!(names(&axes), ["shape", "zeros", "mask"]);
+        // Of its own operators the runtime folds few.
+        for own in [
+            "a, z = com.microsoft.BroadcastGradientArgs(shape, shape)",
+            "p = com.microsoft.PassThrough(one) z = Exp(p)",
+        ] {
+            assert_eq!(names(&text(own)), ["shape", "zeros", "mask"], "{own}");
+        }
+        let joined =
+            text("j = com.microsoft.ConcatTraining <axis = 0> (shape, shape) z = Exp(one)");
+        assert_eq!(names(&joined), ["shape", "zeros", "mask", "j"]);
         let replaced = text("z = Exp(one)").replace("float[N,8] v)", "float[N,8] v, float[8] one)");
         assert_eq!(names(&replaced), ["shape", "zeros"]);
     }

@@ -99,8 +99,14 @@ fn constants(graph: &Graph) -> Vec<TensorId> {
     value
 }
 
-/// Does the runtime know that the operator computes the same from the same?
+/// Are two of it that read the same merged?
 fn is_merged(node: &Node) -> bool {
+    is_known_to_repeat(node) && node.captures.is_empty()
+}
+
+/// Does the runtime know that the operator computes the same from the same? Of its own operators it knows that of few (source:
+/// `IsOperationDeterministic`).
+pub(super) fn is_known_to_repeat(node: &Node) -> bool {
     const RANDOM: [&str; 6] = [
         "Dropout",
         "Multinomial",
@@ -116,12 +122,11 @@ fn is_merged(node: &Node) -> bool {
         "ShrunkenGather",
     ];
     let name = node.op_type.as_str();
-    let is_known = match node.domain.as_str() {
+    match node.domain.as_str() {
         "" => !RANDOM.contains(&name) && name != "Constant",
         "com.microsoft" => KNOWN.contains(&name),
         _ => false,
-    };
-    is_known && node.captures.is_empty()
+    }
 }
 
 /// Whatever their sequence. Files may hold very many: a search for each would take forever.
