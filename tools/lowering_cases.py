@@ -545,6 +545,7 @@ def slices(rng):
     for shape, starts, ends, axes, steps in [
         ((5, 8), [1], [6], [1], [1]), ((5, 8), [-3], [big], [-1], [1]), ((5, 8), [0, 2], [3, 7], None, None), ((4, 9, 6), [2, 1], [9, 5], [1, 2], [2, 3]),
         ((4, 9), [8], [-100], [1], [-2]), ((4, 9), [-1, 1], [-big, 3], [1, 0], [-1, 1]), ((7, 3), [5], [2], [0], [-1]),
+        ((3, 8), [0], [big], [-1], [2]), ((3, 8), [1], [big], [1], [2]), ((7, 3, 2), [-6], [-1], [0], [3]),
     ]:
         lists = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
         lists = {name: np.array(value, np.int64) for name, value in lists.items() if value is not None}
@@ -564,9 +565,10 @@ def slices(rng):
         name = f"SliceGrad{list(shape)}{starts}{axes}{steps}"
         yield Case(name, [node], {"dy": dy}, gradient, 13, {"shape": np.array(shape, np.int64), **lists}, {"dx": list(shape)})
         if not steps or set(steps) == {1}:
-            steps = {"steps": lists["steps"]} if steps else {}
+            ones = {"steps": lists["steps"]} if steps else {}
             yield Case(name + "/computed", [node], {"dy": dy, "shape": np.array(shape, np.int64),
-                       **{k: v for k, v in lists.items() if k != "steps"}}, gradient, constants=steps)
+                       **{k: v for k, v in lists.items() if k != "steps"}}, gradient, constants=ones)
+        if not steps or min(steps) > 0:
             fixed = Case(name + "/symbolic", [node], {"dy": dy, "shape": np.array(shape, np.int64)}, gradient, constants=dict(lists))
             fixed.symbols = {"dy": ["a", "b", "c"][: len(shape)]}
             yield fixed

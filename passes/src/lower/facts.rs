@@ -69,7 +69,7 @@ impl Facts {
         *self.elements.get(id.index())?
     }
 
-    /// Outputs that files leave undeclared, and that have the sizes of an input.
+    /// Outputs that files leave undeclared, and that have the sizes of an input, and its type.
     fn follow(&mut self, node: &Node) {
         if node.op_type == "Concat" || node.op_type == "ConcatTraining" {
             let (Some(out), Some(axis)) = (node.output(0), node.int("axis")) else {
@@ -89,13 +89,18 @@ impl Facts {
             "ConvGrad" | "ConvTransposeGrad" => &[(0, 1), (1, 2)],
             "BatchNormalizationGrad" | "LayerNormalizationGrad" => &[(0, 1)],
             "ReluGrad" | "SigmoidGrad" | "TanhGrad" | "GeluGrad" => &[(0, 1)],
+            "SoftmaxCrossEntropyLoss" => &[(1, 0)],
             _ => return,
         };
         for &(output, input) in same {
-            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && self.sizes[output.index()].is_none()
-            {
+            let (Some(output), Some(input)) = (node.output(output), node.input(input)) else {
+                continue;
+            };
+            if self.sizes[output.index()].is_none() {
                 self.sizes[output.index()] = self.sizes[input.index()].clone();
+            }
+            if self.elements[output.index()].is_none() && node.op_type != "Cast" {
+                self.elements[output.index()] = self.elements[input.index()];
             }
         }
     }

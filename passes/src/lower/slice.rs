@@ -29,8 +29,17 @@ pub(super) fn slice_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     {
         return padded(site, dy, dx, pads);
     }
+    let mut data = dy;
     if steps.iter().any(|&step| step != 1) {
-        return case("where steps are not 1 and a size is not known");
+        let Some(axes) = axes.as_ref().filter(|axes| axes.len() == steps.len()) else {
+            return case("where steps are not 1 and axes are computed");
+        };
+        for (&axis, &step) in axes.iter().zip(&steps) {
+            if step < 1 {
+                return case("where steps are negative and a size is not known");
+            }
+            data = spread(site, data, axis, step, rank);
+        }
     }
     let element = site.element(starts)?;
     let starts = site.as_type(starts, element, ElementType::Int64);
@@ -59,12 +68,40 @@ pub(super) fn slice_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let starts = site.add(op("Min", [starts, sizes]));
     let none = site.ints(&vec![0; rank]);
     let begins = site.add(op("ScatterElements", [none, places, starts]).int("axis", 0));
-    let of_dy = site.add(op("Shape", [dy]));
-    let ends = site.add(op("Sub", [shape, of_dy]));
+    // Fewer than none where zeros behind the last number are too many.
+    let taken = site.add(op("Shape", [data]));
+    let ends = site.add(op("Sub", [shape, taken]));
     let ends = site.add(op("Sub", [ends, begins]));
     let pads = site.add(op("Concat", [begins, ends]).int("axis", 0));
-    site.put(op("Pad", [dy, pads]), dx);
+    site.put(op("Pad", [data, pads]), dx);
     Ok(())
+}
+
+/// `data` with zeros behind each number on an axis, so that they are `apart`.
+fn spread(
+    site: &mut LoweringSite,
+    data: TensorId,
+    axis: usize,
+    apart: i64,
+    rank: usize,
+) -> TensorId {
+    if apart == 1 {
+        return data;
+    }
+    let behind = site.ints(&[axis as i64 + 1]);
+    let data = site.add(op("Unsqueeze", [data, behind]));
+    let mut zeros = vec![0; 2 * (rank + 1)];
+    zeros[rank + 1 + axis + 1] = apart - 1;
+    let zeros = site.ints(&zeros);
+    let data = site.add(op("Pad", [data, zeros]));
+    let shape = site.add(op("Shape", [data]));
+    // All sizes are kept but that of the axis, which takes in the one behind it.
+    let together = (0..=rank as i64).filter(|&place| place != axis as i64 + 1);
+    let kept = site.ints(&together.collect::<Vec<_>>());
+    let sizes = site.add(op("Gather", [shape, kept]).int("axis", 0));
+    let (at, minus) = (site.ints(&[axis as i64]), site.ints(&[-1]));
+    let sizes = site.add(op("ScatterElements", [sizes, at, minus]).int("axis", 0));
+    site.add(op("Reshape", [data, sizes]))
 }
 
 /// The axes as places, where they are constants, or none are given and it is known how many starts there are.
@@ -152,27 +189,9 @@ fn padded(
             data = site.add(op("Slice", [data, start, until, axis, step]));
         }
         let apart = cut.step.abs();
-        if apart > 1 {
-            // Zeros behind each number; those behind the last one are cut off again.
-            let behind = site.ints(&[axis + 1]);
-            data = site.add(op("Unsqueeze", [data, behind]));
-            let mut zeros = vec![0; 2 * (rank + 1)];
-            zeros[rank + 1 + cut.axis + 1] = apart - 1;
-            let zeros = site.ints(&zeros);
-            data = site.add(op("Pad", [data, zeros]));
-            let shape = site.add(op("Shape", [data]));
-            // All sizes are kept but that of the axis, which takes in the one behind it.
-            let mut together = Vec::with_capacity(rank);
-            for place in 0..rank as i64 {
-                together.push(if place <= axis { place } else { place + 1 });
-            }
-            let kept = site.ints(&together);
-            let sizes = site.add(op("Gather", [shape, kept]).int("axis", 0));
-            let (at, minus) = (site.ints(&[axis]), site.ints(&[-1]));
-            let sizes = site.add(op("ScatterElements", [sizes, at, minus]).int("axis", 0));
-            data = site.add(op("Reshape", [data, sizes]));
-            ends[cut.axis] -= apart - 1;
-        }
+        // The zeros behind the last number are cut off again.
+        data = spread(site, data, cut.axis, apart, rank);
+        ends[cut.axis] -= apart - 1;
     }
     let pads = site.ints(&[begins, ends].concat());
     site.put(op("Pad", [data, pads]), dx);
