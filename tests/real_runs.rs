@@ -150,7 +150,7 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
     for bundled in BUNDLED {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for path in rewrite(folder.path(), bundled, "lean") {
-            assert_optimized_as_simulated(&TRAINING, &path);
+            assert_optimized_as_simulated(&TRAINING, &path, bundled.1);
         }
     }
 }
@@ -159,7 +159,7 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
 fn what_the_runtime_makes_of_layers_of_any_kind_runs_in_the_simulated_order() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for seed in 0..20 {
-        assert_optimized_as_simulated(&TRAINING, &generate(folder.path(), "mixed", seed));
+        assert_optimized_as_simulated(&TRAINING, &generate(folder.path(), "mixed", seed), "");
     }
 }
 
@@ -1073,6 +1073,7 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
     let model = original.display();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let rewritten = folder.path().join("rewritten.onnx");
+    let bound = dims.join(" ");
     let dims = dims.iter().flat_map(|dim| ["--dim", dim]);
 
     let output = Command::new(env!("CARGO_BIN_EXE_ckpt-opt"))
@@ -1091,7 +1092,7 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
         .expect("ckpt-opt starts");
     assert_success(&output);
     let plan: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_optimized_as_simulated(&TRAINING, &rewritten);
+    assert_optimized_as_simulated(&TRAINING, &rewritten, &bound);
 
     let script: [&OsStr; 6] = [
         "tools/check_model.py".as_ref(),

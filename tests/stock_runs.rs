@@ -89,7 +89,7 @@ impl Lowered<'_> {
         let files = ["lowered.onnx", "planned.onnx"].map(|name| self.folder.join(name));
         assert_shapes_known(&STOCK, &files, &self.dims.join(" "));
         for file in &files {
-            assert_optimized_as_simulated(&STOCK, file);
+            assert_optimized_as_simulated(&STOCK, file, &self.dims.join(" "));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
 //! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 
 use super::release_unread::read_by_sizes;
@@ -11,14 +12,16 @@ use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::{
-    becomes_a_gemm, is_newly_added, is_piece_of_an_activation, loses_statistics,
+    becomes_a_gemm, is_newly_added, is_newly_normalized, is_piece_of_an_activation,
+    loses_statistics, sums_apart_from_normalizations,
 };
 use crate::runtime::transposes::is_moved_behind;
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
 /// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: neither is
-/// simulated. And each convolution that the runtime would fuse with a sum, and did not before: the fused node rounds otherwise.
+/// simulated. And each convolution that the runtime would fuse with a sum, and each sum that it would take into a layer normalization,
+/// and did not before: the fused node rounds otherwise.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;
@@ -31,19 +34,21 @@ impl Pass for KeepApart {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let fused = |graph: &Graph, uses: &Uses, id| Vec::from_iter(fused(graph, uses, id));
+        let apart = sums_apart_from_normalizations(graph, &Uses::of(graph));
+        let fused = |graph: &Graph, uses: &Uses, id| Vec::from_iter(fused(graph, uses, id, &apart));
         Ok(read_by_sizes(graph, fused))
     }
 }
 
 /// What the node writes, if it is a mirror that becomes part of a Gemm without its marker, or loses statistics that are read.
-fn fused(graph: &Graph, uses: &Uses, id: NodeId) -> Option<TensorId> {
+fn fused(graph: &Graph, uses: &Uses, id: NodeId, apart: &HashSet<u32>) -> Option<TensorId> {
     let node = graph.node(id);
     let written = node.output(0);
     let merges = || node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id);
     written.filter(|_| {
         merges()
             || loses_statistics(graph, uses, id)
+            || is_newly_normalized(graph, uses, id, apart)
             || is_piece_of_an_activation(graph, uses, id)
             || is_moved_behind(graph, uses, id)
             || is_newly_added(graph, uses, id)
@@ -103,6 +108,29 @@ mod tests {
         assert!(!read(
             "s = Sigmoid(x) t = Exp(s) m = Mul(x, s) y = Add(t, m)"
         ));
+    }
+
+    #[test]
+    fn a_sum_that_only_a_layer_normalization_still_reads_has_a_second_reader() {
+        let sizes = |first: &str| {
+            let text = format!(
+                r#"g (float[2,4] x, float[2,4] w, float[4] s) => (float[2,4] y, float[2,4] z)
+                <float[2,4] a, float[2,4] b, float[2,4] n> {{
+                    a = Add(x, w) {first} b = Add<__recompute = 1>(x, w) n = LayerNormalization(b, s, s) z = Exp(n)
+                }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            for id in graph.order().to_vec() {
+                let of = graph.node(id).op_type.len() as u32;
+                graph.node_mut(id).template = Some(of);
+            }
+            KeepApart.run(&mut graph).unwrap();
+            let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+            nodes.filter(|node| node.is("", "Size")).count()
+        };
+        // The first instance is read by somebody else, or by another normalization of the file alone, as the runtime has it then.
+        assert_eq!(sizes("y = Relu(a)"), 1);
+        assert_eq!(sizes("y = LayerNormalization(a, s, s)"), 0);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Pass for ReleaseUnread {
 /// Puts a Size behind every node for each of those tensors that `chosen` finds among its results.
 pub(super) fn read_by_sizes(
     graph: &mut Graph,
-    chosen: fn(&Graph, &Uses, NodeId) -> Vec<TensorId>,
+    chosen: impl Fn(&Graph, &Uses, NodeId) -> Vec<TensorId>,
 ) -> Changed {
     let uses = Uses::of(graph);
     let before = graph.order().to_vec();

@@ -784,7 +784,7 @@ impl<'s> Nodes<'s> {
         let node = self.product(index)?;
         let scales = |&reader: &u32| {
             let reader = self.node(reader).map(|node| node.fusing);
-            matches!(reader, Some(Fusing::Scales(_)))
+            matches!(reader, Some(Fusing::Scales { .. }))
         };
         let reader = self.only_reader(index).filter(scales);
         Change::of(
@@ -1001,7 +1001,7 @@ impl<'s> Nodes<'s> {
         let producer = self.producer[tensor as usize];
         let node = self.node(producer)?;
         match node.fusing {
-            Fusing::Scales(input) => Some((producer, *node.reads.get(input)?)),
+            Fusing::Scales { input, before } if before => Some((producer, *node.reads.get(input)?)),
             _ => None,
         }
     }
@@ -1549,6 +1549,17 @@ mod tests {
         assert!(forms(&text.replace("Sqrt(four)", "Sqrt(y)")).is_empty());
         let shape = text.replace("r = Sqrt(four)", "n = Size(x) r = Cast <to = 1> (n)");
         assert!(forms(&shape).is_empty());
+        // Of a tensor of which the runtime does not know how many axes it has, only one that comes before it.
+        let unknown = text.replace(
+            "s = Mul(x, r) p = MatMul(s, x) z = Exp(p)",
+            r#"e = Einsum <equation = "ab->ab"> (x) s = Mul(e, r) p = MatMul(s, x) z = Exp(p)"#,
+        );
+        assert_eq!(forms(&unknown), ["e(x) s(e,r) p(s,x) z(p)"]);
+        let behind = unknown.replace(
+            "s = Mul(e, r) p = MatMul(s, x)",
+            "s = MatMul(e, x) p = Mul(s, r)",
+        );
+        assert_eq!(forms(&behind).len(), 2);
     }
 
     // Likewise.

@@ -3,7 +3,7 @@
 //! Source: the runtime's graph transformers. Compared with measured peaks at ORT_ENABLE_ALL: Identity, activations and
 //! plain transpositions (lstm4x64, unet_nearest). Not compared: scaling, and transpositions of batches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::folding::Folding;
 use super::transposes::Transposition;
@@ -44,8 +44,14 @@ pub enum Fusing {
         /// The bytes that its kernel takes once it has a bias: on the CPU as many as it writes.
         workspace: u64,
     },
-    /// A tensor times one constant number, which a matrix product can do by the way; which input is the tensor.
-    Scales(usize),
+    /// A tensor times one constant number, which a matrix product can do by the way.
+    Scales {
+        /// Which input is the tensor.
+        input: usize,
+        /// Can one that reads the result do it as well as one of which it is the only reader? Where the runtime knows how many
+        /// axes the tensor has (measured in 1.19.2).
+        before: bool,
+    },
     /// A matrix product that takes in transpositions and scaling; `adds`: and becomes a Gemm with the addition that alone reads it.
     Product {
         /// Is that addition there?
@@ -94,7 +100,7 @@ impl Fusing {
             ("", "Shape") => Fusing::Shape {
                 passes_casts: is_rid_of_casts(graph),
             },
-            ("", "Mul" | "Div") if !is_output => scaled(graph, node, folding),
+            ("", "Mul" | "Div") if !is_output => scaled(graph, node, (&shape, folding)),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
             },
@@ -183,16 +189,24 @@ fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     matches!((bias, last), (Some([bias]), Some(last)) if bias == last && matches!(bias, Dimension::Known(_)))
 }
 
-fn scaled(graph: &Graph, node: &Node, folding: &Folding) -> Fusing {
+fn scaled<'g>(
+    graph: &Graph,
+    node: &Node,
+    (shape, folding): (&impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
+) -> Fusing {
     let (Some(first), Some(second)) = (node.input(0), node.input(1)) else {
         return Fusing::No;
     };
     let is_number =
         |id: TensorId| graph.tensor(id).element_count() == Some(1) && folding.is_constant(id);
-    match (is_number(first), is_number(second)) {
-        (false, true) => Fusing::Scales(0),
-        (true, false) if node.op_type == "Mul" => Fusing::Scales(1),
-        _ => Fusing::No,
+    let (input, tensor) = match (is_number(first), is_number(second)) {
+        (false, true) => (0, first),
+        (true, false) if node.op_type == "Mul" => (1, second),
+        _ => return Fusing::No,
+    };
+    Fusing::Scales {
+        input,
+        before: shape(tensor).is_some(),
     }
 }
 
@@ -344,6 +358,43 @@ pub(crate) fn loses_statistics(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
         && reader.is("", "LayerNormalization")
         && reader.input(0) == graph.node(id).output(0)
         && (1..3).any(|statistic| reader.output(statistic).is_some_and(is_read))
+}
+
+/// The sums of which the runtime makes no node with a layer normalization because somebody else reads them too, by the node of the file
+/// that they and their copies come from: a copy that only the normalization reads would become one that rounds otherwise
+/// (SkipLayerNormalization; measured in 1.32.0).
+pub(crate) fn sums_apart_from_normalizations(graph: &Graph, uses: &Uses) -> HashSet<u32> {
+    let mut readers: HashMap<u32, BTreeSet<(Option<u32>, &str)>> = HashMap::new();
+    for &id in graph.order() {
+        let node = graph.node(id);
+        let (true, Some(template)) = (node.is("", "Add"), node.template) else {
+            continue;
+        };
+        let all = readers.entry(template).or_default();
+        for written in node.writes() {
+            let read = uses.readers(written).iter().map(|&id| graph.node(id));
+            let read = read.filter(|reader| !reader.is("", "Size"));
+            all.extend(read.map(|reader| (reader.template, reader.op_type.as_str())));
+        }
+    }
+    readers.retain(|_, readers| readers.len() > 1);
+    readers.into_keys().collect()
+}
+
+/// Is it such a sum that a layer normalization alone reads?
+pub(crate) fn is_newly_normalized(
+    graph: &Graph,
+    uses: &Uses,
+    id: NodeId,
+    apart: &HashSet<u32>,
+) -> bool {
+    let node = graph.node(id);
+    let is_apart = node.template.is_some_and(|of| apart.contains(&of));
+    is_apart
+        && node.is("", "Add")
+        && lone_reader(graph, uses, id).is_some_and(|reader| {
+            reader.is("", "LayerNormalization") && reader.input(0) == node.output(0)
+        })
 }
 
 /// Does the runtime make one node of this one and of what alone reads it, an activation that the file has in pieces? Copies leave the
