@@ -5,7 +5,7 @@ Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME
            [--session usual|enable_all] [--runtime stock [--python PYTHON]] [--device NAME]
 
 The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
-as well, those of other graphs in --dim. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
+as well, those of other graphs in --dim, as far as they have them. Each is rewritten for each of the budgets, for each of the settings (`default`, unless told
 otherwise), and checked in them as check_model.py does. Without --budgets these are `fixed+50%` (70, 80 or
 90 % where less is infeasible) and `min`; with it, one that is infeasible is said to be. A row is ok if
 
@@ -41,6 +41,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import onnx
 
 import check_model
 import measure
@@ -102,6 +104,13 @@ def plan(binary, model, output, dims, budget, options=(), settings="lean"):
     if done.returncode != 0:
         return done.returncode, (done.stderr.strip() or f"exit status {done.returncode}")
     return 0, json.loads(done.stdout)
+
+
+def those_of(model, dims):
+    """The dimensions that the model's inputs have."""
+    graph = onnx.load(model, load_external_data=False).graph
+    named = {dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim}
+    return {name: size for name, size in dims.items() if name in named}
 
 
 def lowered(binary, model, output):
@@ -348,8 +357,8 @@ def main():
         entries = {name: dict(entry, dims=entry.get("gpu", entry["dims"])) for name, entry in entries.items()}
     dims = dict(dim.split("=", 1) for dim in args.dim)
     here = sorted(name[:-len(".onnx")] for name in os.listdir(args.models) if name.endswith(".onnx"))
-    entries.update({name: {"dims": dims} for name in here if name not in entries})
     present = {name: os.path.join(args.models, name + ".onnx") for name in here}
+    entries.update({name: {"dims": those_of(present[name], dims)} for name in here if name not in entries})
     chosen = [name for name in entries if name in present and name in (args.only or entries)]
     if not chosen:
         parser.error(f"no such model in {args.models}")

@@ -125,7 +125,7 @@ mod tests {
                 graph.node_mut(id).template = Some(of);
             }
             KeepApart.run(&mut graph).unwrap();
-            let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+            let nodes = graph.order().iter().map(|&id| graph.node(id));
             nodes.filter(|node| node.is("", "Size")).count()
         };
         // The first instance is read by somebody else, or by another normalization of the file alone, as the runtime has it then.
