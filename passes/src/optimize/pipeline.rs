@@ -465,7 +465,7 @@ impl<'o> Pipeline<'o> {
         if fits(&coloured) {
             return Some(coloured);
         }
-        let hidden = self.hidden(untouched.graph);
+        let hidden = self.hidden(untouched.graph, Some(budget));
         Some(Candidate::coloured(hidden.into_graph(), self.options)).filter(fits)
     }
 
@@ -496,7 +496,7 @@ impl<'o> Pipeline<'o> {
         let settled = |order: &Vec<NodeId>| {
             let mut graph = self.original.graph.clone();
             graph.set_order(order.clone());
-            let settled = self.settled(graph);
+            let settled = self.settled(graph, Some(budget));
             (settled.planned_peak() + frame(settled.graph()), settled)
         };
         let mut all = parallel::map(self.original.run_orders(self.options), settled);

@@ -1,6 +1,7 @@
 //! Which sizes are hidden from the runtime.
 
 use super::super::aim::Between;
+use super::super::simulation::frame;
 use super::super::tuning::TUNING;
 use super::Pipeline;
 use crate::analysis::cost::time_of_all;
@@ -21,8 +22,8 @@ struct Hidden<'p> {
 
 impl Pipeline<'_> {
     /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of, or
-    /// little for what they save.
-    pub(super) fn hidden(&self, graph: Graph) -> Enforceable<'_> {
+    /// little for what they save, should it not fit the budget otherwise.
+    pub(super) fn hidden(&self, graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
         if !self.options.runtime.settings.pattern || !TUNING.hidden || self.is_late() {
             return plain;
@@ -35,11 +36,17 @@ impl Pipeline<'_> {
         let less = |hidden: &Hidden<'_>| hidden.graph.planned_peak() < planned;
         let time = self.original.time();
         let few = self.most_hidden(&plain, time / TUNING.hiding);
-        let many = match &few {
-            Some(few) if few.is_all => None,
-            _ => self.most_hidden(&plain, time / TUNING.more_hiding),
+        let is_all = few.as_ref().is_some_and(|few| few.is_all);
+        let few = few.filter(less);
+        let fits = |graph: &Enforceable<'_>| {
+            let needs = graph.planned_peak() + frame(graph.graph());
+            budget.is_some_and(|budget| needs <= budget)
         };
-        let (few, many) = (few.filter(less), many.filter(less));
+        let many = match is_all || fits(few.as_ref().map_or(&plain, |few| &few.graph)) {
+            true => None,
+            false => self.most_hidden(&plain, time / TUNING.more_hiding),
+        };
+        let many = many.filter(less);
         let is_worth_it = |many: &Hidden<'_>| {
             let (needs, takes) = match &few {
                 Some(few) => (few.graph.planned_peak(), few.takes),

@@ -167,7 +167,7 @@ impl Pipeline<'_> {
 
     /// The plan with the smallest peak, with every barrier that helps.
     pub(super) fn smallest(&self, plan: &Plan, thinning: Thinning) -> Candidate {
-        let applied = self.apply(plan);
+        let applied = self.apply(plan, None);
         let started = Instant::now();
         let graph = applied.within_smallest_peak(thinning);
         self.tell_of_barriers(&applied, &graph, started);
@@ -179,7 +179,7 @@ impl Pipeline<'_> {
         if !TUNING.with_fewer_barriers {
             return smallest;
         }
-        let applied = self.apply(plan);
+        let applied = self.apply(plan, None);
         let within = |budget: Bytes, thinning: Thinning| {
             let enforced = self.with_barriers(&applied, budget, thinning).ok()?;
             let candidate = self.candidate(enforced, plan);

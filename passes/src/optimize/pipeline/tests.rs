@@ -140,7 +140,7 @@ fn sizes_are_hidden_where_less_is_needed_then() {
         let nothing = Choices::new();
         let original = Original::of((&graph, &graph), &options);
         let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
-        let hidden = pipeline.hidden(graph.clone());
+        let hidden = pipeline.hidden(graph.clone(), None);
         assert_eq!(*hidden.graph() != graph, hides, "{nodes}");
     }
 }
@@ -194,7 +194,7 @@ fn hiding_takes_no_longer_than_it_may_and_lowers_what_the_planned_order_needs() 
         assert!(plain.lean_peak() <= plain.planned_peak(), "seed {seed}");
         let found = Liveness::in_file_order(&graph, options.device.provider, plain.costs());
         assert_eq!(plain.lean_peak(), found.peak_with_objects(), "seed {seed}");
-        let hidden = pipeline.hidden(graph.clone());
+        let hidden = pipeline.hidden(graph.clone(), None);
         if *hidden.graph() == graph {
             continue;
         }

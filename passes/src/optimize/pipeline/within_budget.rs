@@ -205,7 +205,7 @@ impl Pipeline<'_> {
                 Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
                 Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
             };
-            let applied = self.apply(&plan);
+            let applied = self.apply(&plan, Some(goal.budget));
             if self.time_added(applied.graph(), applied.costs()) >= below {
                 return Err(Missed::TooSlow);
             }
@@ -231,7 +231,7 @@ impl Pipeline<'_> {
         let Some(plan) = planner.sketch(room) else {
             return room;
         };
-        let applied = self.apply(&plan);
+        let applied = self.apply(&plan, Some(budget));
         // What the search counts.
         let lean = match self.options.runtime.keeps_results_apart() {
             true => plan.predicted_peak,
@@ -324,7 +324,8 @@ impl Pipeline<'_> {
         Enforceable::new(graph, costs, conditions)
     }
 
-    pub(super) fn apply(&self, plan: &Plan) -> Enforceable<'_> {
+    /// The graph with the plan's copies, for that budget, if there is one.
+    pub(super) fn apply(&self, plan: &Plan, budget: Option<Bytes>) -> Enforceable<'_> {
         let form = self.form(&plan.variants);
         let mut graph = form.graph.clone();
         // A published strategy's plan is written as it is.
@@ -336,11 +337,11 @@ impl Pipeline<'_> {
             instances: &plan.instances(&form.graph, &form.recomputation, originals),
         };
         let Ok(_) = self.options.passes.run(&insert, &mut graph);
-        self.settled(graph)
+        self.settled(graph, budget)
     }
 
     /// The graph in the order in which its nodes are to run, with what keeps the runtime from taking more than it needs there.
-    pub(super) fn settled(&self, mut graph: Graph) -> Enforceable<'_> {
+    pub(super) fn settled(&self, mut graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
         let passes = &self.options.passes;
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let Ok(_) = passes.run(&KeepApart, &mut graph);
@@ -348,7 +349,7 @@ impl Pipeline<'_> {
         let mut graph = self.in_its_layout(graph);
         let release = self.options.runtime.release;
         let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);
-        self.hidden(graph)
+        self.hidden(graph, budget)
     }
 
     /// The applied plan with its order enforced.
