@@ -152,10 +152,8 @@ impl Contest<'_> {
         };
         let (as_it_is, optimized) = (at(Level::DisableAll), at(Level::EnableAll));
         let fixed = original.liveness.fixed + self.usual.reserve;
-        is_little(
-            as_it_is.max(optimized) - as_it_is.min(optimized),
-            as_it_is - fixed,
-        )
+        let apart = as_it_is.max(optimized) - as_it_is.min(optimized);
+        is_part(apart, as_it_is - fixed, TUNING.alike)
     }
 
     /// Does what was found for all sessions leave nothing to be gained in the usual one? Where all levels are alike.
@@ -296,7 +294,12 @@ fn next_to_nothing(summary: &Summary) -> u64 {
 
 /// Does a part of `whole` not matter?
 fn is_little(part: Bytes, whole: Bytes) -> bool {
-    part.0.saturating_mul(TUNING.alike) <= whole.0
+    is_part(part, whole, TUNING.little)
+}
+
+/// Is it one part in so many, or less?
+fn is_part(part: Bytes, whole: Bytes, of: u64) -> bool {
+    part.0.saturating_mul(of) <= whole.0
 }
 
 #[cfg(test)]
