@@ -67,10 +67,14 @@ impl Shapes {
         let bound = bound_symbols(graph);
         let mut numbers: BTreeMap<(u64, &[Dimension]), u32> = BTreeMap::new();
         let mut known = Shapes::default();
+        let moved = shapes
+            .len()
+            .saturating_sub(shapes_of_transposed(graph).len());
         for (tensor, shape) in shapes.iter().take(tensors).enumerate() {
-            let bytes = match tensor < graph.tensor_count() {
-                true => graph.tensor(TensorId(tensor as u32)).element,
-                false => Some(ElementType::Float),
+            let bytes = match tensor {
+                _ if tensor < graph.tensor_count() => graph.tensor(TensorId(tensor as u32)).element,
+                _ if tensor < moved => Some(ElementType::Float),
+                _ => Some(ElementType::Int64),
             };
             let bytes = bytes.map(|element| element.bytes(1).0);
             let (Some(shape), Some(bytes)) = (shape, bytes) else {
@@ -152,7 +156,8 @@ pub(crate) type Targets = BTreeMap<TensorId, Vec<i64>>;
 /// By tensor: its shape as the runtime has it before a step runs, `None` where it has none: what the file declares and what
 /// the runtime's rule for the operator infers, as far as it has one. `graph` needs concrete shapes. Where the runtime inserts casts
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
-/// Behind these, one for each of the casts that can be moved, and `None` for what each of the Shapes that can be moved writes there.
+/// Behind these, one for each of the casts that can be moved, and one for what each of the Shapes that can be moved writes there: how
+/// many axes there are, if what is transposed has a shape.
 pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
     RuntimeInference::of(graph).all(graph)
 }
@@ -226,7 +231,10 @@ impl RuntimeInference {
         for transposed in movable_casts(graph).into_values() {
             shapes.push(shapes[transposed.index()].clone());
         }
-        shapes.resize(shapes.len() + shapes_of_transposed(graph).len(), None);
+        for (transposed, axes) in shapes_of_transposed(graph).into_values() {
+            let has_rank = shapes[transposed.index()].is_some();
+            shapes.push(has_rank.then(|| vec![Dimension::Known(axes as u64)]));
+        }
         shapes
     }
 

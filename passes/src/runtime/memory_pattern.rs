@@ -17,7 +17,7 @@ pub(crate) const ALIGNMENT: u64 = 256;
 pub(crate) fn tables(known: usize, placed: usize) -> u64 {
     let slots = |entries: usize| {
         let least = (entries as u64).saturating_mul(8).div_ceil(7);
-        (least + 1).next_power_of_two().max(8)
+        least.next_power_of_two().max(8)
     };
     73 * slots(known) + 25 * slots(placed)
 }
@@ -129,9 +129,11 @@ mod tests {
 
     #[test]
     fn tables_double_when_they_are_seven_eighths_full() {
-        // 7 of 8 slots, and 8 of 16.
-        assert_eq!(tables(6, 0), 8 * 73 + 8 * 25);
+        // 7 of 8 slots, 8 of 16, 28 of 32 and 29 of 64 (measured).
+        assert_eq!(tables(7, 0), 8 * 73 + 8 * 25);
         assert_eq!(tables(8, 0), 16 * 73 + 8 * 25);
+        assert_eq!(tables(28, 0), 32 * 73 + 8 * 25);
+        assert_eq!(tables(29, 0), 64 * 73 + 8 * 25);
         // 1,321 · 8/7 is above 1,024.
         assert_eq!(tables(1321, 0), 2048 * 73 + 8 * 25);
     }

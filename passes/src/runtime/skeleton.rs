@@ -222,7 +222,7 @@ impl Skeleton {
         let casts = casts.map(|cast| (cast, self.size[cast.index()]));
         let shapes = shapes_of_transposed(graph).into_iter();
         let shapes =
-            shapes.map(|(written, axes)| (written, ElementType::Int64.bytes(axes as u64).0));
+            shapes.map(|(written, (_, axes))| (written, ElementType::Int64.bytes(axes as u64).0));
         let all: Vec<(TensorId, u64)> = casts.chain(shapes).collect();
         for (written, bytes) in all {
             let new = self.size.len();

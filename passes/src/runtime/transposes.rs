@@ -127,9 +127,9 @@ fn can_be_behind_all(graph: &Graph, uses: &Uses, node: &Node) -> bool {
     true
 }
 
-/// The Shapes of what a Transpose writes, by result, each with how many axes that has.
-pub(crate) fn shapes_of_transposed(graph: &Graph) -> BTreeMap<TensorId, usize> {
-    let mut axes: HashMap<TensorId, usize> = HashMap::new();
+/// The Shapes of what a Transpose writes, by result, each with what the Transpose reads and how many axes that has.
+pub(crate) fn shapes_of_transposed(graph: &Graph) -> BTreeMap<TensorId, (TensorId, usize)> {
+    let mut axes: HashMap<TensorId, (TensorId, usize)> = HashMap::new();
     let mut found = BTreeMap::new();
     for node in graph.order().iter().map(|&id| graph.node(id)) {
         let (Some(read), Some(written), true) =
@@ -139,7 +139,8 @@ pub(crate) fn shapes_of_transposed(graph: &Graph) -> BTreeMap<TensorId, usize> {
         };
         match node.op_type.as_str() {
             "Transpose" => {
-                axes.extend(node.ints("perm").map(|moved| (written, moved.len())));
+                let permutation = node.ints("perm");
+                axes.extend(permutation.map(|moved| (written, (read, moved.len()))));
             }
             // They may go.
             "Cast" | "Identity" => {
