@@ -105,6 +105,8 @@ pub fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
     if described.launch_us < 0.0 {
         return Err(wrong("launch_us", described.launch_us, "zero or more"));
     }
+    // Saturates.
+    let launch = Nanos((described.launch_us * 1000.0) as u64);
     Ok(Device {
         name: described.name.unwrap_or_else(|| path.display().to_string()),
         provider: match described.provider {
@@ -114,8 +116,8 @@ pub fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
         operations_per_second: described.operations_per_second,
         half_operations_per_second: half,
         bytes_per_second: described.bytes_per_second,
-        // Saturates.
-        launch: Nanos((described.launch_us * 1000.0) as u64),
+        launch,
+        dispatch: Device::dispatch(launch),
         convolutions: Convolutions::default(),
     })
 }
@@ -143,6 +145,7 @@ mod tests {
             half_operations_per_second: 2e13,
             bytes_per_second: 1e12,
             launch: Nanos(2500),
+            dispatch: Nanos(1250),
             convolutions: Convolutions::default(),
         };
         assert_eq!(device.unwrap(), expected);

@@ -141,6 +141,22 @@ fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
 }
 
 fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
+    let (family, seconds) = at_work(graph, node, device);
+    started(device, family, seconds)
+}
+
+/// `device` as it is beside a step of `graph` in a session in which the host never waits for it; see [`Device::unawaited`].
+pub fn unawaited(graph: &Graph, device: &Device) -> Device {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let at_work = nodes.map(|node| match at_work(graph, node, device) {
+        (Family::View, _) => 0.0,
+        (_, seconds) => seconds,
+    });
+    device.unawaited(graph.order().len(), at_work.sum())
+}
+
+/// What kind of kernel the node has, and for how many seconds it is at work.
+fn at_work(graph: &Graph, node: &Node, device: &Device) -> (Family, f64) {
     let family = match device.provider {
         Provider::Cuda if is_of_sizes(graph, node) => Family::View,
         _ => operators::family(graph, node),
@@ -149,7 +165,7 @@ fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
     let (arithmetic, memory) = efficiency(device.provider, family);
     let arithmetic = work.operations / (rate(graph, node, device) * arithmetic);
     let memory = work.bytes / (device.bytes_per_second * memory);
-    started(device, family, arithmetic.max(memory))
+    (family, arithmetic.max(memory))
 }
 
 /// Does it compute but a few integers? The CUDA provider leaves such nodes to the host (runtime fact).
@@ -209,6 +225,17 @@ mod tests {
         // 2 * 1024^3 / (494e12 * 0.65) = 6.688 us; 12 MiB / (3350e9 * 0.8) = 4.695 us; a launch of 4 us is hidden, and half
         // of one is left of what only hands on
         assert_eq!(times(&graph, "h100", &Overrides::new()), [6_688, 2_000]);
+    }
+
+    /// Two nodes start in 8 µs: their product takes 0.4 ms or 27 ns.
+    #[test]
+    fn a_view_is_free_beside_work_that_keeps_the_device_behind() {
+        let device = Device::preset("h100").expect("a preset");
+        let view = |n| {
+            let graph = graph(n, ElementType::Float);
+            costs(&graph, &unawaited(&graph, &device), &Overrides::new())[1].time
+        };
+        assert_eq!((view(4096), view(16)), (Nanos(1), Nanos(1000)));
     }
 
     #[test]

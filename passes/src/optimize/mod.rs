@@ -34,7 +34,7 @@ use listing::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
 use simulation::{at_level, describe, larger, need, simulated};
 
-use crate::analysis::cost::{Overrides, beside_model, costs};
+use crate::analysis::cost::{Overrides, beside_model, costs, unawaited};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId};
 use crate::operators::Provider;
@@ -118,10 +118,17 @@ impl Options {
         options
     }
 
-    /// The same, with what is said of nodes beside what the model says of them in `original`.
+    /// The same, with what is said of nodes beside what the model says of them in `original`, and the device as it is beside that.
     fn beside_model(&self, original: &Graph) -> Options {
+        let is_gpu = self.device.provider == Provider::Cuda;
+        let waits = self.runtime.promise.level != Some(Level::DisableAll);
+        let device = match is_gpu && !waits {
+            true => unawaited(original, &self.device),
+            false => self.device.clone(),
+        };
         Options {
-            overrides: beside_model(&self.overrides, original, &self.device),
+            overrides: beside_model(&self.overrides, original, &device),
+            device,
             ..self.clone()
         }
     }

@@ -21,6 +21,8 @@ pub struct Device {
     /// What starting one node costs. On a GPU the host starts a node while the device is behind, so that it counts where the node
     /// itself takes less.
     pub launch: Nanos,
+    /// What a node costs on a GPU that computes nothing there, a Reshape say.
+    pub dispatch: Nanos,
     /// How convolutions are computed, where cuDNN does it.
     pub convolutions: Convolutions,
 }
@@ -59,7 +61,33 @@ impl Device {
             half_operations_per_second: row.3 * 1e12,
             bytes_per_second: row.4 * 1e9,
             launch: Nanos(row.5),
+            dispatch: Device::dispatch(Nanos(row.5)),
             convolutions: Convolutions::default(),
+        }
+    }
+
+    /// What a node costs that computes nothing, where starting one costs `launch`, and the host may have to wait for the device.
+    ///
+    /// Measured in 1.31.1 on an H100 (tools/gpu_barriers.py): a barrier by a Size, of three such nodes, takes 6.7 to 8.8 µs.
+    pub fn dispatch(launch: Nanos) -> Nanos {
+        Nanos(launch.0 / 2)
+    }
+
+    /// The same device in a session in which the host waits for nothing until a step ends: nodes that compute nothing cost nothing as
+    /// long as the device is behind.
+    ///
+    /// Measured likewise: a barrier by a Shape takes 2.9 µs among small nodes, and nothing beside what takes the device longer than the
+    /// host needs to start it. So it is where the device has at least [`BEHIND`] times as much to do in a step of `nodes` nodes that take
+    /// so many `seconds`.
+    pub(crate) fn unawaited(&self, nodes: usize, seconds: f64) -> Device {
+        let host = nodes as f64 * self.launch.0 as f64 * 1e-9;
+        let dispatch = match seconds >= BEHIND * host {
+            true => Nanos(1),
+            false => Nanos(self.launch.0 / 4),
+        };
+        Device {
+            dispatch,
+            ..self.clone()
         }
     }
 
@@ -68,6 +96,10 @@ impl Device {
         PRESETS.iter().map(|row| row.0)
     }
 }
+
+/// How much longer than the host the device has to be at work in a step so that the host never keeps it waiting: parts of a step
+/// are of smaller nodes than others.
+const BEHIND: f64 = 2.0;
 
 /// Operations per second in the node's precision.
 pub(crate) fn rate(graph: &Graph, node: &Node, device: &Device) -> f64 {
@@ -90,14 +122,12 @@ fn precision(graph: &Graph, node: &Node) -> Option<ElementType> {
 
 /// What a node takes in all that works for so many seconds.
 ///
-/// Runtime fact, measured in 1.31.1 on an H100 (tools/gpu_barriers.py): a Relu of 0.18 ms takes as long whatever the host does beside it. A
-/// barrier's nodes, which compute nothing, take 6 µs together even then: the one in the middle runs on the host, which waits for the
-/// device.
+/// Runtime fact, measured in 1.31.1 on an H100 (tools/gpu_barriers.py): a Relu of 0.18 ms takes as long whatever the host does beside it.
 pub(crate) fn started(device: &Device, family: Family, seconds: f64) -> Nanos {
     let launch = device.launch.0 as f64 * 1e-9;
     nanos(match (device.provider, family) {
         (Provider::Cpu, _) => launch + seconds,
-        (Provider::Cuda, Family::View) => launch / 2.0,
+        (Provider::Cuda, Family::View) => device.dispatch.0 as f64 * 1e-9,
         (Provider::Cuda, _) => launch.max(seconds),
     })
 }
@@ -166,5 +196,21 @@ pub(crate) fn efficiency(provider: Provider, family: Family) -> (f64, f64) {
         (Provider::Cuda, Family::Transposition | Family::Movement) => (0.05, 0.65),
         (Provider::Cuda, Family::Gather | Family::Random) => (0.05, 0.5),
         (Provider::Cuda, Family::Scatter | Family::Other) => (0.02, 0.25),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_computes_nothing_is_free_while_the_device_is_behind() {
+        let device = Device::preset("h100").unwrap();
+        let view = |device: &Device| started(device, Family::View, 1.0);
+        assert_eq!(view(&device), Nanos(2000));
+        // A hundred nodes: 0.4 ms of the host.
+        let beside = |seconds| view(&device.unawaited(100, seconds));
+        assert_eq!(beside(0.000_79), Nanos(1000));
+        assert_eq!(beside(0.000_81), Nanos(1));
     }
 }
