@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -89,6 +90,30 @@ class CheckModel(unittest.TestCase):
         statistics = {name for node in graph.node if node.op_type == "BatchNormInternal" for name in node.input[3:5]}
         expected = {info.name for info in graph.output} | {"input:" + name for name in buffers + sorted(statistics)}
         self.assertEqual(set(self.original.default["digests"]), expected)
+
+
+class Levels(unittest.TestCase):
+    """What differs at ENABLE_ALL, beside how much the original differs from itself between levels."""
+
+    def compared(self, own):
+        with tempfile.TemporaryDirectory() as folder:
+            runs = [mock.Mock(default={"digests": {}, "caller_bytes": 0, "not_finite": []}, priority=None, enable_all=None) for _ in range(2)]
+            for place, (run, x) in enumerate(zip(runs, (1.0, 1.0001))):
+                run.dump = os.path.join(folder, f"{place}.npz")
+                np.savez(run.dump, names=np.array(["input:x", "input:y"]), **{"0": np.float32([x, 2]), "1": np.float32([3, 4])})
+            runs[0].between_levels.return_value = own
+            return check_model.compare(*runs)
+
+    def test_what_differs_more_than_between_levels_is_seen(self):
+        for own in ({}, {"input:x": 1e-6}, {"input:y": 1.0}):
+            result = self.compared(own)
+            self.assertFalse(result["ok"])
+            self.assertEqual((result["most_different"], result["level_dependent"]), ("input:x", []))
+
+    def test_what_differs_as_much_between_levels_is_named(self):
+        result = self.compared({"input:x": 1e-5})
+        self.assertTrue(result["ok"])
+        self.assertEqual((result["most_different"], result["level_dependent"]), (None, ["input:x"]))
 
 
 class Measure(unittest.TestCase):

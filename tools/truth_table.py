@@ -9,7 +9,7 @@ as well, those of other graphs in --dim, as far as they have them. Each is rewri
 otherwise), and checked in them as check_model.py does. Without --budgets these are `fixed+50%` (70, 80 or
 90 % where less is infeasible) and `min`; with it, one that is infeasible is said to be. A row is ok if
 
-- every bit agrees at DISABLE_ALL, and every tensor to 1e-5 at ENABLE_ALL;
+- every bit agrees at DISABLE_ALL, and at ENABLE_ALL every tensor to 1e-5, or as the original's own do between these levels;
 - what the caller owns and the measured peak together fit the budget, in both orders at DISABLE_ALL and at
   ENABLE_ALL where that is promised (for `min`: the predicted smallest peak, as far as predictions hold);
 - all predicted peaks, of the original and of what is rewritten, less what the caller owns, are within 1 % of the measured ones in the
