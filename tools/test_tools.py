@@ -164,6 +164,19 @@ class TruthTable(unittest.TestCase):
         planned["peaks_before"] = [dict(zip(("order", "level"), names[way]), bytes=2100 * mb) for way in ways]
         self.assertEqual(truth_table.faults(planned, check, "fixed+50%", "lean"), ["peak before predicted -16.7 % (priority)"])
 
+    def test_a_table_says_as_a_whole_what_its_rows_say(self):
+        def row(model, took, **more):
+            way = {"order": "DEFAULT", "level": "ORT_DISABLE_ALL", "bytes": 1100}
+            return {"model": model, "settings": "lean", "tried": "min", "faults": [], "plan": {"fixed_bytes": 100, "peaks_after": [way]},
+                    "check": {"bits_equal": True, "original": {}, "rewritten": {"default": took}}, **more}
+
+        rows = [row("a", 1000), row("b", 1250, faults=["250 bytes over budget (default)"]), {"static": "infeasible: no"}, {"said": "it failed"}]
+        self.assertEqual(truth_table.summary(rows), [
+            "2 plans were run; 1 are infeasible, 0 were written and not run, 1 graphs fail.",
+            "Over budget: 1, b min. Other bits at DISABLE_ALL: 0.",
+            "Predicted beside measured, what was written: -20.00 % (b, default) to +0.00 % (a, default); 1 of 2 runs within the accuracy asked for.",
+        ])
+
     def test_files_of_tensors_are_found_from_another_folder_and_by_a_changed_model(self):
         weight = onnx.numpy_helper.from_array(np.arange(8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3), "w")
         # At ENABLE_ALL the runtime reads the weight of a convolution before it runs.

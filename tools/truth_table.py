@@ -24,6 +24,8 @@ ckpt-opt does unless told otherwise, and has to hold where the plan says so; wit
 With --device NAME, as ckpt-opt calls a GPU, it is planned for that device and run by the CUDA provider of the machine, in the sizes that
 truth_models.json has for GPUs. Peaks are what the provider asks for then, tensors and workspaces (counters.py), in DEFAULT order alone.
 
+Behind the table stands what it says as a whole.
+
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
 and rewritten by turns (step_times.py): wants a quiet machine. On a GPU the plan is made from the device's rates. --json appends row by row, and what FILE has
 already is not done again; --minutes ends the work after the row in which they run out. --plot draws what
@@ -282,6 +284,32 @@ def cells(row):
     return texts
 
 
+def summary(rows):
+    """What a table says as a whole."""
+    ran = [row for row in rows if "check" in row]
+    infeasible = sum(row.get("static", "").startswith("infeasible") for row in rows)
+    others = sum("plan" in row and "static" in row for row in rows)
+    said = [f"{len(ran)} plans were run; {infeasible} are infeasible, {others} were written and not run, {len(rows) - len(ran) - infeasible - others} graphs fail."]
+    over = [row for row in ran if any("over budget" in fault for fault in row["faults"])]
+    differ = [row for row in ran if not row["check"]["bits_equal"]]
+    said.append(f"Over budget: {named(over)}. Other bits at DISABLE_ALL: {named(differ)}.")
+    for role, name in (("rewritten", "what was written"), ("original", "the graphs as they are")):
+        off = [(error, row, way) for row in ran for way, error in errors(row["plan"], row["check"], role).items()]
+        if off:
+            ends = [f"{100 * error:+.2f} % ({row['model']}, {way})" for error, row, way in (min(off, key=first), max(off, key=first))]
+            within = sum(abs(error) <= ACCURACY[row["settings"]] for error, row, _ in off)
+            said.append(f"Predicted beside measured, {name}: {' to '.join(ends)}; {within} of {len(off)} runs within the accuracy asked for.")
+    return said
+
+
+def named(rows):
+    return f"{len(rows)}" + "".join(f", {row['model']} {row['tried']}" for row in rows)
+
+
+def first(several):
+    return several[0]
+
+
 def count(value):
     """A number of nodes: given as one, or as the list of them."""
     return str(len(value) if isinstance(value, (list, dict)) else value)
@@ -387,6 +415,7 @@ def main():
                 print(line(form.format_map(Missing(cells(row))) for _, form in COLUMNS), flush=True)
     if log:
         log.close()
+    print("", *summary(every), sep="\n")
     if args.plot:
         truth_plot.draw(every, args.plot)
     if late:
