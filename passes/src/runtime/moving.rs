@@ -12,7 +12,7 @@ use crate::graph::{Constant, Dimension, Graph, Node, TensorId};
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=21;
 
 /// Axes from -8 to 7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AxisSet(u16);
 
 impl AxisSet {
@@ -44,7 +44,7 @@ impl AxisSet {
 }
 
 /// Which way there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Moving {
     /// None: whoever reads a Transpose like this keeps it.
     #[default]
@@ -83,6 +83,14 @@ impl Moving {
         !matches!(
             self,
             Moving::No | Moving::Shape | Moving::Transpose | Moving::Reshape
+        )
+    }
+
+    /// Has it nothing to read but what it moves, or takes axes from or adds axes to?
+    pub(crate) fn is_made(self) -> bool {
+        matches!(
+            self,
+            Moving::Transpose | Moving::Squeezes { .. } | Moving::Unsqueezes { .. }
         )
     }
 

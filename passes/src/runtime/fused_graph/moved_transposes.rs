@@ -71,7 +71,7 @@ impl<'s> Nodes<'s> {
         }
         if any {
             self.fold_what_was_made();
-            self.merge_transposes();
+            self.merge_what_was_made();
             self.know_products();
         }
         self.readers_of = None;
@@ -101,6 +101,13 @@ impl<'s> Nodes<'s> {
             for &tensor in &self.folded {
                 moved.constant[tensor as usize] = true;
             }
+        }
+    }
+
+    fn know_constant(&mut self, tensor: u32) {
+        if let Some(moved) = &mut self.moved {
+            moved.constant.resize(self.producer.len(), false);
+            moved.constant[tensor as usize] = true;
         }
     }
 
@@ -645,32 +652,37 @@ impl<'s> Nodes<'s> {
 
     /// What was made of constants is one from the next round on.
     fn fold_what_was_made(&mut self) {
-        for index in self.skeleton.len() as u32..self.nodes.len() as u32 {
-            let Some(node) = self.node(index) else {
-                continue;
-            };
-            let (read, written) = (node.reads[0], node.writes[0]);
-            let is_made = matches!(
-                node.moving,
-                Moving::Transpose | Moving::Squeezes { .. } | Moving::Unsqueezes { .. }
-            );
-            if is_made && self.is_constant(read) && !self.is_output(written) {
-                self.take(index);
-                self.folded.push(written);
-                self.producer[written as usize] = NOBODY;
-                self.know_constants();
+        let mut folded = true;
+        while std::mem::take(&mut folded) {
+            for index in self.skeleton.len() as u32..self.nodes.len() as u32 {
+                let Some(node) = self.node(index).filter(|node| node.moving.is_made()) else {
+                    continue;
+                };
+                let (read, written) = (node.reads[0], node.writes[0]);
+                if self.is_constant(read) && !self.is_output(written) {
+                    self.take(index);
+                    self.folded.push(written);
+                    self.producer[written as usize] = NOBODY;
+                    self.know_constant(written);
+                    folded = true;
+                }
             }
         }
     }
 
-    /// Leaves one of the Transposes that do the same.
-    fn merge_transposes(&mut self) {
-        let mut first: HashMap<(u32, Vec<u8>), u32> = HashMap::new();
+    /// Leaves one of the nodes that do the same, the first in DEFAULT order.
+    fn merge_what_was_made(&mut self) {
+        let mut first: HashMap<(u32, Moving, Vec<u8>), u32> = HashMap::new();
         for index in self.in_default_order() {
-            let (Some(node), Some(by)) = (self.node(index), self.transposition(index)) else {
+            let by = self.transposition(index);
+            let Some(node) = self.node(index).filter(|node| node.moving.is_made()) else {
                 continue;
             };
-            let (key, written) = ((node.reads[0], by.axes().to_vec()), node.writes[0]);
+            if by.is_none() && (index as usize) < self.skeleton.len() {
+                continue;
+            }
+            let axes = by.map_or_else(Vec::new, |by| by.axes().to_vec());
+            let (key, written) = ((node.reads[0], node.moving, axes), node.writes[0]);
             let same = *first.entry(key).or_insert(written);
             if same != written && self.is_told_nobody(written) {
                 self.take(index);
