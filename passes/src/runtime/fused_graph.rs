@@ -166,8 +166,9 @@ impl Skeleton {
             forms.push(nodes.form());
         }
         let has_basic = !forms.is_empty();
+        let moved = nodes.move_behind_pieces() && nodes.fuse_all(basic, Nodes::move_transposes);
         let split = nodes.split();
-        if nodes.fuse_all(extended, |_| false) || split {
+        if nodes.fuse_all(extended, |_| false) || split || moved {
             forms.push(nodes.form());
         }
         // What the runtime does beyond this at ORT_ENABLE_ALL is not simulated (`blocks.rs`).
@@ -326,10 +327,10 @@ impl<'s> Nodes<'s> {
                 fusing: skeleton.fusing[node],
                 equal: skeleton.equal[node],
                 casting: skeleton.casting.get(node).copied().unwrap_or(Casting::No),
-                moving: skeleton
-                    .moves
-                    .as_ref()
-                    .map_or(Moving::No, |moves| moves.moving[node]),
+                moving: match &skeleton.moves {
+                    Some(moves) if !moves.is_piece[node] => moves.moving[node],
+                    _ => Moving::No,
+                },
             });
         }
         nodes

@@ -78,6 +78,25 @@ impl<'s> Nodes<'s> {
         any
     }
 
+    /// Lets Transposes be moved behind pieces of functions. Are there any?
+    pub(super) fn move_behind_pieces(&mut self) -> bool {
+        let Some(moves) = self.skeleton.moves.as_deref() else {
+            return false;
+        };
+        let pieces = (0..)
+            .zip(&moves.is_piece)
+            .filter(|(_, is_piece)| **is_piece);
+        let mut any = false;
+        for index in pieces.map(|(index, _)| index) {
+            if let Some(node) = self.take(index) {
+                let moving = moves.moving[index as usize];
+                any |= moving != Moving::No;
+                self.put(index, FusedNode { moving, ..node });
+            }
+        }
+        any
+    }
+
     fn moved_ref(&self) -> &Moved {
         self.moved.as_ref().expect("Transposes are moved")
     }
