@@ -198,7 +198,7 @@ fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
         same("z = Tile(t, twice)"),
         same("z = Relu(t) l = Transpose<perm=[0,3,2,1]>(z) k = ReduceSum<keepdims=0>(l, zero)"),
         same(
-            "a = Relu(t) c = Transpose<perm=[0,3,1,2]>(a) d = Add(c, x) f = Transpose<perm=[0,2,3,1]>(d) z = Sigmoid(f)",
+            "a = Relu(t) b = Transpose<perm=[0,3,1,2]>(a) d = Add(b, x) f = Transpose<perm=[0,2,3,1]>(d) z = Sigmoid(f)",
         ),
         same("a = Relu(t) z = MaxPool<kernel_shape=[2,2]>(a)"),
     ];

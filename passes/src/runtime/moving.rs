@@ -8,6 +8,9 @@ use super::folding::Folding;
 use super::transposes::is_moved_through;
 use crate::graph::{Constant, Dimension, Graph, Node, TensorId};
 
+/// A shape as the runtime knows it.
+pub(crate) type KnownDimensions = Option<Vec<Dimension>>;
+
 /// The opsets of which the runtime knows how.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=21;
 
@@ -164,6 +167,18 @@ impl Moving {
     }
 }
 
+/// A tensor that the runtime makes when it moves Transposes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// The tensor of the graph that it is made of.
+    pub(crate) of: u32,
+    /// The operator that makes it, where that is none of the graph's.
+    pub(crate) made_by: Option<&'static str>,
+    /// The bytes of an element.
+    pub(crate) element: u64,
+    pub(crate) shape: KnownDimensions,
+}
+
 /// What is known of a graph of which the runtime moves Transposes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moves {
@@ -173,7 +188,7 @@ pub(crate) struct Moves {
     /// take a function for one node, and goes through these again from ORT_ENABLE_EXTENDED on (measured).
     pub(crate) is_piece: Vec<bool>,
     /// By tensor.
-    pub(crate) shapes: Vec<Option<Vec<Dimension>>>,
+    pub(crate) shapes: Vec<KnownDimensions>,
     /// By tensor: has the session it before the first step?
     pub(crate) constant: Vec<bool>,
     /// By tensor: the bytes of an element.
@@ -185,7 +200,7 @@ pub(crate) struct Moves {
 impl Moves {
     /// Of a graph of whose shapes the runtime knows these. `None` if there is nothing to move; and where casts to and from float16
     /// come in between, for which this is not simulated.
-    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Option<Moves> {
+    pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions]) -> Option<Moves> {
         let nodes = || graph.order().iter().map(|&id| graph.node(id));
         let opset = *graph.opsets.get("")?;
         let moves = |node: &Node| node.is("", "Transpose") && node.ints("perm").is_some();

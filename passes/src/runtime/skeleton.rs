@@ -15,7 +15,7 @@ use crate::runtime::folding::Folding;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Targets, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
-use crate::runtime::moving::Moves;
+use crate::runtime::moving::{Added, KnownDimensions, Moves};
 use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
 
 /// Lists behind each other in one vector.
@@ -73,21 +73,6 @@ pub(crate) struct Share {
     pub(crate) read: u32,
     /// Always (an alias), or only if nobody else still reads the input (in place).
     pub(crate) always: bool,
-}
-
-/// A shape as the runtime knows it.
-pub(crate) type KnownDimensions = Option<Vec<Dimension>>;
-
-/// A tensor that the runtime makes when it moves Transposes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Added {
-    /// The tensor of the graph that it is made of.
-    pub(crate) of: u32,
-    /// The operator that makes it, where that is none of the graph's.
-    pub(crate) made_by: Option<&'static str>,
-    /// The bytes of an element.
-    pub(crate) element: u64,
-    pub(crate) shape: KnownDimensions,
 }
 
 /// See the module's documentation.

@@ -12,8 +12,8 @@ use super::{FusedNode, NOBODY, Nodes};
 use crate::graph::Dimension;
 use crate::runtime::casting::Casting;
 use crate::runtime::fusing::Fusing;
-use crate::runtime::moving::{AxisSet, Moves, Moving};
-use crate::runtime::skeleton::{Added, KnownDimensions, Share};
+use crate::runtime::moving::{Added, AxisSet, KnownDimensions, Moves, Moving};
+use crate::runtime::skeleton::Share;
 use crate::runtime::transposes::Transposition;
 
 /// What a tensor of which nothing is known counts as.
@@ -276,7 +276,7 @@ impl<'s> Nodes<'s> {
         let Some(node) = self.node(index) else {
             return false;
         };
-        let (rank, first) = (moved.axes().len(), node.reads[0]);
+        let rank = moved.axes().len();
         let mut moving = node.moving;
         let behind = match moving {
             Moving::No | Moving::Stays => return false,
@@ -409,7 +409,6 @@ impl<'s> Nodes<'s> {
         if let Some((sizes, written)) = sizes {
             self.add_made(position, "Gather", sizes, written, Fusing::No);
         }
-        debug_assert!(old.first() == Some(&first));
         self.take_unread_made(&old);
         true
     }
