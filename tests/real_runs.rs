@@ -163,6 +163,75 @@ fn what_the_runtime_makes_of_layers_of_any_kind_runs_in_the_simulated_order() {
     }
 }
 
+/// One for each way in which a Transpose gets behind what reads it, and those in which it does not.
+#[test]
+fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
+    const BACK: &str = "y = Transpose<perm=[0,3,1,2]>(z)";
+    let same = |z: &str| (format!("{z} {BACK}"), "");
+    let weighted = |z: &str, inputs: &'static str| (format!("{z} {BACK}"), inputs);
+    let graphs = [
+        same("a = Relu(t) b = Sigmoid(a) z = Softmax<axis=-1>(b)"),
+        weighted("z = Mul(t, w)", "float[6] w"),
+        weighted(
+            "a = Mul(t, w) b = Add(a, v) z = Mul(b, w)",
+            "float[6] w, float[6] v",
+        ),
+        weighted("z = Mul(t, w)", "float[8,10,6] w"),
+        weighted(
+            "b = Exp(w) u = Transpose<perm=[1,0]>(b) z = Add(t, u)",
+            "float[6,10] w",
+        ),
+        weighted("a = Relu(t) z = MatMul(a, w)", "float[6,6] w"),
+        same("l = Log(x) u = Transpose<perm=[0,2,3,1]>(l) z = Concat<axis=3>(t, u)"),
+        same("p, q = Split<axis=3>(t) r = Mul(p, q) z = Neg(r)"),
+        same(
+            "r = Slice(t, zero, three, three) s = Slice(t, three, six, three) m = Relu(r) z = Concat<axis=3>(m, s)",
+        ),
+        same("r = ReduceMean<axes=[3]>(t) z = Sub(t, r)"),
+        same("z = Mul(t, c)"),
+        weighted(
+            "a = Mul(t, c) z = Neg(a) m = Mul(w, c) k = Exp(m)",
+            "float[N,20,6] w",
+        ),
+        same("a = Mul(t, two) b = Add(a, two) z = Neg(b)"),
+        same("s = Shape(t) r = Relu(t) z = Expand(r, s)"),
+        same("z = Tile(t, twice)"),
+        same("z = Relu(t) l = Transpose<perm=[0,3,2,1]>(z) k = ReduceSum<keepdims=0>(l, zero)"),
+        same(
+            "a = Relu(t) b = Transpose<perm=[0,3,1,2]>(a) d = Add(b, x) f = Transpose<perm=[0,2,3,1]>(d) z = Sigmoid(f)",
+        ),
+        same("a = Relu(t) z = MaxPool<kernel_shape=[2,2]>(a)"),
+    ];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (number, (nodes, inputs)) in graphs.into_iter().enumerate() {
+        let inputs = match inputs {
+            "" => String::new(),
+            more => format!(", {more}"),
+        };
+        let more = if nodes.contains(" k = ") {
+            ", float k"
+        } else {
+            ""
+        };
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[N,6,8,10] x{inputs}) => (float[N,a,b,c] y{more}) <float[6] c = {{1, 2, 3, 4, 5, 6}},
+            int64[1] zero = {{0}}, int64[1] three = {{3}}, int64[1] six = {{6}}, float[1] two = {{2}}, int64[4] twice = {{1, 2, 1, 1}}>
+            {{ e = Exp(x) t = Transpose<perm=[0,2,3,1]>(e) {nodes} }}"#
+        );
+        let text = text.replace("float k)", "float[p,q,r] k)");
+        let file = folder.path().join(format!("moved_{number}.onnxtxt"));
+        fs::write(&file, text).expect("a file");
+        let script: [&OsStr; 3] = [
+            "tools/fixtures/text_to_onnx.py".as_ref(),
+            file.as_os_str(),
+            folder.path().as_os_str(),
+        ];
+        assert_success(&python(script));
+        assert_optimized_as_simulated(&TRAINING, &file.with_extension("onnx"), "N=4");
+    }
+}
+
 #[test]
 fn what_a_session_knows_of_the_shapes_in_every_bundled_graph_is_known() {
     for bundled in BUNDLED {

@@ -267,8 +267,10 @@ def optimized(path, disabled):
 def written_rows(path, nodes):
     """Each node's operator and what it writes. A Split that the runtime puts in place of Gathers writes what they wrote: the Squeezes
     that take the axis from its rows are left out."""
-    named = {name for node in onnx.load(path, load_external_data=False).graph.node for name in node.output}
-    squeezed = {node.input[0]: node.output[0] for node in nodes if node.op_type == "Squeeze" and node.input[0] not in named}
+    named = {name: node.op_type for node in onnx.load(path, load_external_data=False).graph.node for name in node.output}
+    # Splits behind which a Transpose is moved have new results, too, which Squeezes of the file read.
+    squeezes = [node for node in nodes if node.op_type == "Squeeze" and named.get(node.output[0]) == "Gather"]
+    squeezed = {node.input[0]: node.output[0] for node in squeezes if node.input[0] not in named}
     rows = {name for node in nodes if node.op_type == "Split" for name in node.output} & set(squeezed)
     for node in nodes:
         if node.op_type != "Squeeze" or node.input[0] not in rows:

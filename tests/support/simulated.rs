@@ -139,6 +139,8 @@ pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Pa
         "ConcatTraining",
     ];
     const FEW: u64 = 64;
+    /// What the file does not have.
+    const MADE: &str = "~";
     let graph = shaped(path, dims);
     let off = format!(
         "--disable-optimizers={}",
@@ -147,19 +149,36 @@ pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Pa
     let arguments = [path, Path::new("--optimized"), Path::new(&off)];
     let output = run(release, "tools/execution_order.py", &arguments);
     let text = String::from_utf8(output.stdout).expect("text");
+    // Where the file has the tensor, the operator that it has for it: the runtime has a Transpose write what one is moved behind.
+    let operator_of = |tensor: TensorId| {
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let producer = nodes.find(|node| node.writes().any(|written| written == tensor));
+        producer.map_or_else(String::new, |node| node.op_type.clone())
+    };
     let executed = text.lines().map(|line| {
         let (operator, written) = line.split_once(' ').expect("an operator");
-        (operator.to_owned(), written.to_owned())
+        let known = |name: &str| graph.tensor_named(name);
+        let names = written.split(' ').map(|name| match known(name) {
+            Some(_) => name,
+            None => MADE,
+        });
+        let names: Vec<&str> = names.collect();
+        let first = written.split(' ').next().and_then(known);
+        let operator = first.map_or_else(|| operator.to_owned(), operator_of);
+        (operator, names.join(" "))
     });
     let simulated = optimized_order(&graph, release, Provider::Cpu, ExecutionOrder::Default)
         .into_iter()
         .filter(|written| !written.is_empty())
         .map(|written| {
-            let names = written.iter().map(|&id| graph.tensor(id).name.as_str());
-            let producer = graph.order().iter().map(|&id| graph.node(id));
-            let mut producer = producer.filter(|node| node.writes().eq(written.iter().copied()));
-            let operator = producer.next().map_or("", |node| node.op_type.as_str());
-            (operator.to_owned(), names.collect::<Vec<_>>().join(" "))
+            let names = written.iter().map(|written| match written.is_made {
+                true => MADE,
+                false => graph.tensor(written.tensor).name.as_str(),
+            });
+            let names: Vec<&str> = names.collect();
+            let by = written[0].made_by.map(str::to_owned);
+            let operator = by.unwrap_or_else(|| operator_of(written[0].tensor));
+            (operator, names.join(" "))
         });
     let is_small = |name: &str| {
         let shape = |id: TensorId| graph.tensor(id).shape.as_ref();

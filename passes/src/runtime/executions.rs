@@ -46,6 +46,8 @@ pub struct Executions<'g> {
     shapes: Shapes,
     /// What is known of shapes once the graph is optimized, if that is more.
     shapes_optimized: Option<Shapes>,
+    /// By optimized form: what is known of shapes in it, if it has tensors of its own.
+    shapes_of_forms: Vec<Option<Shapes>>,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
     levels: FormsOfLevels,
@@ -102,13 +104,22 @@ impl<'g> Executions<'g> {
             .flatten();
         let (optimized, levels) = match &more_known {
             _ if !optimizes => Default::default(),
-            None => skeleton.optimized_by_level(),
+            None => skeleton.clone().moving(graph, &shapes).optimized_by_level(),
             Some(OptimizedShapes { targets, shapes }) => {
                 let skeleton = Skeleton::with_shapes(graph, shapes, provider, costs);
                 let skeleton = skeleton.run_by(release).assembling(graph, targets);
-                skeleton.optimized_by_level()
+                skeleton.moving(graph, shapes).optimized_by_level()
             }
         };
+        let tensors = skeleton.size.len();
+        let of_form = |(form, _): &(Skeleton, Vec<u32>)| {
+            let shapes = more_known.as_ref().map_or(&shapes, |more| &more.shapes);
+            let has_own = !form.added.is_empty();
+            has_own.then(|| {
+                Shapes::with_added(graph, shapes, tensors, &form.added).for_pattern(release.pattern)
+            })
+        };
+        let shapes_of_forms = optimized.iter().map(of_form).collect();
         let shapes_optimized = more_known.map(|more| known(&more.shapes));
         let shapes = known(&shapes);
         let (skeleton, positions) = skeleton.into_run();
@@ -130,6 +141,7 @@ impl<'g> Executions<'g> {
             graph,
             shapes,
             shapes_optimized,
+            shapes_of_forms,
             skeleton,
             positions,
             optimized,
@@ -203,7 +215,7 @@ impl<'g> Executions<'g> {
             *node = positions[*node as usize];
         }
         let inserted = run.inserted_in(&way.executed);
-        Liveness::describe(self.graph, &self.skeleton, &executed, inserted, known)
+        Liveness::describe(self.graph, run, &executed, inserted, known)
     }
 
     fn form(&self, way: &Way) -> &Skeleton {
@@ -216,7 +228,10 @@ impl<'g> Executions<'g> {
             .shapes_optimized
             .as_ref()
             .filter(|_| way.form.is_some());
-        let shapes = optimized.unwrap_or(&self.shapes);
+        let of_form = way
+            .form
+            .and_then(|form| self.shapes_of_forms[form].as_ref());
+        let shapes = of_form.or(optimized).unwrap_or(&self.shapes);
         allocation::allocate(self.form(way), shapes, &way.executed, settings)
     }
 }

@@ -25,12 +25,16 @@
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
 
+mod moved_transposes;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use self::moved_transposes::Moved;
 use super::casting::{Casting, NO_TENSOR};
 use super::known_shapes::{Targets, runtime_shapes};
 use super::level::Level;
+use super::moving::{Added, Moving};
 use super::optimized_shapes::{OptimizedShapes, optimized_shapes};
 use super::order::{ExecutionOrder, execution_order};
 use super::release::Release;
@@ -66,6 +70,17 @@ impl FormsOfLevels {
     }
 }
 
+/// What a node writes that runs once the runtime has optimized a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The tensor of the graph.
+    pub tensor: TensorId,
+    /// Is it another one that the runtime makes of it?
+    pub is_made: bool,
+    /// The operator that makes it, where that is none of the graph's.
+    pub made_by: Option<&'static str>,
+}
+
 /// What runs when the runtime has optimized `graph` as far as it can, in `order`: a node by what it writes.
 /// To be compared with the runtime.
 pub fn optimized_order(
@@ -73,7 +88,7 @@ pub fn optimized_order(
     release: &'static Release,
     provider: Provider,
     order: ExecutionOrder,
-) -> Vec<Vec<TensorId>> {
+) -> Vec<Vec<Written>> {
     let costs = vec![Cost::default(); graph.node_count()];
     let shapes = runtime_shapes(graph);
     let optimized = optimized_shapes(graph, &shapes);
@@ -83,10 +98,15 @@ pub fn optimized_order(
     });
     let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
     let skeleton = skeleton.run_by(release).assembling(graph, &targets);
+    let skeleton = skeleton.moving(graph, &shapes);
     let optimized = skeleton.optimized().pop();
     let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
     let written = |&node: &u32| run.writes.get(node as usize).iter();
-    let named = |&tensor: &u32| TensorId(run.named(tensor));
+    let named = |&tensor: &u32| Written {
+        tensor: TensorId(run.named(tensor)),
+        is_made: run.added(tensor).is_some(),
+        made_by: run.added(tensor).and_then(|added| added.made_by),
+    };
     let executed = execution_order(&run, order);
     executed
         .iter()
@@ -126,7 +146,7 @@ impl Skeleton {
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
         let assembled = nodes.assemble();
-        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product, Nodes::transpose];
+        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
             Nodes::activate_gemm,
@@ -135,13 +155,20 @@ impl Skeleton {
             Nodes::gelu,
             Nodes::scale,
         ];
-        if nodes.fuse_all(basic) || forwards || folded || measured || shared || merged || assembled
+        if nodes.fuse_all(basic, Nodes::move_transposes)
+            || forwards
+            || folded
+            || measured
+            || shared
+            || merged
+            || assembled
         {
             forms.push(nodes.form());
         }
         let has_basic = !forms.is_empty();
+        let moved = nodes.move_behind_pieces() && nodes.fuse_all(basic, Nodes::move_transposes);
         let split = nodes.split();
-        if nodes.fuse_all(extended) || split {
+        if nodes.fuse_all(extended, |_| false) || split || moved {
             forms.push(nodes.form());
         }
         // What the runtime does beyond this at ORT_ENABLE_ALL is not simulated (`blocks.rs`).
@@ -177,6 +204,8 @@ struct FusedNode<'s> {
     /// See [`Skeleton::equal`].
     equal: u32,
     casting: Casting,
+    /// How a Transpose is moved behind it.
+    moving: Moving,
 }
 
 impl<'s> FusedNode<'s> {
@@ -261,6 +290,12 @@ struct Nodes<'s> {
     folded: Vec<u32>,
     /// By tensor: who reads it, or did, while Transposes are looked at and once one is renamed.
     readers_of: Option<Vec<Vec<u32>>>,
+    /// By tensor: how many times those read it behind which no Transpose is moved.
+    keepers: Vec<u32>,
+    /// Tensors behind those of the skeleton.
+    added: Vec<Added>,
+    /// What is known while Transposes are moved.
+    moved: Option<Moved>,
     /// How many of these were renamed.
     #[cfg(test)]
     looked_at: usize,
@@ -276,6 +311,9 @@ impl<'s> Nodes<'s> {
             gemms: vec![0; skeleton.size.len()],
             folded: Vec::new(),
             readers_of: None,
+            keepers: vec![0; skeleton.size.len()],
+            added: Vec::new(),
+            moved: skeleton.moves.as_deref().map(Moved::of),
             #[cfg(test)]
             looked_at: 0,
         };
@@ -289,6 +327,10 @@ impl<'s> Nodes<'s> {
                 fusing: skeleton.fusing[node],
                 equal: skeleton.equal[node],
                 casting: skeleton.casting.get(node).copied().unwrap_or(Casting::No),
+                moving: match &skeleton.moves {
+                    Some(moves) if !moves.is_piece[node] => moves.moving[node],
+                    _ => Moving::No,
+                },
             });
         }
         nodes
@@ -305,6 +347,7 @@ impl<'s> Nodes<'s> {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count + 1, *sum + u64::from(index));
             self.gemms[tensor as usize] += u32::from(node.fusing == Fusing::Gemm);
+            self.keepers[tensor as usize] += u32::from(node.moving == Moving::No);
         }
         for &tensor in node.writes.iter() {
             self.producer[tensor as usize] = index;
@@ -318,12 +361,17 @@ impl<'s> Nodes<'s> {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count - 1, *sum - u64::from(index));
             self.gemms[tensor as usize] -= u32::from(node.fusing == Fusing::Gemm);
+            self.keepers[tensor as usize] -= u32::from(node.moving == Moving::No);
         }
         Some(node)
     }
 
     fn node(&self, index: u32) -> Option<&FusedNode<'s>> {
         self.nodes.get(index as usize)?.as_ref()
+    }
+
+    fn is_output(&self, tensor: u32) -> bool {
+        self.skeleton.output.get(tensor as usize) == Some(&true)
     }
 
     fn is(&self, index: u32, fusing: Fusing) -> bool {
@@ -336,7 +384,7 @@ impl<'s> Nodes<'s> {
             return None;
         };
         match self.readers[written as usize] {
-            (1, reader) if !self.skeleton.output[written as usize] => Some(reader as u32),
+            (1, reader) if !self.is_output(written) => Some(reader as u32),
             _ => None,
         }
     }
@@ -355,7 +403,7 @@ impl<'s> Nodes<'s> {
             reads: Lists::with_capacity(nodes, from.reads.items()),
             writes: Lists::with_capacity(nodes, from.writes.items()),
             reads_only_shape: Vec::with_capacity(nodes),
-            size: vec![0; from.size.len()],
+            size: vec![0; self.producer.len()],
             ..Skeleton::default().run_by(from.release)
         };
         let mut indices = Vec::with_capacity(nodes);
@@ -398,6 +446,12 @@ impl<'s> Nodes<'s> {
             form.early.push(self.skeleton.early[node.position as usize]);
             positions.push(node.position);
         }
+        for added in &self.added {
+            form.size.push(self.bytes_of(added));
+            form.owned.push(false);
+            form.output.push(false);
+        }
+        form.added.clone_from(&self.added);
         for &written in &self.folded {
             form.owned[written as usize] = true;
         }
@@ -465,10 +519,8 @@ impl<'s> Nodes<'s> {
         let mut open = tensors.to_vec();
         while let Some(tensor) = open.pop() {
             let index = self.producer[tensor as usize];
-            let is_free = |&tensor: &u32| {
-                let tensor = tensor as usize;
-                self.readers[tensor].0 == 0 && !self.skeleton.output[tensor]
-            };
+            let is_free =
+                |&tensor: &u32| self.readers[tensor as usize].0 == 0 && !self.is_output(tensor);
             let goes = |node: &FusedNode<'_>| node.writes.iter().all(is_free);
             if self.node(index).is_some_and(goes)
                 && let Some(node) = self.take(index)
@@ -503,6 +555,7 @@ impl<'s> Nodes<'s> {
                     shares: Cow::default(),
                     fusing: Fusing::No,
                     equal: 0,
+                    moving: Moving::First,
                     ..first
                 });
             }
@@ -614,12 +667,13 @@ impl<'s> Nodes<'s> {
         any
     }
 
-    /// Applies rules in turn until none changes anything. Did any?
-    fn fuse_all(&mut self, rules: &[Rule<'s>]) -> bool {
+    /// Applies rules, and what comes last, in turn until none changes anything. Did any?
+    fn fuse_all(&mut self, rules: &[Rule<'s>], last: fn(&mut Nodes<'s>) -> bool) -> bool {
         let mut any = false;
         for _ in 0..PASSES {
             let changed = rules.iter().map(|&rule| self.fuse(rule));
-            if !changed.fold(false, |any, changed| any | changed) {
+            let changed = changed.fold(false, |any, changed| any | changed);
+            if !(changed | last(self)) {
                 break;
             }
             any = true;
@@ -659,6 +713,14 @@ impl<'s> Nodes<'s> {
         }
         self.readers_of = None;
         true
+    }
+
+    /// Moves Transposes behind what reads them, as far as enough is known for that. Did it change anything?
+    fn move_transposes(&mut self) -> bool {
+        match self.moved.is_some() {
+            true => self.move_behind_readers(),
+            false => self.fuse(Nodes::transpose),
+        }
     }
 
     /// A Transpose does what the Transpose before it does as well, and a Shape reads past it.
@@ -813,7 +875,7 @@ impl<'s> Nodes<'s> {
     fn transposed(&self, tensor: u32) -> Option<(u32, u32)> {
         let producer = self.producer[tensor as usize];
         let node = self.node(producer)?;
-        let goes = self.is_done_by_a_product(producer) && !self.skeleton.output[tensor as usize];
+        let goes = self.is_done_by_a_product(producer) && !self.is_output(tensor);
         goes.then(|| (producer, node.reads[0]))
     }
 
@@ -857,6 +919,7 @@ impl<'s> Nodes<'s> {
                 equal: 0,
                 // It is in float32 now.
                 casting: Casting::No,
+                moving: old.moving,
             };
             let share = |&share: &Share| Share {
                 written: between,
@@ -892,7 +955,7 @@ impl<'s> Nodes<'s> {
         let Some(node) = self.take(index) else {
             return;
         };
-        let is_output = |tensor: u32| self.skeleton.output[tensor as usize];
+        let is_output = |tensor: u32| self.is_output(tensor);
         let has_producer = self.producer[read as usize] != NOBODY;
         if !both.is_none() || is_output(written) && (is_output(read) || !has_producer) {
             self.put(
@@ -910,7 +973,7 @@ impl<'s> Nodes<'s> {
         } else {
             self.rename(written, read);
         }
-        if self.readers[between as usize].0 == 0 && !self.skeleton.output[between as usize] {
+        if self.readers[between as usize].0 == 0 && !self.is_output(between) {
             self.take(before);
         }
     }
@@ -940,6 +1003,7 @@ impl<'s> Nodes<'s> {
             fusing: Fusing::No,
             equal: 0,
             casting: Casting::No,
+            moving: Moving::No,
         };
         self.put(
             index,
@@ -1059,6 +1123,7 @@ impl<'s> Nodes<'s> {
             },
             equal: 0,
             casting: node.casting,
+            moving: Moving::No,
         });
     }
 
@@ -1520,7 +1585,7 @@ mod tests {
             let costs = vec![Cost::default(); graph.node_count()];
             let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
             let mut nodes = Nodes::of(&skeleton);
-            assert!(nodes.fuse_all(&[Nodes::transpose]));
+            assert!(nodes.fuse_all(&[Nodes::transpose], |_| false));
             let is_left = |node: &&FusedNode<'_>| matches!(node.fusing, Fusing::Transposes(_));
             assert_eq!(nodes.nodes.iter().flatten().filter(is_left).count(), 0);
             nodes.looked_at

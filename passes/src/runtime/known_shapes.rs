@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::folding::Folding;
 use super::inferred_shapes::{InferredBy, inferred_by};
+use super::moving::Added;
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
 use super::transposes::{movable_casts, shapes_of_transposed};
@@ -64,19 +65,34 @@ impl Shapes {
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make
     /// of those in float16.
     pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>], tensors: usize) -> Shapes {
+        Shapes::with_added(graph, shapes, tensors, &[])
+    }
+
+    /// The same, with `added` behind these tensors.
+    pub(crate) fn with_added(
+        graph: &Graph,
+        shapes: &[Option<Vec<Dimension>>],
+        tensors: usize,
+        added: &[Added],
+    ) -> Shapes {
         let bound = bound_symbols(graph);
         let mut numbers: BTreeMap<(u64, &[Dimension]), u32> = BTreeMap::new();
         let mut known = Shapes::default();
         let moved = shapes
             .len()
             .saturating_sub(shapes_of_transposed(graph).len());
-        for (tensor, shape) in shapes.iter().take(tensors).enumerate() {
+        let added_shapes = added.iter().map(|added| &added.shape);
+        let all = shapes.iter().take(tensors).chain(added_shapes);
+        for (tensor, shape) in all.enumerate() {
             let bytes = match tensor {
                 _ if tensor < graph.tensor_count() => graph.tensor(TensorId(tensor as u32)).element,
                 _ if tensor < moved => Some(ElementType::Float),
                 _ => Some(ElementType::Int64),
             };
-            let bytes = bytes.map(|element| element.bytes(1).0);
+            let bytes = match tensor.checked_sub(tensors.min(shapes.len())) {
+                Some(place) => Some(added[place].element),
+                None => bytes.map(|element| element.bytes(1).0),
+            };
             let (Some(shape), Some(bytes)) = (shape, bytes) else {
                 known.class.push(None);
                 known.resolved.push(false);

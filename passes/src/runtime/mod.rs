@@ -26,6 +26,7 @@ pub mod liveness;
 mod memory_efficient_order;
 pub(crate) mod memory_pattern;
 pub(crate) mod merged;
+pub(crate) mod moving;
 mod named_sizes;
 pub mod optimized_shapes;
 pub mod order;

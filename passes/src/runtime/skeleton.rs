@@ -4,6 +4,7 @@
 //! to build, so that variants of one graph can be tried by the thousand.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::cost::Cost;
 use crate::graph::{Dimension, ElementType, Graph, NodeId, TensorId, TensorKind, Uses};
@@ -14,6 +15,7 @@ use crate::runtime::folding::Folding;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Targets, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
+use crate::runtime::moving::{Added, KnownDimensions, Moves};
 use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
 
 /// Lists behind each other in one vector.
@@ -73,9 +75,6 @@ pub(crate) struct Share {
     pub(crate) always: bool,
 }
 
-/// A shape as the runtime knows it.
-type KnownDimensions = Option<Vec<Dimension>>;
-
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Skeleton {
@@ -110,6 +109,10 @@ pub(crate) struct Skeleton {
     /// By the result of a Cast or a Shape that the runtime may move in front of a Transpose, in their sequence: the tensor that it
     /// writes there.
     pub(crate) moved: Vec<(u32, u32)>,
+    /// What is to be known to move Transposes behind what reads them. Without it only those are moved that Transposes and Shapes read.
+    pub(crate) moves: Option<Arc<Moves>>,
+    /// The last tensors, where the runtime made some when it moved Transposes.
+    pub(crate) added: Vec<Added>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
     /// The YieldOp, which hands over to PyTorch and back.
@@ -184,6 +187,14 @@ impl Skeleton {
     /// The same, run by `release`.
     pub(crate) fn run_by(mut self, release: &'static Release) -> Skeleton {
         self.release = release;
+        self
+    }
+
+    /// The same, where the runtime moves Transposes of `graph`, of which it knows these shapes.
+    pub(crate) fn moving(mut self, graph: &Graph, shapes: &[KnownDimensions]) -> Skeleton {
+        if self.release.moves_transposes() {
+            self.moves = Moves::of(graph, shapes).map(Arc::new);
+        }
         self
     }
 
@@ -271,12 +282,21 @@ impl Skeleton {
 
     /// The tensor of the graph that a tensor is, or of which casts make it.
     pub(crate) fn named(&self, tensor: u32) -> u32 {
+        if let Some(added) = self.added(tensor) {
+            return added.of;
+        }
         let is_made_of = |&wide: &u32| wide != NO_TENSOR && (wide..=wide + 1).contains(&tensor);
         let of = self.wide.iter().position(is_made_of);
         let moved = || self.moved.iter().find(|&&(_, moved)| moved == tensor);
         let of = of.map(|of| of as u32);
         of.or_else(|| moved().map(|&(cast, _)| cast))
             .unwrap_or(tensor)
+    }
+
+    /// What it is if it is one of [`Skeleton::added`].
+    pub(crate) fn added(&self, tensor: u32) -> Option<&Added> {
+        let kept = self.size.len() - self.added.len();
+        self.added.get((tensor as usize).checked_sub(kept)?)
     }
 
     /// [`Skeleton::named`] of every tensor.
@@ -296,6 +316,10 @@ impl Skeleton {
         }
         for &(of, moved) in &self.moved {
             names[moved as usize] = of;
+        }
+        let kept = names.len() - self.added.len();
+        for (name, added) in names[kept..].iter_mut().zip(&self.added) {
+            *name = added.of;
         }
         names
     }

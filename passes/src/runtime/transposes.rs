@@ -49,8 +49,72 @@ impl Transposition {
         })
     }
 
-    fn axes(&self) -> &[u8] {
+    /// That moves axes so. `None` for more than there can be.
+    pub(super) fn by(moved: impl IntoIterator<Item = u8>) -> Option<Transposition> {
+        let mut axes = [0; MOST_AXES];
+        let mut rank = 0;
+        for axis in moved {
+            *axes.get_mut(rank)? = axis;
+            rank += 1;
+        }
+        Some(Transposition {
+            axes,
+            rank: rank as u8,
+            alike: false,
+            passes: false,
+        })
+    }
+
+    /// By axis of the result, the axis of what is read.
+    pub(super) fn axes(&self) -> &[u8] {
         &self.axes[..usize::from(self.rank)]
+    }
+
+    /// The one that undoes it.
+    pub(super) fn inverse(self) -> Transposition {
+        let mut axes = [0; MOST_AXES];
+        for (place, &axis) in (0..).zip(self.axes()) {
+            axes[usize::from(axis)] = place;
+        }
+        Transposition { axes, ..self }
+    }
+
+    /// What it does with what is left where these axes of what it reads are gone.
+    pub(super) fn without(self, gone: &[bool]) -> Option<Transposition> {
+        let before = |axis: u8| {
+            gone[..usize::from(axis)]
+                .iter()
+                .filter(|gone| **gone)
+                .count()
+        };
+        let left = self.axes().iter().filter(|&&axis| !gone[usize::from(axis)]);
+        Transposition::by(left.map(|&axis| axis - before(axis) as u8))
+    }
+
+    /// The same with more axes, which are these and stay where they are.
+    pub(super) fn with(self, more: &[bool]) -> Option<Transposition> {
+        let places = (0..).zip(more).filter(|(_, more)| !**more);
+        let kept: Vec<u8> = places.map(|(place, _)| place).collect();
+        let mut moved = self.axes().iter();
+        let all = (0..).zip(more).map(|(place, &more)| match more {
+            true => Some(place),
+            false => kept.get(usize::from(*moved.next()?)).copied(),
+        });
+        Transposition::by(all.collect::<Option<Vec<u8>>>()?)
+    }
+
+    /// Of something by axis of what is read: the same by axis of the result.
+    pub(super) fn moved<T: Clone>(&self, by_axis: &[T]) -> Option<Vec<T>> {
+        let axis = |&axis: &u8| by_axis.get(usize::from(axis)).cloned();
+        let moved = self.axes().iter().map(axis);
+        moved
+            .collect::<Option<Vec<T>>>()
+            .filter(|_| by_axis.len() == self.axes().len())
+    }
+
+    /// The same, where the products that read the result have two matrices of as many axes, or not.
+    pub(super) fn of_products(self, alike: bool) -> Transposition {
+        Transposition { alike, ..self }
     }
 
     /// What `next`, which reads what this one writes, does with what this one reads. `None` for different numbers of axes.
@@ -257,7 +321,7 @@ fn is_transposed_through(node: &Node) -> bool {
 
 /// Has 1.19.2 a way to move a Transpose behind this standard operator? Measured for all operators of `testdata/operators.json`, with
 /// a Shape beside each.
-fn is_moved_through(operator: &str) -> bool {
+pub(super) fn is_moved_through(operator: &str) -> bool {
     const KNOWN: [&str; 88] = [
         "Abs",
         "Acos",

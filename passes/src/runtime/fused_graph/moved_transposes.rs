@@ -1,0 +1,907 @@
+//! Which Transposes the runtime moves behind what reads them, from ORT_ENABLE_BASIC on.
+//!
+//! Source: `TransposeOptimizer` of 1.19.2, compared with what sessions saved. In DEFAULT order, a node that reads a Transpose
+//! has all its inputs transposed the other way, and its results back, if that costs less: an input costs as many axes as it has that are not of
+//! size 1, a constant nothing, and what goes by that counts against it. Results cost as much, unless another Transpose comes
+//! later on the way from them. New nodes get the highest indices, in the sequence in which they are made.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::{FusedNode, NOBODY, Nodes};
+use crate::graph::Dimension;
+use crate::runtime::casting::Casting;
+use crate::runtime::fusing::Fusing;
+use crate::runtime::moving::{Added, AxisSet, KnownDimensions, Moves, Moving};
+use crate::runtime::skeleton::Share;
+use crate::runtime::transposes::Transposition;
+
+/// What a tensor of which nothing is known counts as.
+const UNKNOWN_RANK: i64 = 5;
+
+/// What is known while Transposes are moved: by tensor, those that were made included.
+pub(super) struct Moved {
+    shapes: Vec<KnownDimensions>,
+    constant: Vec<bool>,
+    captured: Vec<bool>,
+    element: Vec<u64>,
+    /// Inputs that were a constant which is transposed now: reader and tensor. Who moves a Transpose behind the reader gets it back.
+    restored: HashSet<(u32, u32)>,
+    /// By what is read and how: who transposes it, or did.
+    transposes: HashMap<(u32, Vec<u8>), u32>,
+}
+
+impl Moved {
+    pub(super) fn of(moves: &Moves) -> Moved {
+        Moved {
+            shapes: moves.shapes.clone(),
+            constant: moves.constant.clone(),
+            captured: moves.captured.clone(),
+            element: moves.element.clone(),
+            restored: HashSet::new(),
+            transposes: HashMap::new(),
+        }
+    }
+}
+
+impl<'s> Nodes<'s> {
+    /// The bytes of a tensor that was made.
+    pub(super) fn bytes_of(&self, added: &Added) -> u64 {
+        match added.made_by {
+            Some("Shape") => match added.shape.as_deref() {
+                Some([Dimension::Known(axes)]) => axes * added.element,
+                _ => 0,
+            },
+            _ => self.skeleton.size[added.of as usize],
+        }
+    }
+
+    /// See the module's documentation. Did it change anything?
+    pub(super) fn move_behind_readers(&mut self) -> bool {
+        self.know_constants();
+        if !(0..self.nodes.len() as u32).any(|index| self.may_move(index).is_some()) {
+            return false;
+        }
+        let order = self.in_default_order();
+        self.know_transposes(&order);
+        let leads = self.leading(&order);
+        let mut any = false;
+        for index in order {
+            any |= self.move_behind(index, &leads);
+        }
+        if any {
+            self.fold_what_was_made();
+            self.merge_what_was_made();
+            self.know_products();
+        }
+        self.readers_of = None;
+        any
+    }
+
+    /// Lets Transposes be moved behind pieces of functions. Are there any?
+    pub(super) fn move_behind_pieces(&mut self) -> bool {
+        let Some(moves) = self.skeleton.moves.as_deref() else {
+            return false;
+        };
+        let pieces = (0..)
+            .zip(&moves.is_piece)
+            .filter(|(_, is_piece)| **is_piece);
+        let mut any = false;
+        for index in pieces.map(|(index, _)| index) {
+            if let Some(node) = self.take(index) {
+                let moving = moves.moving[index as usize];
+                any |= moving != Moving::No;
+                self.put(index, FusedNode { moving, ..node });
+            }
+        }
+        any
+    }
+
+    fn moved_ref(&self) -> &Moved {
+        self.moved.as_ref().expect("Transposes are moved")
+    }
+
+    fn shape(&self, tensor: u32) -> Option<&[Dimension]> {
+        self.moved.as_ref()?.shapes.get(tensor as usize)?.as_deref()
+    }
+
+    /// What the session has before the first step.
+    fn is_constant(&self, tensor: u32) -> bool {
+        self.producer[tensor as usize] == NOBODY
+            && self
+                .moved
+                .as_ref()
+                .is_some_and(|moved| moved.constant.get(tensor as usize) == Some(&true))
+    }
+
+    fn know_constants(&mut self) {
+        if let Some(moved) = &mut self.moved {
+            moved.constant.resize(self.producer.len(), false);
+            for &tensor in &self.folded {
+                moved.constant[tensor as usize] = true;
+            }
+        }
+    }
+
+    fn know_constant(&mut self, tensor: u32) {
+        if let Some(moved) = &mut self.moved {
+            moved.constant.resize(self.producer.len(), false);
+            moved.constant[tensor as usize] = true;
+        }
+    }
+
+    fn know_transposes(&mut self, order: &[u32]) {
+        let mut all = HashMap::new();
+        for &index in order {
+            if let (Some(node), Some(transposition)) = (self.node(index), self.transposition(index))
+            {
+                let key = (node.reads[0], transposition.axes().to_vec());
+                all.entry(key).or_insert(index);
+            }
+        }
+        if let Some(moved) = &mut self.moved {
+            moved.transposes = all;
+        }
+    }
+
+    /// A node that reads a Transpose which may be moved behind it.
+    fn may_move(&self, index: u32) -> Option<()> {
+        let node = self.node(index).filter(|node| node.moving != Moving::No)?;
+        let reads_one = |&read: &u32| self.transposition(self.producer[read as usize]).is_some();
+        node.reads.iter().any(reads_one).then_some(())
+    }
+
+    /// By tensor: does a Transpose come later on the way from it?
+    fn leading(&self, order: &[u32]) -> Vec<bool> {
+        let mut leads = vec![false; self.producer.len()];
+        for node in order.iter().rev().filter_map(|&index| self.node(index)) {
+            let is_it = node.moving == Moving::Transpose;
+            if is_it
+                || node.moving.transposes_results()
+                    && node.writes.iter().any(|&w| leads[w as usize])
+            {
+                for place in self.movable_inputs(node) {
+                    leads[node.reads[place] as usize] = true;
+                }
+            }
+        }
+        leads
+    }
+
+    /// Which of what it reads is transposed when a Transpose is moved behind it.
+    fn movable_inputs(&self, node: &FusedNode<'_>) -> Vec<usize> {
+        match node.moving {
+            Moving::No => Vec::new(),
+            Moving::All => (0..node.reads.len()).collect(),
+            Moving::Broadcast => {
+                let has_axes = |&place: &usize| self.shape(node.reads[place]) != Some(&[]);
+                (0..node.reads.len()).filter(has_axes).collect()
+            }
+            _ => (0..node.reads.len().min(1)).collect(),
+        }
+    }
+
+    fn move_behind(&mut self, index: u32, leads: &[bool]) -> bool {
+        /// One node may read very many.
+        const TRIED: usize = 16;
+        if self.may_move(index).is_none() {
+            return false;
+        }
+        let Some(node) = self.node(index) else {
+            return false;
+        };
+        let places = self.movable_inputs(node);
+        let mut tried: Vec<Transposition> = Vec::new();
+        for &place in &places {
+            let Some(node) = self.node(index) else {
+                return false;
+            };
+            let transpose = self.producer[node.reads[place] as usize];
+            let Some(transposition) = self.transposition(transpose) else {
+                continue;
+            };
+            if tried
+                .iter()
+                .any(|other| other.axes() == transposition.axes())
+                || tried.len() == TRIED
+            {
+                continue;
+            }
+            tried.push(transposition);
+            let pays = node.moving == Moving::Transpose
+                || self.cost(index, node, &places, transposition, leads) < 0;
+            if pays && self.moved_behind(index, transpose, transposition, &places) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn rank(&self, tensor: u32) -> i64 {
+        let counts = |dimension: &&Dimension| **dimension != Dimension::Known(1);
+        self.shape(tensor).map_or(UNKNOWN_RANK, |shape| {
+            shape.iter().filter(counts).count() as i64
+        })
+    }
+
+    fn cost(
+        &self,
+        index: u32,
+        node: &FusedNode<'_>,
+        places: &[usize],
+        moved: Transposition,
+        leads: &[bool],
+    ) -> i64 {
+        let input = |&place: &usize| {
+            let read = node.reads[place];
+            if self.is_constant(read) || self.moved_ref().restored.contains(&(index, read)) {
+                return 0;
+            }
+            match self.transposition(self.producer[read as usize]) {
+                Some(other) if other.axes() == moved.axes() && self.may_go(read) => {
+                    -self.rank(read)
+                }
+                Some(_) => 0,
+                None => self.rank(read),
+            }
+        };
+        let inputs: i64 = places.iter().map(input).sum();
+        let leads_on = |&written: &u32| leads.get(written as usize) == Some(&true);
+        if inputs >= 0 || !node.moving.transposes_results() || node.writes.iter().any(leads_on) {
+            return inputs;
+        }
+        let results = node.writes.iter().map(|&written| self.rank(written));
+        inputs + results.max().unwrap_or(0)
+    }
+
+    /// Can the Transposes of all that read the tensor be moved behind them?
+    fn may_go(&self, tensor: u32) -> bool {
+        self.keepers[tensor as usize] == 0 && self.is_told_nobody(tensor)
+    }
+
+    /// Has it no readers but nodes?
+    fn is_told_nobody(&self, tensor: u32) -> bool {
+        let captured = &self.moved_ref().captured;
+        !self.is_output(tensor) && captured.get(tensor as usize) != Some(&true)
+    }
+
+    /// Moves a Transpose behind a node, if it can be.
+    fn moved_behind(
+        &mut self,
+        index: u32,
+        transpose: u32,
+        moved: Transposition,
+        places: &[usize],
+    ) -> bool {
+        let Some(node) = self.node(index) else {
+            return false;
+        };
+        let rank = moved.axes().len();
+        let mut moving = node.moving;
+        let behind = match moving {
+            Moving::No | Moving::Stays => return false,
+            Moving::Transpose => {
+                let both = self.transposition(index).and_then(|next| moved.then(next));
+                if let Some(both) = both {
+                    self.transpose_at_once(index, both);
+                }
+                return both.is_some();
+            }
+            Moving::Reshape => return self.reshape_at_once(index, moved),
+            Moving::Shape | Moving::ReducesAll => None,
+            Moving::Divided { axis } => {
+                let axis = if axis < 0 { axis + rank as i64 } else { axis };
+                let is_before = |place: usize| (place as i64) < axis;
+                let mut axes = moved.axes().iter().enumerate();
+                if !axes.all(|(to, &from)| is_before(to) == is_before(usize::from(from))) {
+                    return false;
+                }
+                Some(moved)
+            }
+            Moving::Broadcast => {
+                let fits = |&place: &usize| {
+                    let shape = self.shape(node.reads[place]);
+                    shape.is_some_and(|shape| shape.len() <= rank)
+                };
+                if !places.iter().all(fits) {
+                    return false;
+                }
+                Some(moved)
+            }
+            Moving::Squeezes { axes } | Moving::Reduces { axes } => {
+                let Some(gone) = axes.marks(rank) else {
+                    return false;
+                };
+                let gone = moved.inverse().moved(&gone).unwrap_or_default();
+                let all = (0..).zip(&gone).filter(|(_, gone)| **gone);
+                let all: Vec<i64> = all.map(|(axis, _)| axis).collect();
+                let Some(axes) = AxisSet::of(&all) else {
+                    return false;
+                };
+                moving = match moving {
+                    Moving::Squeezes { .. } => Moving::Squeezes { axes },
+                    _ => Moving::Reduces { axes },
+                };
+                moved.without(&gone)
+            }
+            Moving::Unsqueezes { axes } => {
+                let behind = axes.places(rank).and_then(|more| moved.with(&more));
+                if behind.is_none() {
+                    return false;
+                }
+                behind
+            }
+            Moving::All | Moving::First | Moving::Gathers => Some(moved),
+        };
+        let position = self.node(transpose).map_or(0, |node| node.position);
+        let mut instead: HashMap<u32, u32> = HashMap::new();
+        if let (Moving::Gathers, Some(&numbers)) = (moving, node.reads.get(1)) {
+            let gathered = self.add_tensor(numbers, Some("Gather"), self.known(numbers));
+            self.add_made(position, "Gather", numbers, gathered, Fusing::No);
+            instead.insert(numbers, gathered);
+        }
+        let Some(node) = self.take(index) else {
+            return false;
+        };
+        if moving == Moving::Broadcast {
+            for &read in places.iter().map(|&place| &node.reads[place]) {
+                let axes = self.shape(read).map_or(rank, <[Dimension]>::len);
+                if axes < rank && !instead.contains_key(&read) {
+                    let with_axes = self.with_axes(position, read, rank - axes);
+                    instead.insert(read, with_axes);
+                }
+            }
+        }
+        let mut done = HashSet::new();
+        for read in places.iter().map(|&place| node.reads[place]) {
+            if done.insert(read) {
+                let from = instead.get(&read).copied().unwrap_or(read);
+                let turned = self.turned(position, from, moved.inverse());
+                instead.insert(read, turned);
+            }
+        }
+        let old = node.reads.clone();
+        let mut turned: HashMap<u32, u32> = HashMap::new();
+        let mut results = Vec::new();
+        let skips = behind.is_none_or(Transposition::is_none)
+            && !matches!(moving, Moving::Unsqueezes { .. });
+        if let Some(behind) = behind.filter(|_| !skips) {
+            for &written in node.writes.iter() {
+                let shape = self.shape(written);
+                let shape = shape.and_then(|shape| behind.inverse().moved(shape));
+                let inner = self.add_tensor(written, None, shape);
+                turned.insert(written, inner);
+                results.push((inner, written, behind));
+            }
+        }
+        let sizes = match moving {
+            Moving::Shape => {
+                let written = node.writes[0];
+                let shape = Some(vec![Dimension::Known(rank as u64)]);
+                let sizes = self.add_tensor(written, Some("Shape"), shape);
+                turned.insert(written, sizes);
+                Some((sizes, written))
+            }
+            _ => None,
+        };
+        let of = |all: &HashMap<u32, u32>, tensor| all.get(&tensor).copied().unwrap_or(tensor);
+        let node = node.reading(|tensor| of(&instead, tensor));
+        let node = node.writing(|tensor| of(&turned, tensor));
+        let fusing = match node.fusing {
+            Fusing::Bias => Fusing::Adds,
+            other => other,
+        };
+        for &read in node.reads.iter() {
+            self.add_reader(read, index);
+        }
+        self.put(
+            index,
+            FusedNode {
+                fusing,
+                moving,
+                equal: 0,
+                ..node
+            },
+        );
+        for (inner, written, behind) in results {
+            self.add_transpose(position, inner, written, behind);
+        }
+        if let Some((sizes, written)) = sizes {
+            self.add_made(position, "Gather", sizes, written, Fusing::No);
+        }
+        self.take_unread_made(&old);
+        true
+    }
+
+    /// A Reshape that only moves axes of size 1 is a Transpose.
+    fn reshape_at_once(&mut self, index: u32, moved: Transposition) -> bool {
+        let numbers = |shape: Option<&[Dimension]>| -> Option<Vec<u64>> {
+            let number = |dimension: &Dimension| match dimension {
+                Dimension::Known(size) => Some(*size),
+                _ => None,
+            };
+            shape?.iter().map(number).collect()
+        };
+        let both = self.node(index).and_then(|node| {
+            let to = node.reads.get(1).filter(|&&to| self.is_constant(to));
+            to?;
+            let before = numbers(self.shape(node.reads[0]))?;
+            let behind = numbers(self.shape(node.writes[0]))?;
+            moved.then(as_transposition(&before, &behind)?)
+        });
+        let Some(both) = both else {
+            return false;
+        };
+        let Some(node) = self.node(index) else {
+            return false;
+        };
+        let (position, read, written) = (node.position, node.reads[0], node.writes[0]);
+        // It is a Transpose behind all others, or gone.
+        self.take(index);
+        self.add_transpose(position, read, written, both);
+        let new = self.nodes.len() as u32 - 1;
+        self.transpose_at_once(new, both);
+        true
+    }
+
+    fn known(&self, tensor: u32) -> KnownDimensions {
+        self.shape(tensor).map(<[Dimension]>::to_vec)
+    }
+
+    fn add_tensor(
+        &mut self,
+        of: u32,
+        made_by: Option<&'static str>,
+        shape: KnownDimensions,
+    ) -> u32 {
+        let new = self.producer.len() as u32;
+        let original = self.skeleton.size.len() as u32;
+        let name = match of.checked_sub(original) {
+            Some(place) => self.added[place as usize].of,
+            None => of,
+        };
+        self.producer.push(NOBODY);
+        self.readers.push((0, 0));
+        self.gemms.push(0);
+        self.keepers.push(0);
+        if let Some(readers_of) = &mut self.readers_of {
+            readers_of.push(Vec::new());
+        }
+        let Some(moved) = &mut self.moved else {
+            return new;
+        };
+        let element = match made_by {
+            Some("Shape") => 8,
+            _ => moved.element.get(of as usize).copied().unwrap_or(0),
+        };
+        moved.shapes.resize(new as usize, None);
+        moved.element.resize(new as usize, 0);
+        moved.shapes.push(shape.clone());
+        moved.element.push(element);
+        self.added.push(Added {
+            of: name,
+            made_by,
+            element,
+            shape,
+        });
+        new
+    }
+
+    /// Adds a node that makes one tensor of another.
+    fn add_made(&mut self, position: u32, by: &str, read: u32, written: u32, fusing: Fusing) {
+        let moving = match by {
+            "Transpose" => Moving::Transpose,
+            _ => Moving::No,
+        };
+        self.add_node(FusedNode {
+            position,
+            reads: vec![read].into(),
+            writes: vec![written].into(),
+            shares: Cow::default(),
+            workspace: 0,
+            fusing,
+            equal: 0,
+            casting: Casting::No,
+            moving,
+        });
+    }
+
+    fn add_node(&mut self, node: FusedNode<'s>) {
+        let index = self.nodes.len() as u32;
+        for &read in node.reads.iter() {
+            self.add_reader(read, index);
+        }
+        self.add(node);
+    }
+
+    fn add_transpose(&mut self, position: u32, read: u32, written: u32, by: Transposition) {
+        let index = self.nodes.len() as u32;
+        self.add_made(position, "Transpose", read, written, Fusing::Transposes(by));
+        if let Some(moved) = &mut self.moved {
+            let key = (read, by.axes().to_vec());
+            moved.transposes.insert(key, index);
+        }
+    }
+
+    /// Adds a Squeeze or an Unsqueeze of the first axes.
+    fn add_axes(&mut self, position: u32, read: u32, written: u32, moving: Moving) {
+        self.add_node(FusedNode {
+            position,
+            reads: vec![read].into(),
+            writes: vec![written].into(),
+            shares: vec![Share {
+                written,
+                read,
+                always: true,
+            }]
+            .into(),
+            workspace: 0,
+            fusing: Fusing::No,
+            equal: 0,
+            casting: Casting::No,
+            moving,
+        });
+    }
+
+    /// The tensor with `more` axes in front.
+    fn with_axes(&mut self, position: u32, tensor: u32, more: usize) -> u32 {
+        let first: Vec<i64> = (0..more as i64).collect();
+        let Some(axes) = AxisSet::of(&first) else {
+            return tensor;
+        };
+        let old = self.known(tensor).unwrap_or_default();
+        let mut shape = vec![Dimension::Known(1); more];
+        shape.extend_from_slice(&old);
+        if self.is_constant(tensor) && self.is_told_nobody(tensor) {
+            if self.readers[tensor as usize].0 > 0 {
+                let squeezed = self.add_tensor(tensor, Some("Squeeze"), Some(old));
+                self.restore(tensor, squeezed);
+                self.add_axes(position, tensor, squeezed, Moving::Squeezes { axes });
+            }
+            if let Some(moved) = &mut self.moved {
+                moved.shapes[tensor as usize] = Some(shape);
+            }
+            return tensor;
+        }
+        let producer = self.producer[tensor as usize];
+        if let Some(node) = self.node(producer)
+            && node.moving == (Moving::Squeezes { axes })
+        {
+            return node.reads[0];
+        }
+        let before = self.transposition(producer);
+        let more: Vec<bool> = (0..shape.len()).map(|place| place < more).collect();
+        let new = self.add_tensor(tensor, Some("Unsqueeze"), Some(shape.clone()));
+        let moving = Moving::Unsqueezes { axes };
+        if let Some(before) = before
+            && let Some(behind) = before.with(&more)
+            && let Some(read) = self.node(producer).map(|node| node.reads[0])
+        {
+            let inner = behind.inverse().moved(&shape);
+            let inner = self.add_tensor(tensor, Some("Unsqueeze"), inner);
+            self.add_axes(position, read, inner, moving);
+            self.add_transpose(position, inner, new, behind);
+        } else {
+            self.add_axes(position, tensor, new, moving);
+        }
+        new
+    }
+
+    /// The tensor transposed.
+    fn turned(&mut self, position: u32, tensor: u32, by: Transposition) -> u32 {
+        let shape = self.known(tensor);
+        let moved = shape.as_ref().and_then(|shape| by.moved(shape));
+        if self.is_constant(tensor) && self.is_told_nobody(tensor) {
+            let one = |shape: &Vec<Dimension>| shape.iter().all(|d| *d == Dimension::Known(1));
+            let by_axis =
+                |shape: &Vec<Dimension>| *shape == [Dimension::Known(by.axes().len() as u64)];
+            if shape
+                .as_ref()
+                .is_some_and(|shape| one(shape) || by_axis(shape))
+            {
+                return tensor;
+            }
+            if self.readers[tensor as usize].0 > 0 {
+                let back = self.add_tensor(tensor, Some("Transpose"), shape);
+                self.restore(tensor, back);
+                self.add_transpose(position, tensor, back, by.inverse());
+            }
+            if let Some(all) = &mut self.moved {
+                all.shapes[tensor as usize] = moved;
+            }
+            return tensor;
+        }
+        let producer = self.producer[tensor as usize];
+        if let (Some(before), Some(node)) = (self.transposition(producer), self.node(producer))
+            && let Some(both) = before.then(by)
+        {
+            let read = node.reads[0];
+            if both.is_none() {
+                return read;
+            }
+            let new = self.add_tensor(tensor, Some("Transpose"), moved);
+            self.add_transpose(position, read, new, both);
+            return new;
+        }
+        let key = (tensor, by.axes().to_vec());
+        if let Some(&other) = self.moved_ref().transposes.get(&key)
+            && let (Some(same), Some(node)) = (self.transposition(other), self.node(other))
+            && node.reads[0] == tensor
+            && same.axes() == by.axes()
+        {
+            return node.writes[0];
+        }
+        let new = self.add_tensor(tensor, Some("Transpose"), moved);
+        self.add_transpose(position, tensor, new, by);
+        new
+    }
+
+    /// Whoever reads a constant reads what has its old form.
+    fn restore(&mut self, constant: u32, old_form: u32) {
+        let of = |tensor: u32| if tensor == constant { old_form } else { tensor };
+        for reader in self.take_readers(constant) {
+            if let Some(node) = self.take(reader) {
+                if node.reads.contains(&constant) {
+                    if let Some(moved) = &mut self.moved {
+                        moved.restored.insert((reader, old_form));
+                    }
+                    self.add_reader(old_form, reader);
+                }
+                self.put(reader, node.reading(of));
+            }
+        }
+    }
+
+    /// Takes out the Transposes and Squeezes that wrote these, where nobody reads them any more.
+    fn take_unread_made(&mut self, tensors: &[u32]) {
+        for &tensor in tensors {
+            let index = self.producer[tensor as usize];
+            let is_one = |node: &FusedNode<'_>| {
+                matches!(node.moving, Moving::Transpose | Moving::Squeezes { .. })
+            };
+            if self.readers[tensor as usize].0 == 0
+                && self.is_told_nobody(tensor)
+                && self.node(index).is_some_and(is_one)
+            {
+                self.take(index);
+            }
+        }
+    }
+
+    /// What was made of constants is one from the next round on.
+    fn fold_what_was_made(&mut self) {
+        let mut folded = true;
+        while std::mem::take(&mut folded) {
+            for index in self.skeleton.len() as u32..self.nodes.len() as u32 {
+                let Some(node) = self.node(index).filter(|node| node.moving.is_made()) else {
+                    continue;
+                };
+                let (read, written) = (node.reads[0], node.writes[0]);
+                if self.is_constant(read) && !self.is_output(written) {
+                    self.take(index);
+                    self.folded.push(written);
+                    self.producer[written as usize] = NOBODY;
+                    self.know_constant(written);
+                    folded = true;
+                }
+            }
+        }
+    }
+
+    /// Leaves one of the nodes that do the same, the first in DEFAULT order.
+    fn merge_what_was_made(&mut self) {
+        let mut first: HashMap<(u32, Moving, Vec<u8>), u32> = HashMap::new();
+        for index in self.in_default_order() {
+            let by = self.transposition(index);
+            let Some(node) = self.node(index).filter(|node| node.moving.is_made()) else {
+                continue;
+            };
+            if by.is_none() && (index as usize) < self.skeleton.len() {
+                continue;
+            }
+            let axes = by.map_or_else(Vec::new, |by| by.axes().to_vec());
+            let (key, written) = ((node.reads[0], node.moving, axes), node.writes[0]);
+            let same = *first.entry(key).or_insert(written);
+            if same != written && self.is_told_nobody(written) {
+                self.take(index);
+                let of = |tensor: u32| if tensor == written { same } else { tensor };
+                for reader in self.take_readers(written) {
+                    if let Some(node) = self.take(reader) {
+                        self.put(reader, node.reading(of));
+                        self.add_reader(same, reader);
+                    }
+                }
+            }
+        }
+    }
+
+    /// See [`Transposition::of_products`].
+    fn know_products(&mut self) {
+        let mut unlike = vec![false; self.producer.len()];
+        for node in self.nodes.iter().flatten() {
+            if matches!(node.fusing, Fusing::Product { .. }) {
+                let ranks: Vec<_> = node
+                    .reads
+                    .iter()
+                    .map(|&t| self.shape(t).map(<[_]>::len))
+                    .collect();
+                let alike = ranks.iter().all(|rank| rank.is_some() && *rank == ranks[0]);
+                for &read in node.reads.iter().filter(|_| !alike) {
+                    unlike[read as usize] = true;
+                }
+            }
+        }
+        for node in self.nodes.iter_mut().flatten() {
+            if let Fusing::Transposes(by) = node.fusing {
+                node.fusing = Fusing::Transposes(by.of_products(!unlike[node.writes[0] as usize]));
+            }
+        }
+    }
+}
+
+/// How a Transpose makes one shape of the other, if it only moves axes of size 1.
+fn as_transposition(before: &[u64], behind: &[u64]) -> Option<Transposition> {
+    let mut left: Vec<Option<u64>> = before.iter().copied().map(Some).collect();
+    let mut axes = Vec::new();
+    for &wanted in behind {
+        let found = left.iter().position(|&size| size == Some(wanted))?;
+        let passed = left[..found].iter().flatten();
+        if passed.clone().any(|&size| size != 1 && wanted != 1) {
+            return None;
+        }
+        left[found] = None;
+        axes.push(found as u8);
+    }
+    Transposition::by(axes).filter(|_| before.len() == behind.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Cost;
+    use crate::graph::{Graph, TensorId};
+    use crate::operators::Provider;
+    use crate::pass::Pass as _;
+    use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::known_shapes::runtime_shapes;
+    use crate::runtime::skeleton::Skeleton;
+
+    /// What a session saves at ORT_ENABLE_BASIC: the nodes by index, each as what it writes and reads. What is made of a tensor has a mark.
+    fn form(text: &str) -> String {
+        let mut graph = Graph::parse(text).unwrap();
+        let sizes = if text.contains("[N,") {
+            vec![("N".to_owned(), 4)]
+        } else {
+            Vec::new()
+        };
+        let bindings = sizes.into_iter().collect();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let skeleton = skeleton.moving(&graph, &runtime_shapes(&graph));
+        let forms = skeleton.optimized();
+        let Some((form, _)) = forms.first() else {
+            return "none".to_owned();
+        };
+        let name = |&tensor: &u32| {
+            let mark = if form.added(tensor).is_some() {
+                "~"
+            } else {
+                ""
+            };
+            format!("{}{mark}", graph.tensor(TensorId(form.named(tensor))).name)
+        };
+        let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
+        let nodes = (0..form.len()).map(|node| {
+            let (written, read) = (form.writes.get(node), form.reads.get(node));
+            format!("{}({})", names(written), names(read))
+        });
+        nodes.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Of a tensor whose first axis of six comes last in `t`; `nodes` make `z` of that, and it comes first again in `y`.
+    fn behind(nodes: &str, more: &str) -> String {
+        form(&format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[N,6,8,10] x{more}) => (float[N,6,8,10] y)
+            <float[6] c = {{1, 2, 3, 4, 5, 6}}, int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] four = {{4}}, float two = {{2}}>
+            {{ e = Exp(x) t = Transpose<perm = [0,2,3,1]>(e) {nodes} y = Transpose<perm = [0,3,1,2]>(z) }}"#
+        ))
+    }
+
+    // As sessions of 1.19.2 run such graphs (tests/real_runs.rs).
+    #[test]
+    fn two_that_undo_each_other_go_where_all_between_has_a_way() {
+        assert_eq!(behind("z = Relu(t)", ""), "e(x) y(e)");
+        let chain = "a = Relu(t) b = Softmax<axis = -1>(a) z = Mul(b, two)";
+        assert_eq!(behind(chain, ""), "e(x) a~(e) b~(a~) y(b~,two)");
+        assert_eq!(
+            behind("a = Relu(t) z = MatMul(a, w)", ", float[6,6] w"),
+            "none"
+        );
+    }
+
+    #[test]
+    fn what_is_not_constant_is_transposed_behind_new_nodes() {
+        let weight = behind("z = Mul(t, w)", ", float[6] w");
+        assert_eq!(weight, "e(x) y(e,w~) w~(w) w~(w~)");
+        assert_eq!(behind("z = Mul(t, c)", ""), "e(x) y(e,c)");
+        // Two of one weight become one.
+        let twice = behind("a = Mul(t, w) b = Relu(a) z = Add(b, w)", ", float[6] w");
+        assert_eq!(twice, "e(x) a~(e,w~) b~(a~) y(b~,w~) w~(w) w~(w~)");
+    }
+
+    #[test]
+    fn axes_are_those_of_what_is_read() {
+        let reduced = "r = ReduceMean<axes = [3]>(t) z = Sub(t, r)";
+        assert_eq!(behind(reduced, ""), "e(x) r~(e) y(e,r~)");
+        let text = |nodes: &str| {
+            form(&format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,6,8,10] x) => (float[a,b,c] y)
+                <int64[1] one = {{1}}, int64[1] three = {{3}}>
+                {{ e = Exp(x) t = Transpose<perm = [0,2,3,1]>(e) {nodes} }}"#
+            ))
+        };
+        // Nothing is left to move where the others stay where they were.
+        let squeezed = text("y = ReduceMean<axes = [3], keepdims = 0>(t)");
+        assert_eq!(
+            squeezed,
+            "y(e) e(x)".split(' ').rev().collect::<Vec<_>>().join(" ")
+        );
+        let other = text(
+            "r = ReduceMean<axes = [1], keepdims = 0>(t) s = Neg(r) y = Transpose<perm = [0,2,1]>(s)",
+        );
+        assert_eq!(other, "e(x) r~(e) y(r~)");
+        let split = behind("p, q = Split<axis = 3>(t) z = Concat<axis = 3>(q, p)", "");
+        assert_eq!(split, "e(x) p~,q~(e) y(q~,p~)");
+    }
+
+    #[test]
+    fn a_transpose_that_somebody_keeps_is_not_moved() {
+        let two = "a = Relu(t) z = Add(a, t)";
+        assert_eq!(behind(two, ""), "e(x) a~(e) y(a~,e)");
+        assert_eq!(
+            behind(
+                "a = Relu(t) k = Size(t) q = Cast<to = 1>(k) z = Mul(a, q)",
+                ""
+            ),
+            "none"
+        );
+        let output = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,6,8] x) => (float[N,8,6] t, float[N,6,8] y)
+            { t = Transpose<perm = [0,2,1]>(x) a = Relu(t) y = Transpose<perm = [0,2,1]>(a) }"#;
+        assert_eq!(form(output), "none");
+    }
+
+    #[test]
+    fn the_time_is_linear() {
+        let text = |count: usize| {
+            let mut nodes = "t0 = Exp(x)".to_owned();
+            for node in 1..=count {
+                let before = node - 1;
+                nodes += &format!(
+                    " u{node} = Transpose<perm = [1,0]>(t{before}) r{node} = Relu(u{node}) t{node} = Transpose<perm = [1,0]>(r{node})"
+                );
+            }
+            format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4,4] x) => (float[4,4] y) {{ {nodes} y = Neg(t{count}) }}"#
+            )
+        };
+        let started = std::time::Instant::now();
+        let left = form(&text(5_000));
+        assert_eq!(left.split(' ').count(), 5_002);
+        assert!(started.elapsed().as_secs() < 20);
+    }
+
+    #[test]
+    fn a_reshape_that_moves_axes_of_one_is_a_transposition() {
+        let axes = |before: &[u64], behind: &[u64]| {
+            as_transposition(before, behind).map(|found| found.axes().to_vec())
+        };
+        assert_eq!(
+            axes(&[1, 512, 4, 1], &[1, 1, 512, 4]),
+            Some(vec![0, 3, 1, 2])
+        );
+        assert_eq!(axes(&[2, 3], &[3, 2]), None);
+        assert_eq!(axes(&[2, 3], &[6, 1]), None);
+    }
+}
