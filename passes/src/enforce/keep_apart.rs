@@ -19,8 +19,8 @@ use crate::runtime::transposes::is_moved_behind;
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
-/// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: neither is
-/// simulated. And each convolution that the runtime would fuse with a sum, and each sum that it would take into a layer normalization,
+/// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: the search
+/// simulates neither. And each convolution that the runtime would fuse with a sum, and each sum that it would take into a layer normalization,
 /// and did not before: the fused node rounds otherwise.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.

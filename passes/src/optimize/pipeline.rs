@@ -470,7 +470,7 @@ impl<'o> Pipeline<'o> {
     }
 
     /// What the Transposes write that the runtime moves in some session that is promised: each has another result at another time
-    /// then, which is not simulated.
+    /// then, which the search does not simulate.
     fn moved(&self, graph: &Graph) -> Bytes {
         let runtime = &self.options.runtime;
         let is_optimized = runtime.promise.level != Some(Level::DisableAll);

@@ -12,6 +12,7 @@
 //!   last, and keeps what it reads till then.
 //! - A Transpose that reads what another one writes reads what that one reads, whoever else reads the result; two that cancel go.
 //!   So does a Shape, with a Gather behind it, unless some reader of the Transpose keeps it.
+//! - A Transpose is moved behind other readers where that is worth it (`moved_transposes.rs`): not for the search, whose graphs keep theirs.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm.
 //! - A convolution or Gemm and the activation that alone reads it become one. At ORT_ENABLE_ALL a convolution with a bias adds an image of
