@@ -195,6 +195,9 @@ fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
         ),
         same("a = Mul(t, two) b = Add(a, two) z = Neg(b)"),
         same("s = Shape(t) r = Relu(t) z = Expand(r, s)"),
+        same(
+            "s = Shape(t) p = Gather(s, i0) q = Gather(s, i1) r = Gather(s, i2) u = Gather(s, i3) j = Add(p, q) l = Add(r, u) m = Add(j, l) f = Cast<to=1>(m) z = Mul(t, f)",
+        ),
         same("z = Tile(t, twice)"),
         same("z = Relu(t) l = Transpose<perm=[0,3,2,1]>(z) k = ReduceSum<keepdims=0>(l, zero)"),
         same(
@@ -216,7 +219,8 @@ fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
         let text = format!(
             r#"<ir_version: 8, opset_import: ["" : 15]>
             g (float[N,6,8,10] x{inputs}) => (float[N,a,b,c] y{more}) <float[6] c = {{1, 2, 3, 4, 5, 6}},
-            int64[1] zero = {{0}}, int64[1] three = {{3}}, int64[1] six = {{6}}, float[1] two = {{2}}, int64[4] twice = {{1, 2, 1, 1}}>
+            int64[1] zero = {{0}}, int64[1] three = {{3}}, int64[1] six = {{6}}, float[1] two = {{2}}, int64[4] twice = {{1, 2, 1, 1}},
+            int64 i0 = {{0}}, int64 i1 = {{1}}, int64 i2 = {{2}}, int64 i3 = {{3}}>
             {{ e = Exp(x) t = Transpose<perm=[0,2,3,1]>(e) {nodes} }}"#
         );
         let text = text.replace("float k)", "float[p,q,r] k)");

@@ -531,13 +531,19 @@ impl<'s> Nodes<'s> {
         }
     }
 
-    /// Puts one node in the place of those that split a tensor. Were there any?
+    fn is_shape(&self, index: u32) -> bool {
+        let node = self.node(index);
+        node.is_some_and(|node| matches!(node.fusing, Fusing::Shape { .. }))
+    }
+
+    /// Puts one node in the place of those that split a tensor, which no Shape writes. Were there any?
     fn split(&mut self) -> bool {
         // By tensor: where those parts begin that are still taken, and by whom.
         let mut tensors: BTreeMap<u32, Vec<(u64, u32)>> = BTreeMap::new();
         for (index, node) in (0..).zip(&self.nodes) {
             if let Some(node) = node
                 && let Fusing::Splits { from } = node.fusing
+                && !self.is_shape(self.producer[node.reads[0] as usize])
             {
                 let parts = tensors.entry(node.reads[0]).or_default();
                 parts.push((from, index));

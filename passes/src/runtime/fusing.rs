@@ -211,7 +211,7 @@ fn scaled<'g>(
 }
 
 /// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once. Not of what a node writes
-/// beside something else, nor of shapes. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
+/// beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
 fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
@@ -227,7 +227,7 @@ fn part_of_split<'g>(
         return None;
     }
     let producer = uses.producer(read).map(|id| graph.node(id));
-    if producer.is_some_and(|node| node.outputs.len() > 1 || node.is("", "Shape")) {
+    if producer.is_some_and(|node| node.outputs.len() > 1) {
         return None;
     }
     let axes = shape(read)?;

@@ -23,7 +23,9 @@ impl AxisSet {
     pub(crate) fn of(axes: &[i64]) -> Option<AxisSet> {
         let mut set = AxisSet(0);
         for &axis in axes {
-            let at = u32::try_from(axis.saturating_add(8)).ok().filter(|&at| at < 16)?;
+            let at = u32::try_from(axis.saturating_add(8))
+                .ok()
+                .filter(|&at| at < 16)?;
             set.0 |= 1 << at;
         }
         Some(set)
