@@ -146,7 +146,7 @@ fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
 }
 
 /// `device` as it is beside a step of `graph` in a session in which the host never waits for it; see [`Device::unawaited`].
-pub fn unawaited(graph: &Graph, device: &Device) -> Device {
+pub(crate) fn unawaited(graph: &Graph, device: &Device) -> Device {
     let nodes = graph.order().iter().map(|&id| graph.node(id));
     let at_work = nodes.map(|node| match at_work(graph, node, device) {
         (Family::View, _) => 0.0,
