@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import check_model
 import check_page
+import cut_down
 import measure
 import truth_plot
 import truth_table
@@ -114,6 +115,25 @@ class Levels(unittest.TestCase):
         result = self.compared({"input:x": 1e-5})
         self.assertTrue(result["ok"])
         self.assertEqual((result["most_different"], result["level_dependent"]), (None, ["input:x"]))
+
+
+class CutDown(unittest.TestCase):
+    def test_what_shows_a_fault_is_left_with_what_it_needs(self):
+        # Two chains of forty, and a node that reads the ends of both.
+        nodes = [([f"{chain}{place}"], [f"{chain}{place + 1}"]) for place in range(40) for chain in "ab"] + [(["a40", "b40"], ["c"])]
+        fault = nodes.index((["a6"], ["a7"]))
+        tried = []
+        left = cut_down.cut_down(nodes, lambda places: tried.append(places) or fault in places)
+        self.assertEqual([nodes[place][1] for place in sorted(left)], [[f"a{place}"] for place in range(1, 8)])
+        self.assertLess(len(tried), 60)
+
+    def test_a_part_has_the_values_of_its_nodes_alone(self):
+        model = onnx.load(CROSS_MODAL)
+        part = cut_down.part(model, [1, 0])
+        self.assertEqual(list(part.graph.node), list(model.graph.node)[:2])
+        self.assertEqual(len(part.graph.output), 0)
+        written = {tensor for node in part.graph.node for tensor in node.output}
+        self.assertLessEqual({value.name for value in part.graph.value_info}, written)
 
 
 class Measure(unittest.TestCase):
