@@ -226,13 +226,8 @@ fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
         let text = text.replace("float k)", "float[p,q,r] k)");
         let file = folder.path().join(format!("moved_{number}.onnxtxt"));
         fs::write(&file, text).expect("a file");
-        let script: [&OsStr; 3] = [
-            "tools/fixtures/text_to_onnx.py".as_ref(),
-            file.as_os_str(),
-            folder.path().as_os_str(),
-        ];
-        assert_success(&python(script));
-        assert_optimized_as_simulated(&TRAINING, &file.with_extension("onnx"), "N=4");
+        let file = from_text(&file, folder.path());
+        assert_optimized_as_simulated(&TRAINING, &file, "N=4");
     }
 }
 
@@ -279,13 +274,7 @@ fn what_a_session_knows_of_computed_shapes_is_known_at_every_opset() {
               y = Sum(known, zeros, wide, normal) }}"#
         );
         fs::write(&text, graph).expect("a file");
-        let script: [&OsStr; 3] = [
-            "tools/fixtures/text_to_onnx.py".as_ref(),
-            text.as_os_str(),
-            folder.path().as_os_str(),
-        ];
-        assert_success(&python(script));
-        text.with_extension("onnx")
+        from_text(&text, folder.path())
     };
     let opsets = [11, 13, 14, 17];
     let graphs = opsets.map(|opset| written("n", opset));
@@ -760,13 +749,7 @@ fn an_encoder_and_a_decoder_take_what_is_predicted_in_all_settings() {
 fn shapes_of_what_is_transposed_take_what_is_predicted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = root().join("testdata/text/transposed_shapes.onnxtxt");
-    let original = folder.path().join("transposed_shapes.onnx");
-    let script: [&OsStr; 3] = [
-        "tools/fixtures/text_to_onnx.py".as_ref(),
-        text.as_os_str(),
-        folder.path().as_os_str(),
-    ];
-    assert_success(&python(script));
+    let original = from_text(&text, folder.path());
     let (plan, checked) = check_bits_and_budget(&original, &["N=4"], "100%", "default");
     assert_all_ways_predicted("default", &plan, &checked);
 }
@@ -923,13 +906,7 @@ fn random_graphs_in_mixed_precision_keep_their_bits_at_the_smallest_peak() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for seed in [0, 4, 5] {
         let text = root().join(format!("testdata/text/random_30_{seed}_mixed.onnxtxt"));
-        let original = folder.path().join(format!("random_30_{seed}_mixed.onnx"));
-        let script: [&OsStr; 3] = [
-            "tools/fixtures/text_to_onnx.py".as_ref(),
-            text.as_os_str(),
-            folder.path().as_os_str(),
-        ];
-        assert_success(&python(script));
+        let original = from_text(&text, folder.path());
         check_bits_and_budget(&original, &[], "min", "lean");
     }
 }
@@ -946,13 +923,7 @@ fn graphs_in_text_keep_their_budgets_at_every_level() {
         ("frozen_pools", "N=8"),
     ] {
         let text = root().join(format!("testdata/text/{name}.onnxtxt"));
-        let original = folder.path().join(format!("{name}.onnx"));
-        let script: [&OsStr; 3] = [
-            "tools/fixtures/text_to_onnx.py".as_ref(),
-            text.as_os_str(),
-            folder.path().as_os_str(),
-        ];
-        assert_success(&python(script));
+        let original = from_text(&text, folder.path());
         for settings in ["lean", "default"] {
             check_bits_and_budget(&original, &[dim], "min", settings);
         }
@@ -1284,6 +1255,18 @@ fn number(object: &Value, key: &str) -> f64 {
 }
 
 /// Runs the Python of the environment with ONNX Runtime, in the project's folder.
+/// The graph that a file has in text, as a file of the same name in the folder.
+fn from_text(text: &Path, folder: &Path) -> PathBuf {
+    let script: [&OsStr; 3] = [
+        "tools/fixtures/text_to_onnx.py".as_ref(),
+        text.as_os_str(),
+        folder.as_os_str(),
+    ];
+    assert_success(&python(script));
+    let name = text.with_extension("onnx");
+    folder.join(name.file_name().expect("a name"))
+}
+
 fn python<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     Command::new(support::python(&[]))
         .args(arguments)

@@ -291,6 +291,9 @@ impl<'s> Nodes<'s> {
             Moving::Shape | Moving::ReducesAll => None,
             Moving::Divided { axis } => {
                 let axis = if axis < 0 { axis + rank as i64 } else { axis };
+                if !(0..rank as i64).contains(&axis) {
+                    return false;
+                }
                 let is_before = |place: usize| (place as i64) < axis;
                 let mut axes = moved.axes().iter().enumerate();
                 if !axes.all(|(to, &from)| is_before(to) == is_before(usize::from(from))) {
@@ -858,6 +861,22 @@ mod tests {
         assert_eq!(other, "e(x) r~(e) y(r~)");
         let split = behind("p, q = Split<axis = 3>(t) z = Concat<axis = 3>(q, p)", "");
         assert_eq!(split, "e(x) p~,q~(e) y(q~,p~)");
+    }
+
+    /// Before opset 13, a Softmax takes all axes from one on for one.
+    #[test]
+    fn axes_stay_on_their_side_of_a_softmax() {
+        let softmax = |axis: i64| {
+            form(&format!(
+                r#"<ir_version: 8, opset_import: ["" : 12]> g (float[N,6,8,10] x) => (float[N,6,8,10] y)
+                {{ e = Exp(x) t = Transpose<perm = [0,2,3,1]>(e) z = Softmax<axis = {axis}>(t) y = Transpose<perm = [0,3,1,2]>(z) }}"#
+            ))
+        };
+        assert_eq!(softmax(1), "e(x) y(e)");
+        assert_eq!(softmax(2), "none");
+        // The runtime leaves an axis that is not there alone.
+        assert_eq!(softmax(99), "none");
+        assert_eq!(softmax(i64::MIN), "none");
     }
 
     /// They are no rows of a Shape any more.
