@@ -1,0 +1,539 @@
+use super::*;
+use crate::cost::Cost;
+use crate::graph::{Graph, TensorId};
+use crate::operators::Provider;
+use crate::pass::Pass as _;
+use crate::rewrite::infer_shapes::InferShapes;
+use crate::runtime::executions::Executions;
+use crate::runtime::liveness::Holder;
+use crate::runtime::settings::RuntimeSettings;
+
+/// By level above ORT_DISABLE_ALL: the nodes by index, each as what it writes and reads.
+fn forms(text: &str) -> Vec<String> {
+    forms_by(&crate::runtime::TRAINING, text)
+}
+
+fn forms_by(release: &'static Release, text: &str) -> Vec<String> {
+    let graph = Graph::parse(text).unwrap();
+    let costs = vec![Cost::default(); graph.node_count()];
+    let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs).run_by(release);
+    // What a cast writes that was moved has a mark.
+    let name = |&tensor: &u32| {
+        let of = skeleton.named(tensor);
+        let mark = if of == tensor { "" } else { "~" };
+        format!("{}{mark}", graph.tensor(TensorId(of)).name)
+    };
+    let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
+    let form = |(form, _): &OptimizedForm| {
+        let nodes = (0..form.len()).map(|node| {
+            format!(
+                "{}({})",
+                names(form.writes.get(node)),
+                names(form.reads.get(node))
+            )
+        });
+        nodes.collect::<Vec<_>>().join(" ")
+    };
+    skeleton.optimized().iter().map(form).collect()
+}
+
+#[test]
+fn a_graph_that_stays_as_it_is_has_no_other_form() {
+    let text = "g (float[4,4] x) => (float[4,4] y) <float[4,4] a> { a = MatMul(x, x) y = Exp(a) }";
+    assert!(forms(text).is_empty());
+}
+
+#[test]
+fn what_only_a_folded_shape_reads_goes_with_it() {
+    let text = |more: &str| {
+        format!(
+            "g (float[4,8] x) => (float[4,8] y) <float[4,8] a, float[4,8] b, int64[2] s, int64[2] t>
+            {{ a = RandomNormalLike(x) b = Exp(a) s = Shape(b) t = Neg(s) y = Expand({more}, t) }}"
+        )
+    };
+    assert_eq!(forms(&text("x")), ["y(x,t)"]);
+    assert_eq!(forms(&text("a")), ["a(x) y(a,t)"]);
+}
+
+#[test]
+fn a_product_of_matrices_and_the_addition_behind_it_become_a_gemm() {
+    let text = |bias: &str, a: &str| {
+        format!(
+            "g (float[3,4] x, float[4,5] w, {bias} b) => (float[3,5] y) <float[3,5] a, float[3,5] s>
+            {{ a = MatMul(x, w) s = Add({a}) y = Relu(s) }}"
+        )
+    };
+    for bias in ["float[5]", "float[1,5]", "float[3,5]", "float[3,1]"] {
+        let fused = ["y(s) s(x,w,b)", "y(x,w,b)"];
+        assert_eq!(forms(&text(bias, "a, b")), fused);
+        assert_eq!(forms(&text(bias, "b, a")), fused);
+    }
+    for bias in ["float[1]", "float[1,1]", "float[1,3,5]"] {
+        assert!(forms(&text(bias, "a, b")).is_empty(), "{bias}");
+    }
+    let doubles = text("double[5]", "a, b").replace("float", "double");
+    assert!(forms(&doubles).is_empty());
+    assert!(forms(&text("float[5]", "a, a")).is_empty());
+}
+
+#[test]
+fn of_nodes_that_compute_the_same_one_is_left() {
+    let text = "g (float[1024] x) => (float[1024] y, float[1024] z) <float[1024] a, float[1024] b>
+        { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }";
+    // The first in DEFAULT order.
+    assert_eq!(forms(text), ["y(z,z) z(x)"]);
+    let text = "g (float[1024] x) => (float[1024] y) <float[1024] a, float[1024] b, float[1024] c, float[1024] d>
+        { a = Exp(x) b = Log(a) c = Exp(x) d = Log(c) y = Add(b, d) }";
+    assert_eq!(forms(text), ["c(x) d(c) y(d,d)"]);
+    // What puts something out stays.
+    let text = "g (float[1024] x) => (float[1024] y, float[1024] z) { y = Exp(x) z = Exp(x) }";
+    assert!(forms(text).is_empty());
+}
+
+#[test]
+fn of_two_activations_behind_each_other_only_the_first_is_fused() {
+    let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y) <float[4,4] a, float[4,4] b>
+        { a = Gemm(x, w) b = Sigmoid(a) y = Relu(b) }";
+    assert_eq!(forms(text), ["y(b) b(x,w)"]);
+}
+
+#[test]
+fn identity_goes_and_its_readers_read_past_it() {
+    let text = "g (float[4] x) => (float[4] y, float[4] z) <float[4] a, float[4] b>
+        { a = Exp(x) b = Identity(a) y = Exp(b) z = Identity(a) }";
+    // A graph output stays.
+    assert_eq!(forms(text), ["a(x) y(a) z(a)"]);
+}
+
+#[test]
+fn what_is_fused_comes_last_in_the_sequence_of_the_default_order() {
+    let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+        <float[4,4] t, float[4,4] p, float[4,4] q>
+        { t = Transpose <perm = [1, 0]> (w) p = MatMul(x, t) y = Exp(p) q = MatMul(t, x) z = Exp(q) }";
+    // From the last leaf: q first. Nobody reads t any more.
+    assert_eq!(forms(text), ["y(p) z(q) q(w,x) p(x,w)"]);
+}
+
+#[test]
+fn gemm_takes_in_a_transposition_once_nobody_else_reads_it() {
+    let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+        <float[4,4] t>
+        { t = Transpose <perm = [1, 0]> (w) y = Gemm(x, t) z = MatMul(x, t) }";
+    assert_eq!(forms(text), ["z(x,w) y(x,w)"]);
+    // An Add keeps t, and so Gemm as it is.
+    let added = text.replace("z = MatMul(x, t)", "z = Add(x, t)");
+    assert!(forms(&added).is_empty());
+}
+
+#[test]
+fn gemm_read_twice_stays() {
+    let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+        <float[4,4] t, float[4,4] a, float[4,4] b>
+        { t = Transpose <perm = [1, 0]> (w)
+          a = Gemm(x, t) b = Gemm(t, x) y = Exp(a) z = Add(a, b) }";
+    assert_eq!(forms(text), ["t(w) a(x,t) y(a) z(a,b) b(w,x)"]);
+}
+
+#[test]
+fn gemm_without_a_third_input_writes_what_a_transposition_makes_of_it() {
+    let text = "g (float[4,4] x, float[4,4] w, float[4] v) => (float[4,4] y)
+        <float[4,4] t, float[4,4] a>
+        { t = Transpose <perm = [1, 0]> (w) a = Gemm(x, t) y = Transpose <perm = [1, 0]> (a) }";
+    assert_eq!(forms(text), ["y(x,w)"]);
+    let third = text.replace("Gemm(x, t)", "Gemm(x, t, v)");
+    assert_eq!(forms(&third), ["y(a) a(x,w,v)"]);
+}
+
+#[test]
+fn a_convolution_takes_in_the_activation_that_alone_reads_it() {
+    let text = "g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] z)
+        <float[1,1,4,4] c, float[1,1,4,4] r>
+        { c = Conv(x, w) r = Relu(c) z = Exp(r) }";
+    assert_eq!(forms(text), ["z(r) r(x,w)"]);
+    let twice = text.replace("Exp(r)", "Add(r, c)");
+    assert!(forms(&twice).is_empty());
+}
+
+// What sessions of 1.19.2 and 1.32.0 saved.
+#[test]
+fn a_convolution_with_a_bias_adds_an_image() {
+    let text = "g (float[1,1,4,4] x, float[1,1,1,1] w, float[1] b) => (float[1,1,4,4] z)
+        <float[1,1,4,4] e, float[1,1,4,4] c, float[1,1,4,4] s, float[1,1,4,4] r>
+        { e = Exp(x) c = Conv(x, w, b) s = Add(e, c) r = Relu(s) z = Exp(r) }";
+    assert_eq!(forms(text), ["e(x) z(r) r(x,w,b,e)"]);
+    let graph = Graph::parse(text).unwrap();
+    let costs = vec![Cost::default(); graph.node_count()];
+    let (forms_of, levels) = Skeleton::of(&graph, Provider::Cpu, &costs).optimized_by_level();
+    let at = [Level::EnableBasic, Level::EnableExtended, Level::EnableAll];
+    assert_eq!(at.map(|level| levels.at(level)), [None, None, Some(0)]);
+    // Where nobody else reads what was added, it is overwritten.
+    let run = &forms_of[0].0;
+    let named = |&tensor: &u32| graph.tensor(TensorId(tensor)).name.as_str();
+    let shared = run.shares.get(2).iter();
+    let shared: Vec<_> = shared.map(|share| named(&share.read)).collect();
+    assert_eq!(shared, ["e"]);
+    // Of two convolutions, the first adds the other's result.
+    let two = forms(&text.replace("Exp(x)", "Conv <group = 1> (x, w, b)"));
+    assert_eq!(two, ["c(x,w,b) z(r) r(x,w,b,c)"]);
+    let with = |from: &str, to: &str| forms(&text.replace(from, to));
+    // One more reader of the sum keeps the activation.
+    assert_eq!(
+        with("z = Exp(r)", "z = Mul(r, s)"),
+        ["e(x) r(s) z(r,s) s(x,w,b,e)"]
+    );
+    // Without a bias, of other sizes, by another operator, or where somebody else reads what is computed.
+    for (from, to) in [
+        ("Conv(x, w, b)", "Conv(x, w)"),
+        ("Add(e, c)", "Add(w, c)"),
+        ("Add(e, c)", "Mul(e, c)"),
+        ("Exp(r)", "Mul(r, c)"),
+    ] {
+        let all = with(from, to);
+        assert!(all.iter().all(|form| form.contains("c(x,w")), "{to}");
+    }
+}
+
+#[test]
+fn a_product_does_multiplications_by_a_number() {
+    let text = "g (float[4,4] x) => (float[4,4] z)
+        <float[1] two = {2}, float[4,4] s, float[4,4] p, float[4,4] h>
+        { s = Mul(two, x) p = MatMul(s, x) h = Div(p, two) z = Exp(h) }";
+    assert_eq!(forms(text), ["z(h) h(x,x)"]);
+    // Two over a tensor is something else.
+    let inverse = text.replace("Div(p, two)", "Div(two, p)");
+    assert_eq!(forms(&inverse), ["h(two,p) z(h) p(x,x)"]);
+}
+
+#[test]
+fn gemm_adds_what_the_sum_behind_it_adds() {
+    let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z)
+        <float[4,4] t, float[4,4] a>
+        { t = Transpose <perm = [1, 0]> (w) a = Gemm(x, t) y = Sum(w, a) z = Exp(x) }";
+    assert_eq!(forms(text), ["z(x) y(x,w,w)"]);
+    for other in ["Add(w, a)", "Sum(w, a, x)", "Sum(a, a)"] {
+        let other = forms(&text.replace("Sum(w, a)", other));
+        assert!(
+            other.iter().all(|form| form.contains(" a(x,w)")),
+            "{other:?}"
+        );
+    }
+}
+
+#[test]
+fn a_bias_and_the_gelu_behind_it_become_one_that_takes_memory() {
+    let text = "g (float[2,3,4] x, float[4] b) => (float[2,3,4] z)
+        <float[2,3,4] a, float[2,3,4] y>
+        { a = Add(x, b) y = com.microsoft.Gelu(a) z = Exp(y) }";
+    assert_eq!(forms(text), ["z(y) y(x,b)"]);
+    let graph = Graph::parse(text).unwrap();
+    let costs = vec![Cost::default(); graph.node_count()];
+    let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+    assert_eq!(skeleton.optimized()[0].0.workspace, [0, 2 * 3 * 4 * 4]);
+    assert!(forms(&text.replace("float[4] b", "float[3,4] b")).is_empty());
+    assert!(forms(&text.replace("Exp(y)", "Add(y, a)")).is_empty());
+}
+
+// What sessions of 1.19.2 saved at ORT_ENABLE_EXTENDED.
+#[test]
+fn a_cast_goes_in_front_of_the_transpose_that_a_product_does() {
+    let text = "g (int32[2,4,3] x, float[2,4,3] w) => (float[2,3,3] z)
+        <int32[2,3,4] t, float[2,3,4] c, float[2,3,3] p>
+        { t = Transpose <perm = [0, 2, 1]> (x) c = Cast <to = 1> (t) p = MatMul(c, w) z = Exp(p) }";
+    assert_eq!(forms(text), ["z(p) c~(x) p(c~,w)"]);
+    // Another reader of what was transposed keeps the Transpose, one of what was cast gets another.
+    let with = |more: &str, kind: &str| {
+        let text = text.replace("z)", &format!("z, {kind}[2,3,4] y)"));
+        forms(&text.replace("z = Exp(p)", &format!("z = Exp(p) y = {more}")))
+    };
+    assert_eq!(with("Neg(t)", "int32"), ["t(x) z(p) y(t) c~(x) p(c~,w)"]);
+    assert_eq!(with("Neg(c)", "float"), ["z(p) y(c) c~(x) c(c~) p(c~,w)"]);
+    // Other axes, another type, and other readers.
+    assert!(forms(&text.replace("[0, 2, 1]", "[2, 1, 0]")).is_empty());
+    assert!(forms(&text.replace("MatMul(c, w)", "Mul(c, w)")).is_empty());
+}
+
+#[test]
+fn of_equal_constants_in_float16_one_is_cast() {
+    let text = "g (float16[4] x) => (float16[4] y) <float16 a = {2}, float16 b = {2}, float16[4] p>
+        { p = Mul(x, a) y = Mul(p, b) }";
+    let form = &forms(text)[0];
+    assert!(form.contains("~(a)") && !form.contains("(b)"), "{form}");
+    let other = text.replace("b = {2}", "b = {3}");
+    assert!(forms(&other).iter().all(|form| form.contains("(b)")));
+}
+
+// What sessions of 1.19.2 saved at ORT_ENABLE_BASIC.
+#[test]
+fn a_cast_that_only_shapes_read_goes() {
+    let text = |opset: i64, more: &str| {
+        format!(
+            r#"<ir_version: 8, opset_import: ["" : {opset}]> g (float[N,4] x) => (float[N,4] y, int64[2] s)
+            <float[N,4] e, double[N,4] c, float[N,4] d>
+            {{ e = Exp(x) c = Cast <to = 11> (e) d = Cast <to = 1> (c) s = Shape(d) y = {more} }}"#
+        )
+    };
+    for opset in [13, 15, 20] {
+        assert_eq!(forms(&text(opset, "Log(e)")), ["e(x) s(e) y(e)"]);
+    }
+    for opset in [12, 21] {
+        assert!(forms(&text(opset, "Log(e)")).is_empty(), "{opset}");
+    }
+    // Of two, one; and none that somebody else reads.
+    let one = ["e(x) c(e) s(c) y(c)"];
+    assert_eq!(forms(&text(15, "Log(c)")), one);
+    assert!(forms(&text(15, "Log(d)")).is_empty());
+    // A graph output stays.
+    let output = text(15, "Log(e)").replace("int64[2] s)", "int64[2] s, float[N,4] d)");
+    assert!(forms(&output.replace(", float[N,4] d>", ">")).is_empty());
+}
+
+// What a session of 1.19.2 saved at ORT_ENABLE_BASIC.
+#[test]
+fn a_shape_of_what_is_computed_between_casts_keeps_the_narrowing_one() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[N,4] x) => (float[N,4] y, int64[2] s)
+        <float16[N,4] h, float16[N,4] e, float16[N,4] l, float[N,4] f>
+        { h = Cast <to = 10> (x) e = Exp(h) f = Cast <to = 1> (e) s = Shape(f) l = Log(e) y = Cast <to = 1> (l) }"#;
+    assert_eq!(forms(text), ["e~(x) s(e) l~(e~) y(l~) e(e~)"]);
+}
+
+// What sessions of 1.19.2 and 1.32.0 saved.
+#[test]
+fn the_first_axis_is_moved_by_the_way_between_matrices_of_as_many_axes() {
+    let text = |other: &str, product: &str| {
+        format!(
+            "g (float[4,4,4] x, float[{other}] w) => (float[4,4,4] z)
+            <float[4,4,4] t> {{ t = Transpose <perm = [1, 0, 2]> (x) z = MatMul({product}) }}"
+        )
+    };
+    assert_eq!(forms(&text("4,4,4", "t, w")), ["z(x,w)"]);
+    assert_eq!(forms(&text("4,4,4", "w, t")), ["z(w,x)"]);
+    assert!(forms(&text("4,4", "t, w")).is_empty());
+    assert!(forms(&text("4,4", "w, t")).is_empty());
+}
+
+// What sessions of 1.19.2 and 1.32.0 saved.
+#[test]
+fn a_transpose_reads_past_the_one_before_it() {
+    let text = |first: &str, second: &str, more: &str| {
+        format!(
+            "g (float[4,4,4] x) => (float[4,4,4] y, float[4,4,4] z)
+            <float[4,4,4] e, float[4,4,4] t, float[4,4,4] u>
+            {{ e = Exp(x) t = Transpose <perm = {first}> (e) u = Transpose <perm = {second}> (t) y = Neg(u) z = {more} }}"
+        )
+    };
+    let turned = |more: &str| forms(&text("[1, 0, 2]", "[0, 2, 1]", more));
+    // Whoever else reads the first one.
+    assert_eq!(turned("Neg(x)"), ["e(x) u(e) y(u) z(x)"]);
+    assert_eq!(turned("Abs(t)"), ["e(x) t(e) u(e) y(u) z(t)"]);
+    assert_eq!(turned("Transpose(t)"), ["e(x) t(e) u(e) y(u) z(t)"]);
+    // Two that cancel go, and so does what nobody reads any more.
+    let cancelled = |more: &str| forms(&text("[1, 0, 2]", "[1, 0, 2]", more));
+    assert_eq!(cancelled("Abs(x)"), ["e(x) y(e) z(x)"]);
+    assert_eq!(cancelled("Abs(t)"), ["e(x) t(e) y(e) z(t)"]);
+    let third = cancelled("Transpose <perm = [2, 1, 0]> (u)");
+    assert_eq!(third, ["e(x) y(e) z(e)"]);
+    // A graph output is written by whoever wrote what was transposed, if that is no graph output and not the caller's.
+    let is_output = |text: &str| {
+        text.replace("] y, float", "] u, float")
+            .replace("] u>", "] y>")
+    };
+    let output = |more| forms(&is_output(&text("[1, 0, 2]", "[1, 0, 2]", more)));
+    assert_eq!(output("Abs(t)"), ["u(x) t(u) y(u) z(t)"]);
+    let caller = text("[1, 0, 2]", "[1, 0, 2]", "Abs(t)").replace("(e)", "(x)");
+    assert_eq!(forms(&is_output(&caller)), ["e(x) t(x) u(x) y(u) z(t)"]);
+    // A product does by the way what both do, or neither.
+    let product = |first, second| forms(&text(first, second, "MatMul(u, x)")).pop();
+    let both = product("[0, 2, 1]", "[1, 0, 2]");
+    assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(u,x)"));
+    let both = product("[2, 1, 0]", "[1, 0, 2]");
+    assert_eq!(both.as_deref(), Some("e(x) u(e) y(u) z(e,x)"));
+}
+
+/// In PRIORITY_BASED order the Gather comes last.
+#[test]
+fn what_a_moved_shape_writes_is_called_as_in_the_file() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => (float[N,6,4] y)
+        { t = Transpose<perm = [0, 2, 1]>(x) s = Shape(t) a = Relu(t) b = Exp(a) y = Reshape(b, s) }"#;
+    let mut graph = Graph::parse(text).unwrap();
+    let bindings = [("N".to_owned(), 4)].into();
+    InferShapes { bindings }.run(&mut graph).unwrap();
+    let costs = vec![Cost::default(); graph.node_count()];
+    let all = Executions::of(&graph, &crate::runtime::TRAINING, Provider::Cpu, &costs);
+    let way = all.at(ExecutionOrder::PriorityBased, Level::EnableAll);
+    let (_, liveness) = &all.simulate(RuntimeSettings::LEAN)[way.unwrap()];
+    let name = |holder: &Holder| match *holder {
+        Holder::Tensor(id, _) => Some(graph.tensor(id).name.clone()),
+        _ => None,
+    };
+    let names: Vec<String> = liveness.holders.iter().filter_map(name).collect();
+    assert!(names.contains(&"s".to_owned()), "{names:?}");
+}
+
+// As sessions of 1.26.0 and 1.32.0 saved it, with the optimizers switched off that no plan for them can do with.
+#[test]
+fn where_transposes_stay_nothing_reads_past_them() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => (int64[3] s, float[N,4,6] y)
+        { t = Transpose<perm = [0, 2, 1]>(x) s = Shape(t) u = Transpose<perm = [0, 2, 1]>(t) y = Relu(u) }"#;
+    assert!(forms_by(&crate::runtime::STOCK, text).is_empty());
+    assert!(!forms(text).is_empty());
+}
+
+// As sessions of 1.19.2 saved them.
+#[test]
+fn a_shape_reads_past_a_transpose_that_may_go() {
+    let all = |outputs: &str, nodes: &str| {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]> g (float[N,4,6] x) => ({outputs})
+            {{ t = Transpose<perm = [0, 2, 1]>(x) {nodes} }}"#
+        );
+        forms(&text)
+    };
+    let (s, y) = ("int64[3] s", "float[N,6,4] y");
+    assert_eq!(all(s, "s = Shape(t)"), ["s~(x) s(s~)"]);
+    let both = format!("{s}, {y}");
+    let nodes = "s = Shape(t) y = Relu(t)";
+    assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+    // Past what goes as well.
+    let nodes = "i = Identity(t) s = Shape(i) y = Relu(t)";
+    assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+    let nodes = "c = Cast<to = 7>(t) s = Shape(c) y = Relu(t)";
+    assert_eq!(all(&both, nodes), ["t(x) s~(x) y(t) s(s~)"]);
+    // A reader behind which the runtime moves no Transpose, or the caller, keeps it.
+    let kept = "s = Shape(t) y = LayerNormalization(t, x)";
+    assert!(all(&both, kept).is_empty());
+    let kept = "s = Shape(t) y = Relu(t) k = Size(t)";
+    assert!(all(&format!("{both}, int64 k"), kept).is_empty());
+    assert!(all("int64[3] s, float[N,6,4] t", "s = Shape(t)").is_empty());
+}
+
+#[test]
+fn transposes_that_cancel_are_found_in_linear_time() {
+    let looked_at = |count: usize| {
+        let mut nodes = "t0 = Exp(x)".to_owned();
+        for node in 1..=count {
+            let before = node - 1;
+            let transpose = format!(" t{node} = Transpose <perm = [1, 0]> (t{before})");
+            nodes += &transpose;
+            if node % 100 == 0 {
+                nodes += &format!(" r{node} = Exp(t{node})");
+            }
+        }
+        let text = format!("g (float[4,4] x) => (float[4,4] y) {{ {nodes} y = Neg(t{count}) }}");
+        let graph = Graph::parse(&text).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let mut nodes = Nodes::of(&skeleton);
+        assert!(nodes.fuse_all(&[Nodes::transpose], |_| false));
+        let is_left = |node: &&FusedNode<'_>| matches!(node.fusing, Fusing::Transposes(_));
+        assert_eq!(nodes.nodes.iter().flatten().filter(is_left).count(), 0);
+        nodes.looked_at
+    };
+    assert!(looked_at(1_000) >= 500);
+    assert!(looked_at(2_000) <= 2 * 2_000);
+}
+
+// As sessions of 1.32.0 do with lowered layers: the first in DEFAULT order stays.
+#[test]
+fn what_reads_equal_constants_is_the_same() {
+    let text = "g (float[4096,1] x) => (float[4096] y, float[4096] z)
+        <int64[1] one = {1}, int64[1] other = {1}, float[4096,1] e, float[4096] a, float[4096] b>
+        { e = Exp(x) a = Squeeze(e, one) b = Squeeze(e, other) y = Neg(a) z = Log(b) }";
+    assert_eq!(forms(text), ["e(x) b(e,one) y(b) z(b)"]);
+    assert!(forms(&text.replace("other = {1}", "other = {-1}")).is_empty());
+}
+
+// What sessions of 1.19.2 saved of PyTorch's attention.
+#[test]
+fn a_number_that_follows_from_constants_scales_a_product() {
+    let text = "g (float[4,4] x, float y) => (float[4,4] z)
+        <float four = {4}, float r, float[4,4] s, float[4,4] p>
+        { r = Sqrt(four) s = Mul(x, r) p = MatMul(s, x) z = Exp(p) }";
+    assert_eq!(forms(text), ["s(x,r) p(s,x) z(p)", "z(p) p(x,x)"]);
+    assert!(forms(&text.replace("Sqrt(four)", "Sqrt(y)")).is_empty());
+    let shape = text.replace("r = Sqrt(four)", "n = Size(x) r = Cast <to = 1> (n)");
+    assert!(forms(&shape).is_empty());
+    // Of a tensor of which the runtime does not know how many axes it has, only one that comes before it.
+    let unknown = text.replace(
+        "s = Mul(x, r) p = MatMul(s, x) z = Exp(p)",
+        r#"e = Einsum <equation = "ab->ab"> (x) s = Mul(e, r) p = MatMul(s, x) z = Exp(p)"#,
+    );
+    assert_eq!(forms(&unknown), ["e(x) s(e,r) p(s,x) z(p)"]);
+    let behind = unknown.replace(
+        "s = Mul(e, r) p = MatMul(s, x)",
+        "s = MatMul(e, x) p = Mul(s, r)",
+    );
+    assert_eq!(forms(&behind).len(), 2);
+}
+
+// Likewise.
+#[test]
+fn slices_that_take_a_tensor_apart_become_one_split() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[6,4] x) => (float[2,4] y, float[4,4] z)
+        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] six = {6}, float[2,4] a, float[4,4] b>
+        { b = Slice(x, two, six) a = Slice(x, zero, two) y = Exp(a) z = Exp(b) }"#;
+    assert_eq!(forms(text), ["y(a) z(b) a,b(x)"]);
+    // Not where a row is missing, is in two parts, or is gathered besides, nor in an operator set before that of 13.
+    let with = |from: &str, to: &str| forms(&text.replace(from, to)).is_empty();
+    assert!(with("six = {6}", "six = {5}"));
+    assert!(with("b = Slice(x, two, six)", "b = Slice(x, zero, six)"));
+    assert!(with("y = Exp(a)", "row = Gather(x, two) y = Exp(a)"));
+    assert!(with(": 15", ": 12"));
+}
+
+// As sessions of 1.32.0 do with lowered LSTM layers in both directions.
+#[test]
+fn gathers_of_all_rows_become_one_split() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[3,4] x) => (float[4] y, float[2,4] z)
+        <int64 last = {-1}, int64[1] zero = {0}, int64[1] two = {2}, float[3,4] e, float[4] a, float[2,4] b>
+        { e = Exp(x) a = Gather(e, last) b = Slice(e, zero, two) y = Exp(a) z = Exp(b) }"#;
+    assert_eq!(forms(text), ["e(x) y(a) z(b) b,a(e)"]);
+    let with = |from: &str, to: &str| forms(&text.replace(from, to)).is_empty();
+    assert!(with("int64 last = {-1}", "int64 last = {1}"));
+    assert!(with("int64 last = {-1}", "int64 last = {3}"));
+    assert!(with("int64 last = {-1}", "int32 last = {-1}"));
+    assert!(with("Gather(e, last)", "Gather <axis = 1> (e, last)"));
+    // Nor of what is written beside something else, nor where a row is put out.
+    assert!(with("e = Exp(x)", "e, m = Dropout(x)"));
+    let output = text
+        .replace("y = Exp(a)", "")
+        .replace(" a = Gather", " y = Gather");
+    assert!(forms(&output).is_empty());
+}
+
+// What sessions of 1.19.2 and 1.32.0 saved of rotary embeddings.
+#[test]
+fn slices_at_numbers_that_follow_from_constants_become_one_split() {
+    let splits = |half: &str| {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[4,8] x, int64[1] given) => (float[4,4] y, float[4,4] z)
+            <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}> {{
+                e = Exp(x) sizes = Shape(e) width = Gather(sizes, one) half = {half}
+                a = Slice(e, zero, half, one) b = Slice(e, half, width, one) y = Exp(a) z = Exp(b) }}"#
+        );
+        let mut graph = Graph::parse(&text).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let (form, _) = skeleton.optimized().pop().unwrap();
+        let splits = |&node: &usize| form.writes.get(node).len() == 2;
+        (0..form.len()).filter(splits).count()
+    };
+    assert_eq!(splits("Div(width, two)"), 1);
+    assert_eq!(splits("Identity(given)"), 0);
+}
+
+#[test]
+fn only_the_last_two_axes_are_swapped_by_the_way() {
+    let text = "g (float[2,4,4] x) => (float[2,4,4] z)
+        <float[2,4,4] t> { t = Transpose <perm = [0, 2, 1]> (x) z = MatMul(x, t) }";
+    assert_eq!(forms(text), ["z(x,x)"]);
+    assert!(forms(&text.replace("[0, 2, 1]", "[2, 1, 0]")).is_empty());
+    // A graph output stays.
+    let output = text.replace("z)", "z, float[2,4,4] t)");
+    assert!(forms(&output.replace("<float[2,4,4] t>", "")).is_empty());
+}
