@@ -11,10 +11,10 @@
 //!
 //! A dimension that the runtime can work out as a number cannot be named (numbers win over names when
 //! it infers shapes), so tensors with the shape of a weight stay as they are. So do those whose shape
-//! is known from their declaration alone, for want of a rule: who reads the file needs it. And so do dimensions
-//! with a name that such a declaration has, if no input has it: they say what size it stands for.
+//! is known from their declaration alone, for want of a rule: who reads the file needs it. Where such a declaration has a name
+//! that no input has, the first tensor whose size follows keeps it: it says what size that stands for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
 use crate::bytes::Bytes;
@@ -25,8 +25,9 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::order::{ExecutionOrder, execution_order};
+use crate::runtime::promise::Promise;
 use crate::runtime::skeleton::Skeleton;
-use crate::runtime::{Release, allocation};
+use crate::runtime::{Release, Runtime, allocation};
 
 /// What the names begin with.
 pub const PREFIX: &str = "memory_";
@@ -41,8 +42,8 @@ pub const COLOURED_FROM: Bytes = Bytes(4096);
 pub struct ColourShapes {
     /// Who runs the graph.
     pub provider: Provider,
-    /// Of which release.
-    pub release: &'static Release,
+    /// By what, and in which sessions a budget has to hold.
+    pub runtime: Runtime,
 }
 
 impl Pass for ColourShapes {
@@ -57,8 +58,9 @@ impl Pass for ColourShapes {
         let costs = vec![Cost::default(); graph.node_count()];
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, self.provider, &costs);
-        let skeleton = skeleton.run_by(self.release);
-        let names = names(graph, &skeleton, &shapes);
+        let skeleton = skeleton.run_by(self.runtime.release);
+        let groups = in_place_groups(&skeleton, self.runtime.promise);
+        let names = names(graph, &shapes, &groups, self.runtime.release);
         let changed = match names.is_empty() {
             true => Changed::No,
             false => Changed::Yes,
@@ -70,14 +72,29 @@ impl Pass for ColourShapes {
     }
 }
 
-/// The shapes that the pass declares; `shapes` are what the runtime knows without.
-pub(crate) fn names(
+/// The shapes that the barriers' choice goes by. Barriers decide what is computed in place of what. In one session, what is shares its
+/// buffer whatever it is called, and nothing else does once the pass has run; in several, it gets the names of the graph without barriers.
+pub(crate) fn names_before_barriers(
     graph: &Graph,
     skeleton: &Skeleton,
     shapes: &[Option<Vec<Dimension>>],
+    promise: Promise,
 ) -> BTreeMap<TensorId, Vec<Dimension>> {
-    let groups = in_place_groups(skeleton);
-    let inferred = inferred(graph);
+    let groups = match promise.is_one_session() {
+        true => (0..skeleton.size.len() as u32).collect(),
+        false => in_place_groups(skeleton, promise),
+    };
+    names(graph, shapes, &groups, skeleton.release)
+}
+
+/// The shapes that the pass declares; `shapes` are what the runtime knows without, and tensors of equal `groups` get equal names.
+fn names(
+    graph: &Graph,
+    shapes: &[Option<Vec<Dimension>>],
+    groups: &[u32],
+    release: &Release,
+) -> BTreeMap<TensorId, Vec<Dimension>> {
+    let inferred = inferred(graph, release);
     let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
     let needed = needed(graph, &inferred);
     let mut names: BTreeMap<u32, String> = BTreeMap::new();
@@ -90,7 +107,7 @@ pub(crate) fn names(
             continue;
         };
         let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
-        let is_needed = |axis: usize| matches!(old.get(axis), Some(Dimension::Symbol(name)) if needed.contains(name.as_str()));
+        let is_needed = |axis: usize| matches!(old.get(axis), Some(Dimension::Symbol(name)) if needed.get(name.as_str()) == Some(&id));
         let is_free = |(axis, dimension): &(usize, &mut Dimension)| {
             !matches!(dimension, Dimension::Known(_)) && !is_needed(*axis)
         };
@@ -108,8 +125,8 @@ pub(crate) fn names(
 }
 
 /// The names of dimensions by which a declaration tells a shape that nothing else tells, but for those of inputs, which
-/// keep them.
-fn needed<'g>(graph: &'g Graph, inferred: &[bool]) -> BTreeSet<&'g str> {
+/// keep them; each with the first tensor whose node tells what size it stands for.
+fn needed<'g>(graph: &'g Graph, inferred: &[bool]) -> HashMap<&'g str, TensorId> {
     let names = |id: TensorId| {
         let declared = graph.tensor(id).declared.iter().flatten();
         declared.filter_map(|dimension| match dimension {
@@ -119,23 +136,35 @@ fn needed<'g>(graph: &'g Graph, inferred: &[bool]) -> BTreeSet<&'g str> {
     };
     let of_inputs: BTreeSet<&str> = graph.inputs.iter().flat_map(|&id| names(id)).collect();
     let declared_alone = graph.tensor_ids().filter(|&id| !inferred[id.index()]);
-    let mut needed: BTreeSet<&str> = declared_alone.flat_map(names).collect();
-    needed.retain(|name| !of_inputs.contains(name));
-    needed
+    let needed: BTreeSet<&str> = declared_alone.flat_map(names).collect();
+    let written = graph.order().iter().flat_map(|&id| graph.node(id).writes());
+    let mut first = HashMap::new();
+    for id in written.filter(|id| inferred[id.index()]) {
+        for name in names(id).filter(|name| needed.contains(name) && !of_inputs.contains(name)) {
+            first.entry(name).or_insert(id);
+        }
+    }
+    first
 }
 
-/// By tensor: a number, the same for what is computed in place of each other in either order.
-fn in_place_groups(skeleton: &Skeleton) -> Vec<u32> {
+/// By tensor: a number, the same for what is computed in place of each other where a budget has to hold. In other sessions, what has
+/// another name takes memory of its own.
+fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
     let mut parent: Vec<u32> = (0..skeleton.size.len() as u32).collect();
     let mut join = |written: u32, read: u32| {
         let (written, read) = (root(&mut parent, written), root(&mut parent, read));
         parent[written as usize] = read;
     };
-    let plain = skeleton.as_run().into_iter();
-    let forms = plain.chain(skeleton.optimized()).map(|(form, _)| form);
-    let forms: Vec<Skeleton> = forms.collect();
-    for form in std::iter::once(skeleton).chain(&forms) {
+    let (optimized, levels) = skeleton.optimized_by_level();
+    let plain = skeleton.as_run();
+    let plain = plain.as_ref().map_or(skeleton, |(run, _)| run);
+    let forms = optimized.iter().map(|(form, _)| form).enumerate();
+    let forms = forms.map(|(number, form)| (Some(number), form));
+    for (number, form) in std::iter::once((None, plain)).chain(forms) {
         for &order in ExecutionOrder::of(form) {
+            if !promise.holds_in(order, number, |level| levels.at(level)) {
+                continue;
+            }
             let order = execution_order(form, order);
             for (written, read) in allocation::in_place(form, &order) {
                 join(skeleton.named(written), skeleton.named(read));
@@ -155,7 +184,7 @@ fn in_place_groups(skeleton: &Skeleton) -> Vec<u32> {
 
 /// By tensor: does its shape follow from what its node reads? Whoever reads the file does not go by numbers in a tensor of which the file
 /// has to say the size, or that may be smaller in a step, so they do not count.
-fn inferred(graph: &Graph) -> Vec<bool> {
+fn inferred(graph: &Graph, release: &Release) -> Vec<bool> {
     let uses = Uses::of(graph);
     let mut inferred = vec![false; graph.tensor_count()];
     let written = graph.tensor_ids().map(|id| uses.producer(id).is_some());
@@ -163,6 +192,14 @@ fn inferred(graph: &Graph) -> Vec<bool> {
     let mut follows: Vec<bool> = written.map(|written| !written).collect();
     for &id in graph.order() {
         let node = graph.node(id);
+        if let (true, Some(read), Some(written)) =
+            (release.is_barrier(node), node.input(0), node.output(0))
+        {
+            // Whatever it waits for.
+            inferred[written.index()] = true;
+            follows[written.index()] = follows[read.index()];
+            continue;
+        }
         let is_trusted = |read: TensorId| follows[read.index()];
         let holds_doubtful =
             |read: TensorId| graph.tensor(read).constant.is_some() && !is_trusted(read);
@@ -226,7 +263,7 @@ mod tests {
         let provider = Provider::Cpu;
         let Ok(_) = ColourShapes {
             provider,
-            release: &crate::runtime::TRAINING,
+            runtime: Runtime::DEFAULT,
         }
         .run(&mut graph);
         (before, graph)
@@ -272,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_only_a_declaration_needs_stays_where_its_size_follows() {
+    fn a_name_that_only_a_declaration_needs_stays_where_its_size_follows_first() {
         // Only that a and b are [k] as well tells what k is in c, which has no rule.
         let text = "g (float[n] x, int64[1] to) => (float[n] y)
             <float[k] a, float[k] b, float[k] c, float[k] d>
@@ -282,11 +319,10 @@ mod tests {
             let id = graph.tensor_named(tensor).unwrap();
             graph.tensor(id).declared.as_ref().unwrap()[0].clone()
         };
-        let kept = ["a", "b", "c"].map(declared);
-        assert_eq!(
-            kept,
-            ["k", "k", "k"].map(|name| Dimension::Symbol(name.to_owned()))
-        );
+        // The first one whose size follows is enough for that.
+        let name = |name: &str| Dimension::Symbol(name.to_owned());
+        let names = [name("k"), name("memory_1"), name("k")];
+        assert_eq!(["a", "b", "c"].map(declared), names);
         // Read back, the shapes are the same.
         let mut again = graph.clone();
         let bindings = BTreeMap::from([("n".to_owned(), 1024)]);

@@ -641,7 +641,7 @@ mod tests {
         let provider = Provider::Cpu;
         let Ok(_) = ColourShapes {
             provider,
-            release: &crate::runtime::TRAINING,
+            runtime: crate::runtime::Runtime::DEFAULT,
         }
         .run(&mut hidden);
         let pattern = |graph: &Graph| {

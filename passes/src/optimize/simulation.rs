@@ -39,10 +39,9 @@ impl Candidate {
     pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
         let provider = options.device.provider;
         if options.runtime.settings != RuntimeSettings::LEAN {
-            let release = options.runtime.release;
-            let Ok(_) = options
-                .passes
-                .run(&ColourShapes { provider, release }, &mut graph);
+            let runtime = options.runtime;
+            let colour = ColourShapes { provider, runtime };
+            let Ok(_) = options.passes.run(&colour, &mut graph);
         }
         Candidate::new(graph, options)
     }

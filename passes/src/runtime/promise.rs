@@ -99,6 +99,11 @@ impl Promise {
             && self.level.is_none_or(|level| at(level) == form)
     }
 
+    /// Is it for one session alone?
+    pub(crate) fn is_one_session(self) -> bool {
+        self.order.is_some() && self.level.is_some()
+    }
+
     /// Is it for graphs that run as they are?
     pub fn holds_unoptimized(self) -> bool {
         self.level.is_none_or(|level| level == Level::DisableAll)

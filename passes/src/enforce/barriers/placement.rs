@@ -71,7 +71,8 @@ impl Placement {
         let shapes = runtime_shapes(graph);
         let base = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
         let coloured = || {
-            let names = colour_shapes::names(graph, &base, &shapes);
+            let promise = runtime.promise;
+            let names = colour_shapes::names_before_barriers(graph, &base, &shapes, promise);
             let optimizes = runtime.promise.level != Some(Level::DisableAll);
             let declared = runtime_shapes_declared(graph, names, optimizes);
             Shapes::of(graph, &declared, base.size.len()).for_pattern(release.pattern)

@@ -260,7 +260,7 @@ fn barriers_keep_what_the_settings_add_within_the_budget() {
         let mut coloured = graph.clone();
         let Ok(_) = ColourShapes {
             provider: CPU,
-            release: &crate::runtime::TRAINING,
+            runtime: crate::runtime::Runtime::DEFAULT,
         }
         .run(&mut coloured);
         let (open, planned) = (peak(&coloured), enforceable.planned_peak());
@@ -271,7 +271,7 @@ fn barriers_keep_what_the_settings_add_within_the_budget() {
         needed += usize::from(enforced != graph);
         let Ok(_) = ColourShapes {
             provider: CPU,
-            release: &crate::runtime::TRAINING,
+            runtime: crate::runtime::Runtime::DEFAULT,
         }
         .run(&mut enforced);
         compared += 1;
