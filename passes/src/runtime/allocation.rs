@@ -18,6 +18,8 @@
 //! The object that stands for a tensor is given back with the buffer it was made with; those of the other tensors that
 //! came to lie there stay to the end of the step (measured: chains of 200 results in place, or of as many aliases).
 
+use std::borrow::Cow;
+
 use super::known_shapes::Shapes;
 use super::memory_pattern::{self, Pattern};
 use super::release::PatternOf;
@@ -308,9 +310,13 @@ impl<'s> MemoryPlanner<'s> {
     /// What is resolved lies in the pattern, the rest beside it, and so does what turns out to have another size than its place in the
     /// pattern (measured: a file that declares a batch of 2,048 took 34.9 MB for one of 256, and 4.2 if it declares none).
     fn laid_out(&self, shapes: &Shapes) -> Allocation {
+        let mut is_known = Cow::Borrowed(&shapes.resolved);
+        for &tensor in &self.skeleton.sized {
+            is_known.to_mut()[tensor as usize] = true;
+        }
         let has_place = |owner: u32| {
             let owner = owner as usize;
-            shapes.resolved[owner] && !self.skeleton.output[owner]
+            is_known[owner] && !self.skeleton.output[owner]
         };
         let inside = |owner: u32| has_place(owner) && !shapes.mistaken.contains_key(&owner);
         // By step: the first that is released then, and the next one by place. What nobody reads stays to the end.
@@ -323,9 +329,7 @@ impl<'s> MemoryPlanner<'s> {
             }
         }
         let writes = (0..self.skeleton.len()).flat_map(|node| self.skeleton.writes.get(node));
-        let known = writes
-            .filter(|&&tensor| shapes.resolved[tensor as usize])
-            .count();
+        let known = writes.filter(|&&tensor| is_known[tensor as usize]).count();
         let placed = self
             .planned
             .iter()

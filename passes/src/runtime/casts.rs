@@ -385,6 +385,7 @@ impl<'s> CastedGraph<'s> {
             wide: from.wide.clone(),
             known: from.known.clone(),
             moved: from.moved.clone(),
+            sized: from.sized.clone(),
             ..Skeleton::default().run_by(from.release)
         };
         let mut positions = Vec::with_capacity(nodes);

@@ -257,6 +257,8 @@ struct Nodes<'s> {
     keepers: Vec<u32>,
     /// Tensors behind those of the skeleton.
     added: Vec<Added>,
+    /// See [`Skeleton::sized`].
+    sized: Vec<u32>,
     /// What is known while Transposes are moved.
     moved: Option<Moved>,
     /// How many of these were renamed.
@@ -276,6 +278,7 @@ impl<'s> Nodes<'s> {
             readers_of: None,
             keepers: vec![0; skeleton.size.len()],
             added: Vec::new(),
+            sized: Vec::new(),
             moved: skeleton.moves.as_deref().map(Moved::of),
             #[cfg(test)]
             looked_at: 0,
@@ -397,6 +400,7 @@ impl<'s> Nodes<'s> {
             wide: self.skeleton.wide.clone(),
             known: self.skeleton.known.clone(),
             moved: self.skeleton.moved.clone(),
+            sized: self.sized.clone(),
             ..structure
         };
         let mut positions = Vec::with_capacity(nodes);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::folding::Folding;
+use super::known_shapes::is_resolved;
 use super::transposes::Transposition;
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::{self, MICROSOFT, Provider};
@@ -70,6 +71,9 @@ pub enum Fusing {
     Splits {
         /// Where the part begins.
         from: u64,
+        /// Is it a row whose size is known before a step? The Split writes it by a new name, so that it has what follows from the tensor,
+        /// whatever the file says of the row (measured).
+        sized: bool,
     },
 }
 
@@ -91,7 +95,7 @@ impl Fusing {
         match (node.domain.as_str(), name) {
             _ if written.is_some_and(|written| folding.is_folded(written)) => Fusing::Folded,
             ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
-                .map_or(Fusing::No, |from| Fusing::Splits { from }),
+                .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Transpose") => {
                 Transposition::of(graph, uses, node, &shape).map_or(Fusing::No, Fusing::Transposes)
@@ -210,14 +214,14 @@ fn scaled<'g>(
     }
 }
 
-/// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once. Not of what a node writes
-/// beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
+/// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once; and is it a row whose
+/// size is known? Not of what a node writes beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
 fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
     node: &Node,
     (shape, folding): (&impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
-) -> Option<u64> {
+) -> Option<(u64, bool)> {
     const FROM_OPSET: i64 = 13;
     const MOST: usize = 64;
     let read = node.input(0)?;
@@ -251,7 +255,7 @@ fn part_of_split<'g>(
         "Gather" => row(graph, node, axes, folding)?,
         _ => part(graph, node, axes, folding)?,
     };
-    all.then_some(from)
+    all.then(|| (from, node.op_type == "Gather" && is_resolved(graph, axes)))
 }
 
 /// A part of a tensor: the axis, and from where to where.

@@ -98,12 +98,7 @@ impl Shapes {
                 known.resolved.push(false);
                 continue;
             };
-            let is_bound = |dimension: &Dimension| match dimension {
-                Dimension::Known(size) => *size > 0,
-                Dimension::Symbol(name) => bound.contains(name.as_str()),
-                Dimension::Unknown => false,
-            };
-            known.resolved.push(shape.iter().all(is_bound));
+            known.resolved.push(are_bound(&bound, shape));
             if shape.is_empty() || shape.contains(&Dimension::Unknown) {
                 known.class.push(None);
                 continue;
@@ -122,6 +117,20 @@ impl Shapes {
         }
         known
     }
+}
+
+/// Does the runtime know a tensor's size before a step, of which it knows these dimensions?
+pub(super) fn is_resolved(graph: &Graph, shape: &[Dimension]) -> bool {
+    are_bound(&bound_symbols(graph), shape)
+}
+
+fn are_bound(bound: &BTreeSet<&str>, shape: &[Dimension]) -> bool {
+    let is_bound = |dimension: &Dimension| match dimension {
+        Dimension::Known(size) => *size > 0,
+        Dimension::Symbol(name) => bound.contains(name.as_str()),
+        Dimension::Unknown => false,
+    };
+    shape.iter().all(is_bound)
 }
 
 /// The sizes of `resolved` tensors as the runtime has them by what is declared wrong, where they are others.

@@ -113,6 +113,8 @@ pub(crate) struct Skeleton {
     pub(crate) moves: Option<Arc<Moves>>,
     /// The last tensors, where the runtime made some when it moved Transposes.
     pub(crate) added: Vec<Added>,
+    /// Tensors of which the runtime knows the size before a step since it made them, whatever it knows in the graph.
+    pub(crate) sized: Vec<u32>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
     /// The YieldOp, which hands over to PyTorch and back.

@@ -89,7 +89,7 @@ impl<'s> Nodes<'s> {
         let mut tensors: BTreeMap<u32, Vec<(u64, u32)>> = BTreeMap::new();
         for (index, node) in (0..).zip(&self.nodes) {
             if let Some(node) = node
-                && let Fusing::Splits { from } = node.fusing
+                && let Fusing::Splits { from, .. } = node.fusing
                 && !self.is_shape(self.producer[node.reads[0] as usize])
             {
                 let parts = tensors.entry(node.reads[0]).or_default();
@@ -102,6 +102,10 @@ impl<'s> Nodes<'s> {
             let taken: Vec<FusedNode<'s>> = taken.collect();
             let writes = taken.iter().flat_map(|part| part.writes.iter().copied());
             let writes: Vec<u32> = writes.collect();
+            let is_sized = |part: &&FusedNode<'_>| matches!(part.fusing, Fusing::Splits { sized, .. } if sized);
+            let sized = taken.iter().filter(is_sized);
+            self.sized
+                .extend(sized.flat_map(|part| part.writes.iter().copied()));
             if let Some(first) = taken.into_iter().next() {
                 self.add(FusedNode {
                     reads: vec![read].into(),
