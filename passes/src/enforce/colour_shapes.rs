@@ -245,6 +245,8 @@ mod tests {
 
     use super::*;
     use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::STOCK;
+    use crate::runtime::barrier::BarrierWriter;
     use crate::runtime::executions::Executions;
     use crate::runtime::settings::RuntimeSettings;
 
@@ -327,6 +329,62 @@ mod tests {
         let mut again = graph.clone();
         let bindings = BTreeMap::from([("n".to_owned(), 1024)]);
         assert!(InferShapes { bindings }.run(&mut again).is_ok());
+    }
+
+    /// In builds without training, what a barrier hands on has a shape that only readers of the file know.
+    #[test]
+    fn what_is_computed_in_place_behind_a_barrier_is_called_as_what_that_hands_on() {
+        let text = TEXT.replace("b = Relu(a)", "b = Exp(a)");
+        let (mut graph, _) = coloured(&text.replace("c = Exp(b)", "c = Relu(b)"));
+        let of = |name: &str| graph.tensor_named(name).unwrap();
+        let (a, b, c) = (of("a"), of("b"), of("c"));
+        let (mut before, mut order) = (graph.order().to_vec(), Vec::new());
+        let after = before.split_off(2);
+        order.append(&mut before);
+        let passed = BarrierWriter::new(&STOCK, &graph).add(&mut graph, &mut order, b, &[a]);
+        graph.node_mut(after[0]).inputs[0] = Some(passed);
+        graph.set_order(order.into_iter().chain(after).collect());
+        let Ok(_) = ColourShapes {
+            provider: Provider::Cpu,
+            runtime: STOCK.with(RuntimeSettings::DEFAULT),
+        }
+        .run(&mut graph);
+        let name = |id: TensorId| graph.tensor(id).declared.as_ref().unwrap()[0].clone();
+        assert_eq!(name(passed), name(c));
+        assert_ne!(name(b), name(a));
+        assert!(matches!(name(c), Dimension::Symbol(name) if name.starts_with(PREFIX)));
+    }
+
+    #[test]
+    fn names_are_shared_where_the_budget_has_to_hold() {
+        // In DEFAULT order, the Relu runs before the other reader of a.
+        let text = "g (float[n] x) => (float[n] y) <float[n] a, float[n] b, float[n] c>
+            { a = Exp(x) c = Tanh(a) b = Relu(a) y = Sum(b, c) }";
+        let names = |promise: Promise| {
+            let (mut graph, _) = coloured(text);
+            let runtime = Runtime {
+                promise,
+                ..Runtime::DEFAULT
+            };
+            let provider = Provider::Cpu;
+            let Ok(_) = ColourShapes { provider, runtime }.run(&mut graph);
+            let name = |name: &str| {
+                let id = graph.tensor_named(name).unwrap();
+                graph.tensor(id).declared.as_ref().unwrap()[0].clone()
+            };
+            ["a", "b", "c"].map(name)
+        };
+        let in_order = |order| {
+            let [a, b, c] = names(Promise {
+                order: Some(order),
+                level: None,
+            });
+            [a == b, a == c, b == c]
+        };
+        let (default, priority) = (ExecutionOrder::Default, ExecutionOrder::PriorityBased);
+        assert_ne!(in_order(default), in_order(priority));
+        let [a, b, c] = names(Promise::ANY);
+        assert!(a == b && b == c);
     }
 
     #[test]

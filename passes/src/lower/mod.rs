@@ -178,15 +178,6 @@ fn drop_unread(graph: &mut Graph, dropped: &BTreeSet<TensorId>) {
     graph.inputs.retain(is_left);
 }
 
-/// The operators of `graph` that have to be lowered before a runtime without training runs it.
-pub fn to_be_lowered(graph: &Graph) -> BTreeSet<&str> {
-    let nodes = graph.node_ids().map(|id| graph.node(id));
-    nodes
-        .filter(|node| table::entry(node).is_some() || table::is_training_only(node))
-        .map(|node| node.op_type.as_str())
-        .collect()
-}
-
 /// An operator of the runtime that trains in a subgraph of the node.
 fn within_bodies(node: &Node) -> Option<String> {
     node.bodies.iter().find_map(|body| {

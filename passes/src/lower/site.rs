@@ -577,7 +577,13 @@ impl<'a> LoweringSite<'a> {
         element: ElementType,
         sizes: &[i64],
     ) -> TensorId {
-        let input = self.declared(wish, TensorKind::Input, element, sizes);
+        let known = |&size: &i64| Dimension::Known(size.unsigned_abs());
+        let input = Tensor {
+            element: Some(element),
+            declared: Some(sizes.iter().map(known).collect()),
+            ..Tensor::new(self.graph.free_tensor_name(wish), TensorKind::Input)
+        };
+        let input = self.graph.add_tensor(input);
         self.graph.inputs.push(input);
         input
     }
@@ -594,22 +600,6 @@ impl<'a> LoweringSite<'a> {
         let output = self.graph.add_tensor(output);
         self.graph.outputs.push(output);
         output
-    }
-
-    fn declared(
-        &mut self,
-        wish: &str,
-        kind: TensorKind,
-        element: ElementType,
-        sizes: &[i64],
-    ) -> TensorId {
-        let known = |&size: &i64| Dimension::Known(size.unsigned_abs());
-        let name = self.graph.free_tensor_name(wish);
-        self.graph.add_tensor(Tensor {
-            element: Some(element),
-            declared: Some(sizes.iter().map(known).collect()),
-            ..Tensor::new(name, kind)
-        })
     }
 
     pub(super) fn step_inputs(&self) -> Option<StepInputs> {

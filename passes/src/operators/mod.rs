@@ -412,21 +412,13 @@ static FAMILIES: [&[Operator]; 21] = [
     training::OPERATORS,
 ];
 
-/// Domain and name of every operator of the tables.
-#[cfg(test)]
-pub(crate) fn names() -> Vec<(&'static str, &'static str)> {
-    let all = FAMILIES.iter().flat_map(|family| family.iter());
-    all.map(|operator| (operator.domain, operator.name))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn each_operator_has_one_entry() {
-        let mut names = names();
+        let mut names: Vec<_> = all().collect();
         names.sort_unstable();
         let doubled: Vec<_> = names.windows(2).filter(|w| w[0] == w[1]).collect();
         assert!(doubled.is_empty(), "{doubled:?}");

@@ -10,7 +10,6 @@ use super::comparison::{Asked, Reply, Untried};
 use super::faults::Found;
 use super::original::Original;
 use super::pipeline::Pipeline;
-use super::published::MOST_NODES;
 use super::slices::slices;
 use super::tuning::TUNING;
 use super::variant_graph::Choices;
@@ -22,7 +21,7 @@ use crate::parallel;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::rounding::Rounding;
-use crate::strategy::Strategy;
+use crate::strategy::{MOST_NODES, Strategy};
 
 /// A way to come to plans: what may be replaced before, and who plans. All go through the same stages ([`Pipeline`]).
 pub(super) struct Alternative {

@@ -11,7 +11,6 @@ use super::faults::{self, Found, is_unproved};
 use super::limits::plain_floor;
 use super::near_smallest::near_smallest;
 use super::original::Original;
-use super::published::MOST_NODES;
 use super::tuning::TUNING;
 use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
 use crate::analysis::cost::{costs, time_of_all};
@@ -21,7 +20,7 @@ use crate::graph::Graph;
 use crate::operators::Provider;
 use crate::runtime::convolution_costs::timed;
 use crate::runtime::convolutions::AlgorithmChoice;
-use crate::strategy::Strategy;
+use crate::strategy::{MOST_NODES, Strategy};
 
 /// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
 /// be better than what there is. The graph is `declared` with declarations that are wrong.

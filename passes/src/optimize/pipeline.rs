@@ -13,7 +13,7 @@ use super::comparison::{Asked, Reply, ToBeat, Untried, near, offer};
 use super::faults::{FailedCandidate, Found, is_unproved};
 use super::listing::is_as_listed;
 use super::original::Original;
-use super::published::{MOST_NODES, Rivals};
+use super::published::Rivals;
 use super::simulation::{Candidate, frame, need, simulated};
 use super::tuning::TUNING;
 use super::variant_graph::{Choices, Form, apply};
@@ -38,7 +38,7 @@ use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::transposes::is_moved_behind;
 use crate::search::{Alternatives, Missed, Search};
 use crate::strategy::{
-    Joint, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
+    Joint, MOST_NODES, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
 };
 use searches::Searches;
 pub(super) use smallest::Least;

@@ -4,10 +4,7 @@
 //! to others.
 
 use crate::parallel;
-use crate::strategy::{Planner, Strategy, Task, planner};
-
-/// Graphs of more nodes take too long to look at so many plans.
-pub(super) const MOST_NODES: usize = 5_000;
+use crate::strategy::{MOST_NODES, Planner, Strategy, Task, planner};
 
 /// A published strategy at work.
 pub(super) struct Rival<'t> {

@@ -1,6 +1,7 @@
 //! The schedule search: which nodes run again, and when.
 //!
-//! Everything here sees a `problem::Problem`, never a graph, and decides; it edits nothing.
+//! It decides on a `problem::Problem`; graphs are read in `problem`, `first_order` and `alternatives` alone, and none that is written is
+//! changed.
 
 mod alternatives;
 mod bound;

@@ -56,6 +56,7 @@ use crate::watch::Watch;
 
 pub use family::{Judged, PlanFamily, Tagged};
 pub use forward::{ForwardPart, Vertex};
+pub(crate) use quick_plans::MOST_NODES;
 pub use quick_plans::Portfolio;
 pub use segments::{Segments, mirrored};
 

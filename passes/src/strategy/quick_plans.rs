@@ -30,7 +30,7 @@ struct Others {
 }
 
 /// Graphs of more nodes take too long to look at so many plans.
-const MOST_NODES: usize = 5_000;
+pub(crate) const MOST_NODES: usize = 5_000;
 
 impl<'t> Portfolio<'t> {
     /// Begins with `own`, which looks at these orders of first computations.

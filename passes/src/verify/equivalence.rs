@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::interface::{interface, match_originals};
 use super::structure::topological;
-use super::values::{
-    ALGORITHM, Computation, MARKER, Repeatable, ValueNumber, Values, exact, type_and_shape,
-};
+use super::values::{ALGORITHM, Computation, MARKER, ValueNumber, Values, exact, type_and_shape};
 use super::variants::slices::counts;
 use super::violation::label;
 use super::{Violation, structure, trust};
@@ -164,9 +162,14 @@ impl Check<'_> {
                 found,
             })
         };
+        // A name with dots could be that of another domain.
+        let named = |node: &Node| match node.op_type.contains('.') {
+            true => format!("{:?}", node.op_type),
+            false => node.op_type.clone(),
+        };
         let operator = |node: &Node| match node.domain.as_str() {
-            "" => node.op_type.clone(),
-            domain => format!("{domain}.{}", node.op_type),
+            "" => named(node),
+            domain => format!("{domain}.{}", named(node)),
         };
         let list = |graph: &Graph, ids: &[Option<TensorId>]| {
             let name =
@@ -223,17 +226,7 @@ impl Check<'_> {
                 });
             }
         }
-        for position in trust::updated_inputs(original) {
-            let pair = (node.input(position), original.input(position));
-            let (found, expected) = (self.found(pair.0), self.quoted(pair.1));
-            if found != expected {
-                return Err(Violation::WrongBuffer {
-                    node: name,
-                    expected,
-                    found,
-                });
-            }
-        }
+        self.buffers_stay(id, original)?;
         for (&written, &of) in node.outputs.iter().zip(&original.outputs) {
             if let (Some(written), Some(of)) = (written, of) {
                 self.held[written.index()] = Some(self.values.of[of.index()]);
@@ -316,7 +309,7 @@ impl Check<'_> {
                 why,
             });
         }
-        self.statistics_stay(id, &known)?;
+        self.buffers_stay(id, self.original.node(known.original))?;
         for position in 0..known.written.len().max(node.outputs.len()) {
             let wanted = known.written.get(position).copied().unwrap_or(false);
             match node.output(position) {
@@ -470,10 +463,10 @@ impl Check<'_> {
         }
     }
 
-    /// A copy of BatchNormInternal writes back the statistics that it reads: they must be the
-    /// original's themselves, not another tensor of the same value.
-    fn statistics_stay(&self, id: NodeId, known: &Repeatable) -> Result<(), Violation> {
-        let (node, original) = (self.rewritten.node(id), self.original.node(known.original));
+    /// What a node updates in place must be what the original does, not another tensor of the same value. A copy of
+    /// BatchNormInternal writes back the statistics that it reads.
+    fn buffers_stay(&self, id: NodeId, original: &Node) -> Result<(), Violation> {
+        let node = self.rewritten.node(id);
         for position in trust::updated_inputs(node) {
             let found = self.found(node.input(position));
             let expected = self.quoted(original.input(position));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     fn both() -> Vec<(&'static str, &'static str, bool, bool)> {
-        let names = operators::names().into_iter();
+        let names = operators::all();
         names
             .map(|(domain, name)| {
                 let node = bare(domain, name);

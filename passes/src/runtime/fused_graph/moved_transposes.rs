@@ -707,13 +707,7 @@ impl<'s> Nodes<'s> {
             let same = *first.entry(key).or_insert(written);
             if same != written && self.is_told_nobody(written) {
                 self.take(index);
-                let of = |tensor: u32| if tensor == written { same } else { tensor };
-                for reader in self.take_readers(written) {
-                    if let Some(node) = self.take(reader) {
-                        self.put(reader, node.reading(of));
-                        self.add_reader(same, reader);
-                    }
-                }
+                self.rename(written, same);
             }
         }
     }
