@@ -254,20 +254,14 @@ impl BarrierWriter {
             let read = vec![Some(TensorId(sized))];
             let (node, size) = if of_shapes {
                 let name = format!("{name}/nothing_{place}");
-                let nothing = Tensor {
-                    constant: Some(Constant::Ints(Vec::new())),
-                    ..integers(graph, &name, vec![0])
-                };
+                let nothing = integers(graph, &name, vec![0]);
                 let mut node = Node::new(name, "", "Shape", read, Vec::new());
                 node.set_attribute("start", AttributeValue::Int(0));
                 node.set_attribute("end", AttributeValue::Int(0));
                 (node, nothing)
             } else {
                 let name = format!("{name}/size_{place}");
-                let size = Tensor {
-                    constant: elements(graph.tensor(TensorId(sized))),
-                    ..integers(graph, &name, Vec::new())
-                };
+                let size = integers(graph, &name, Vec::new());
                 (Node::new(name, "", "Size", read, Vec::new()), size)
             };
             least.push(Some(push(graph, order, node, size)));
@@ -286,11 +280,7 @@ impl BarrierWriter {
         });
         least.push(Some(*zeros));
         let shape_name = format!("{name}/shape");
-        // Known to whoever reads the file, so that the result's shape follows.
-        let shape = Tensor {
-            constant: Some(Constant::Ints(vec![0; rank])),
-            ..integers(graph, &shape_name, vec![rank as u64])
-        };
+        let shape = integers(graph, &shape_name, vec![rank as u64]);
         let joined = if of_shapes {
             let mut joined = Node::new(shape_name, "", "Concat", least, Vec::new());
             joined.set_attribute("axis", AttributeValue::Int(0));
@@ -311,15 +301,6 @@ impl BarrierWriter {
         let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
         push(graph, order, reshape, handed_on)
     }
-}
-
-/// What a Size of the tensor writes.
-fn elements(tensor: &Tensor) -> Option<Constant> {
-    let shape = tensor.shape.as_ref()?;
-    let product = shape
-        .iter()
-        .try_fold(1u64, |all, &size| all.checked_mul(size))?;
-    Some(Constant::Ints(vec![i64::try_from(product).ok()?]))
 }
 
 /// Some integers that a node writes.
