@@ -188,7 +188,7 @@ class TruthTable(unittest.TestCase):
         def row(model, took, **more):
             way = {"order": "DEFAULT", "level": "ORT_DISABLE_ALL", "bytes": 1100}
             return {"model": model, "settings": "lean", "tried": "min", "faults": [], "plan": {"fixed_bytes": 100, "peaks_after": [way]},
-                    "check": {"bits_equal": True, "original": {}, "rewritten": {"default": took}}, **more}
+                    "check": {"differing": [], "original": {}, "rewritten": {"default": took}}, **more}
 
         rows = [row("a", 1000), row("b", 1250, faults=["250 bytes over budget (default)"]), {"static": "infeasible: no"}, {"said": "it failed"}]
         self.assertEqual(truth_table.summary(rows), [
@@ -196,6 +196,10 @@ class TruthTable(unittest.TestCase):
             "Over budget: 1, b min. Other bits at DISABLE_ALL: 0.",
             "Predicted beside measured, what was written: -20.00 % (b, default) to +0.00 % (a, default); 1 of 2 runs within the accuracy asked for.",
         ])
+        rows[0]["check"]["differing"] = ["enable_all: w_grad", "enable_all_priority: w_grad"]
+        self.assertEqual(truth_table.summary(rows)[1], "Over budget: 1, b min. Other bits at DISABLE_ALL: 0. At ENABLE_ALL: 1, a min.")
+        rows[1]["check"]["differing"] = ["priority: w_grad"]
+        self.assertIn("Other bits at DISABLE_ALL: 1, b min. At ENABLE_ALL: 1, a min.", truth_table.summary(rows)[1])
 
     def test_files_of_tensors_are_found_from_another_folder_and_by_a_changed_model(self):
         weight = onnx.numpy_helper.from_array(np.arange(8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3), "w")
