@@ -192,12 +192,14 @@ fn inferred(graph: &Graph, release: &Release) -> Vec<bool> {
     let mut follows: Vec<bool> = written.map(|written| !written).collect();
     for &id in graph.order() {
         let node = graph.node(id);
-        if let (true, Some(read), Some(written)) =
-            (release.is_barrier(node), node.input(0), node.output(0))
-        {
-            // Whatever it waits for.
-            inferred[written.index()] = true;
-            follows[written.index()] = follows[read.index()];
+        if release.is_barrier(node) {
+            // What it hands on, whatever it waits for.
+            for (read, written) in node.inputs.iter().zip(&node.outputs) {
+                if let (Some(read), Some(written)) = (read, written) {
+                    inferred[written.index()] = true;
+                    follows[written.index()] = follows[read.index()];
+                }
+            }
             continue;
         }
         let is_trusted = |read: TensorId| follows[read.index()];
