@@ -78,6 +78,21 @@ pub enum Fusing {
 }
 
 impl Fusing {
+    /// Can the runtime make one node of this one and a `reader` of its result, which rounds otherwise than both do? Only of products with a
+    /// number, and of sums.
+    pub(crate) fn rounds_with(self, reader: Fusing) -> bool {
+        use Fusing::{Adds, AddsImages, Bias, Convolution, Gemm, Product, Scales, Sum, Transposes};
+        matches!(
+            (self, reader),
+            (Scales { .. }, Product { .. })
+                | (Product { .. }, Scales { .. })
+                | (Product { adds: true }, Adds | AddsImages | Bias)
+                | (Gemm, Sum | Transposes(_))
+                | (Transposes(_), Sum)
+                | (Convolution, AddsImages)
+        )
+    }
+
     /// What `node` is when `provider` runs it; `shape` is what the runtime knows of a tensor's, `folding` what it computes before
     /// the first step.
     pub(crate) fn of<'g>(

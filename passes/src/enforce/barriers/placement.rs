@@ -93,6 +93,15 @@ impl Placement {
                 producer[tensor as usize] = Some(node as u32);
             }
         }
+        // In builds without training, bits are the same at every level, so that what becomes one node there is not parted.
+        let mut parted = vec![false; base.size.len()];
+        for node in (0..base.len()).filter(|_| !release.trains) {
+            for &tensor in base.reads.get(node) {
+                let writer = producer[tensor as usize].map(|at| base.fusing[at as usize]);
+                parted[tensor as usize] |=
+                    writer.is_some_and(|writer| writer.rounds_with(base.fusing[node]));
+            }
+        }
         let form = release.barrier;
         let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
@@ -110,6 +119,7 @@ impl Placement {
                 let computed = producer[t.index()].is_none_or(|at: u32| !is_folded(at as usize));
                 computed
                     && is_tensor(**t)
+                    && !parted[t.index()]
                     && form.may_pass(graph.tensor(**t))
                     && rounding.may_pass(**t, *id)
             };
@@ -126,8 +136,9 @@ impl Placement {
                 shares.any(|share| share.written == tensor && base.owned[share.read as usize])
             };
             let written = base.writes.get(node).iter().copied();
-            let written =
-                written.filter(|&t| is_tensor(TensorId(t)) && rounding.may_wait(TensorId(t)));
+            let written = written.filter(|&t| {
+                is_tensor(TensorId(t)) && rounding.may_wait(TensorId(t)) && !parted[t as usize]
+            });
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {

@@ -137,6 +137,33 @@ fn without_a_pass_through_a_barrier_is_a_reshape_to_the_least_of_sizes() {
     assert!(enforceable.within(Bytes(520), Thinning::Thorough).is_err());
 }
 
+/// The product does the multiplication by the way at ORT_ENABLE_ALL, and rounds once: apart they have other bits.
+#[test]
+fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_then() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[5,5] x, float[5,5] w) => (float[5,5] y, float[5,5] z) <float tenth = {0.1}, float[5,5] a, float[5,5] s> {
+            a = Exp(x) s = Mul(a, tenth) b = Exp(x) c = Exp(b) p = MatMul(s, w) y = Exp(p) z = Add(c, s) }"#;
+    let graph = Graph::parse(text).unwrap();
+    let parted = |release: &'static crate::runtime::Release| {
+        let conditions = Conditions {
+            object: Bytes::ZERO,
+            provider: CPU,
+            runtime: release.with(crate::runtime::settings::RuntimeSettings::LEAN),
+            sequences: &[],
+            watch: None,
+        };
+        let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
+        let placement = enforceable.placement();
+        let barriers = placement.barriers(&vec![true; placement.len()]);
+        let scaled = graph.tensor_named("s").unwrap().0;
+        let reads = |barrier: &Barrier| barrier.passed == scaled || barrier.waits.contains(&scaled);
+        assert!(!barriers.is_empty());
+        barriers.iter().any(reads)
+    };
+    assert!(!parted(&crate::runtime::STOCK));
+    assert!(parted(&crate::runtime::TRAINING));
+}
+
 /// The runtime makes one Reshape of two, if nobody else reads what the first writes.
 #[test]
 fn a_barrier_of_what_comes_out_of_a_reshape_reads_its_size_as_well() {
