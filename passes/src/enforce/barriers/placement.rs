@@ -94,14 +94,10 @@ impl Placement {
             }
         }
         // In builds without training, bits are the same at every level, so that what becomes one node there is not parted.
-        let mut parted = vec![false; base.size.len()];
-        for node in (0..base.len()).filter(|_| !release.trains) {
-            for &tensor in base.reads.get(node) {
-                let writer = producer[tensor as usize].map(|at| base.fusing[at as usize]);
-                parted[tensor as usize] |=
-                    writer.is_some_and(|writer| writer.rounds_with(base.fusing[node]));
-            }
-        }
+        let parted = match release.trains {
+            true => vec![false; base.size.len()],
+            false => parted(&base),
+        };
         let form = release.barrier;
         let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
@@ -292,6 +288,31 @@ impl Placement {
         }
         (skeleton, position, shapes)
     }
+}
+
+/// By tensor: is it between nodes that the runtime makes one of, which rounds otherwise? Nodes that only forward are gone by then.
+fn parted(base: &Skeleton) -> Vec<bool> {
+    let mut writer = vec![Fusing::No; base.size.len()];
+    for node in 0..base.len() {
+        let kind = match (base.fusing[node], base.reads.get(node)) {
+            (Fusing::Forwards, &[read]) => writer[read as usize],
+            (kind, _) => kind,
+        };
+        for &written in base.writes.get(node) {
+            writer[written as usize] = kind;
+        }
+    }
+    let mut parted = vec![false; base.size.len()];
+    for node in (0..base.len()).rev() {
+        let reader = base.fusing[node];
+        let written = base.writes.get(node).iter();
+        let is_handed_on =
+            reader == Fusing::Forwards && written.clone().any(|&written| parted[written as usize]);
+        for &read in base.reads.get(node) {
+            parted[read as usize] |= is_handed_on || writer[read as usize].rounds_with(reader);
+        }
+    }
+    parted
 }
 
 /// A copy to which so many items will be added.
