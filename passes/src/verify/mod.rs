@@ -48,7 +48,10 @@ pub fn budget<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::graph::Graph;
 
     #[test]
     fn a_peak_may_fill_the_budget_but_not_exceed_it() {
@@ -56,5 +59,19 @@ mod tests {
         assert_eq!(budget(Bytes(12), peaks(12)), Ok(()));
         let error = budget(Bytes(12), peaks(13)).unwrap_err();
         insta::assert_snapshot!(error, @"the peak in PRIORITY_BASED order is 13 B, above the budget of 12 B");
+    }
+
+    #[test]
+    fn an_operator_of_a_domain_is_not_one_without_whose_name_begins_like_it() {
+        let text = "g (float[4] x) => (float[4] y) { [n] y = com.microsoft.Gelu(x) }";
+        let original = Graph::parse(text).unwrap();
+        let mut other = original.clone();
+        let id = other.order()[0];
+        let node = other.node_mut(id);
+        (node.domain, node.op_type) = (String::new(), "com.microsoft.Gelu".to_owned());
+        let permitted = BTreeSet::new();
+        assert!(equivalence(&original, &original, &permitted).is_ok());
+        assert!(equivalence(&original, &other, &permitted).is_err());
+        assert!(equivalence(&other, &original, &permitted).is_err());
     }
 }
