@@ -222,6 +222,22 @@ impl<'s> FusedNode<'s> {
         }
     }
 
+    /// The same, computed in place only of what is `known` to have the same shape ([`Skeleton::known`]), now that it reads something else.
+    fn in_place_of_known(self, known: &[Option<u32>]) -> FusedNode<'s> {
+        let shape = |tensor: u32| known.get(tensor as usize);
+        let is_left = |share: &&Share| {
+            let shapes = shape(share.written).zip(shape(share.read));
+            share.always || shapes.is_none_or(|(written, read)| written == read)
+        };
+        if self.shares.iter().all(|share| is_left(&share)) {
+            return self;
+        }
+        FusedNode {
+            shares: self.shares.iter().filter(is_left).copied().collect(),
+            ..self
+        }
+    }
+
     /// The same, writing for each tensor what `of` says.
     fn writing(self, of: impl Fn(u32) -> u32) -> FusedNode<'s> {
         if self.writes.iter().all(|&tensor| of(tensor) == tensor) {

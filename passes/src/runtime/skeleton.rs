@@ -103,8 +103,8 @@ pub(crate) struct Skeleton {
     /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
     /// that what its node writes before a cast, both in float32; [`NO_TENSOR`] for all others.
     pub(crate) wide: Vec<u32>,
-    /// By tensor of such a graph, if the runtime knows the whole shape: equal numbers for what it knows to be equal. Other tensors are not
-    /// computed in each other's place.
+    /// By tensor of such a graph, and of one with equal nodes or an Identity, if the runtime knows the whole shape: equal numbers for what it
+    /// knows to be equal. Other tensors are not computed in each other's place.
     pub(crate) known: Vec<Option<u32>>,
     /// By the result of a Cast or a Shape that the runtime may move in front of a Transpose, in their sequence: the tensor that it
     /// writes there.
@@ -156,16 +156,22 @@ impl Skeleton {
         for output in &graph.outputs {
             skeleton.output[output.index()] = true;
         }
-        if provider == Provider::Cpu {
-            let mut known = Vec::new();
-            if are_there(graph) {
-                known = numbered(shapes);
-                skeleton.add_wide(graph, &known);
-            }
-            skeleton.add_moved(graph, &known);
-        }
-        if !skeleton.wide.is_empty() || skeleton.equal.iter().any(|&number| number != 0) {
+        let is_cast = provider == Provider::Cpu && are_there(graph);
+        let merges = skeleton.equal.iter().any(|&number| number != 0);
+        if is_cast || merges {
             skeleton.shared = shared_constants(graph);
+        }
+        let forwards = |&id: &NodeId| graph.node(id).is("", "Identity");
+        let mut known = Vec::new();
+        if is_cast || merges || graph.order().iter().any(forwards) {
+            known = numbered(shapes);
+            skeleton.known = known[..skeleton.size.len()].to_vec();
+        }
+        if is_cast {
+            skeleton.add_wide(graph, &known);
+        }
+        if provider == Provider::Cpu {
+            skeleton.add_moved(graph, &known);
         }
         let uses = Uses::of(graph);
         let folding = Folding::of(graph, shapes);
@@ -214,7 +220,6 @@ impl Skeleton {
     /// Takes in what casts make of the tensors in float16; see [`Skeleton::wide`].
     fn add_wide(&mut self, graph: &Graph, known: &[Option<u32>]) {
         self.wide = vec![NO_TENSOR; self.size.len()];
-        self.known = known[..self.size.len()].to_vec();
         for (of, known) in halves(graph).zip(known[self.size.len()..].chunks(2)) {
             self.wide[of.index()] = self.size.len() as u32;
             for &known in known {

@@ -25,7 +25,8 @@ impl<'s> Nodes<'s> {
                 source[written as usize] = source[read as usize];
                 continue;
             }
-            self.put(index, node.reading(|tensor| source[tensor as usize]));
+            let node = node.reading(|tensor| source[tensor as usize]);
+            self.put(index, node.in_place_of_known(&self.skeleton.known));
         }
     }
 
@@ -205,6 +206,7 @@ impl<'s> Nodes<'s> {
                 continue;
             };
             let node = node.reading(|tensor| source[tensor as usize]);
+            let node = node.in_place_of_known(&self.skeleton.known);
             let mut goes = false;
             if node.equal != 0 {
                 let key = (node.equal, node.reads.to_vec());

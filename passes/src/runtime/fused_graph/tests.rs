@@ -1,6 +1,6 @@
 use super::*;
 use crate::cost::Cost;
-use crate::graph::{Graph, TensorId};
+use crate::graph::{Dimension, Graph, TensorId};
 use crate::operators::Provider;
 use crate::pass::Pass as _;
 use crate::rewrite::infer_shapes::InferShapes;
@@ -441,6 +441,30 @@ fn what_reads_equal_constants_is_the_same() {
         { e = Exp(x) a = Squeeze(e, one) b = Squeeze(e, other) y = Neg(a) z = Log(b) }";
     assert_eq!(forms(text), ["e(x) b(e,one) y(b) z(b)"]);
     assert!(forms(&text.replace("other = {1}", "other = {-1}")).is_empty());
+}
+
+// A lowered graph network in 1.32.0: what a ScatterElements writes lies apart from the zeros of which one was left.
+#[test]
+fn what_reads_a_node_that_stays_for_others_is_computed_in_place_if_it_is_called_alike() {
+    let text = "g (float[4] x) => (float[4] y) <float[4] a, float[4] b, float[4] p, float[4] q>
+        { a = Exp(x) b = Exp(x) p = Sigmoid(a) q = Tanh(b) y = Add(p, q) }";
+    let mut graph = Graph::parse(text).unwrap();
+    let bindings = Default::default();
+    InferShapes { bindings }.run(&mut graph).unwrap();
+    let costs = vec![Cost::default(); graph.node_count()];
+    let in_place = |names: [&str; 4]| {
+        let mut shapes = runtime_shapes(&graph);
+        for (tensor, name) in ["a", "p", "b", "q"].into_iter().zip(names) {
+            let tensor = graph.tensor_named(tensor).unwrap();
+            shapes[tensor.index()] = Some(vec![Dimension::Symbol(name.to_owned())]);
+        }
+        let skeleton = Skeleton::with_shapes(&graph, &shapes, Provider::Cpu, &costs);
+        let (form, _) = skeleton.optimized().remove(0);
+        let shares = (0..form.len()).map(|node| form.shares.get(node).len());
+        shares.sum::<usize>()
+    };
+    assert_eq!(in_place(["n", "n", "n", "n"]), 2);
+    assert_eq!(in_place(["n", "n", "m", "m"]), 1);
 }
 
 // What sessions of 1.19.2 saved of PyTorch's attention.
