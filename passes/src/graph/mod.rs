@@ -441,6 +441,14 @@ impl Graph {
         self.order = order;
     }
 
+    /// Makes pieces of functions nodes like others, as they are in a file that is written with them.
+    pub fn own_pieces(&mut self) {
+        let is_piece = |node: &&mut Arc<Node>| node.piece_of.is_some();
+        for piece in self.nodes.iter_mut().filter(is_piece) {
+            Arc::make_mut(piece).piece_of = None;
+        }
+    }
+
     /// Leaves these nodes, in this order, and no others. They get other numbers. Panics if one is listed twice.
     pub fn keep_nodes(&mut self, order: Vec<NodeId>) {
         let mut now = vec![None; self.nodes.len()];

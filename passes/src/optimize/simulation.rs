@@ -46,7 +46,8 @@ impl Candidate {
         Candidate::new(graph, options)
     }
 
-    pub(super) fn new(graph: Graph, options: &Options) -> Candidate {
+    pub(super) fn new(mut graph: Graph, options: &Options) -> Candidate {
+        graph.own_pieces();
         Candidate::judged_by(graph, None, options, |_| true)
     }
 

@@ -165,6 +165,7 @@ impl Skeleton {
             || merged
             || assembled
         {
+            nodes.take_functions_apart();
             forms.push(nodes.form());
         }
         let has_basic = !forms.is_empty();
@@ -310,7 +311,7 @@ impl<'s> Nodes<'s> {
                 equal: skeleton.equal[node],
                 casting: skeleton.casting.get(node).copied().unwrap_or(Casting::No),
                 moving: match &skeleton.moves {
-                    Some(moves) if !moves.is_piece[node] => moves.moving[node],
+                    Some(moves) if !skeleton.is_piece_at(node) => moves.moving[node],
                     _ => Moving::No,
                 },
             });
@@ -368,6 +369,18 @@ impl<'s> Nodes<'s> {
         match self.readers[written as usize] {
             (1, reader) if !self.is_output(written) => Some(reader as u32),
             _ => None,
+        }
+    }
+
+    /// Gives pieces of functions indices behind those of all other nodes.
+    fn take_functions_apart(&mut self) {
+        for index in 0..self.nodes.len() as u32 {
+            let position = self.node(index).map(|node| node.position as usize);
+            if position.is_some_and(|position| self.skeleton.is_piece_at(position))
+                && let Some(piece) = self.take(index)
+            {
+                self.add(piece);
+            }
         }
     }
 

@@ -186,9 +186,6 @@ pub(crate) struct Added {
 pub(crate) struct Moves {
     /// By position.
     pub(crate) moving: Vec<Moving>,
-    /// By position: is it a piece of a function that the runtime takes apart? It does so behind the optimizations of ORT_ENABLE_BASIC, which
-    /// take a function for one node, and goes through these again from ORT_ENABLE_EXTENDED on (measured).
-    pub(crate) is_piece: Vec<bool>,
     /// By tensor.
     pub(crate) shapes: Vec<KnownDimensions>,
     /// By tensor: has the session it before the first step?
@@ -223,7 +220,6 @@ impl Moves {
             moving: nodes()
                 .map(|node| Moving::of(graph, node, opset, &is_constant))
                 .collect(),
-            is_piece: nodes().map(|node| node.piece_of.is_some()).collect(),
             shapes: shapes[..graph.tensor_count()].to_vec(),
             constant: graph.tensor_ids().map(is_constant).collect(),
             element: graph.tensor_ids().map(bytes).collect(),

@@ -117,6 +117,9 @@ pub(crate) struct Skeleton {
     pub(crate) sized: Vec<u32>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
+    /// By node: is it a piece of a function that the runtime takes apart? It does so behind the optimizations of ORT_ENABLE_BASIC, which
+    /// take a function for one node, and goes through these again from ORT_ENABLE_EXTENDED on (measured). Empty where there is none.
+    pub(crate) is_piece: Vec<bool>,
     /// The YieldOp, which hands over to PyTorch and back.
     pub(crate) yield_op: Option<u32>,
     /// By tensor.
@@ -172,6 +175,11 @@ impl Skeleton {
         }
         if provider == Provider::Cpu {
             skeleton.add_moved(graph, &known);
+        }
+        let pieces = graph.order().iter();
+        let pieces = pieces.map(|&id| graph.node(id).piece_of.is_some());
+        if pieces.clone().any(|is_piece| is_piece) {
+            skeleton.is_piece = pieces.collect();
         }
         let uses = Uses::of(graph);
         let folding = Folding::of(graph, shapes);
@@ -279,6 +287,11 @@ impl Skeleton {
             }
         }
         new
+    }
+
+    /// See [`Skeleton::is_piece`].
+    pub(crate) fn is_piece_at(&self, node: usize) -> bool {
+        self.is_piece.get(node) == Some(&true)
     }
 
     /// Which nodes of `order` the runtime inserts.

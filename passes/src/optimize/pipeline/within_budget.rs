@@ -343,6 +343,7 @@ impl Pipeline<'_> {
     /// The graph in the order in which its nodes are to run, with what keeps the runtime from taking more than it needs there.
     pub(super) fn settled(&self, mut graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
         let passes = &self.options.passes;
+        graph.own_pieces();
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let Ok(_) = passes.run(&KeepApart, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread, &mut graph);

@@ -83,13 +83,13 @@ impl<'s> Nodes<'s> {
         let Some(moves) = self.skeleton.moves.as_deref() else {
             return false;
         };
-        let pieces = (0..)
-            .zip(&moves.is_piece)
-            .filter(|(_, is_piece)| **is_piece);
         let mut any = false;
-        for index in pieces.map(|(index, _)| index) {
-            if let Some(node) = self.take(index) {
-                let moving = moves.moving[index as usize];
+        for index in 0..self.nodes.len() as u32 {
+            let position = self.node(index).map(|node| node.position as usize);
+            if let Some(position) = position.filter(|&at| self.skeleton.is_piece_at(at))
+                && let Some(node) = self.take(index)
+            {
+                let moving = moves.moving[position];
                 any |= moving != Moving::No;
                 self.put(index, FusedNode { moving, ..node });
             }

@@ -14,9 +14,12 @@ fn forms(text: &str) -> Vec<String> {
 }
 
 fn forms_by(release: &'static Release, text: &str) -> Vec<String> {
-    let graph = Graph::parse(text).unwrap();
+    forms_of(release, &Graph::parse(text).unwrap())
+}
+
+fn forms_of(release: &'static Release, graph: &Graph) -> Vec<String> {
     let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs).run_by(release);
+    let skeleton = Skeleton::of(graph, Provider::Cpu, &costs).run_by(release);
     // What a cast writes that was moved has a mark.
     let name = |&tensor: &u32| {
         let of = skeleton.named(tensor);
@@ -441,6 +444,22 @@ fn what_reads_equal_constants_is_the_same() {
         { e = Exp(x) a = Squeeze(e, one) b = Squeeze(e, other) y = Neg(a) z = Log(b) }";
     assert_eq!(forms(text), ["e(x) b(e,one) y(b) z(b)"]);
     assert!(forms(&text.replace("other = {1}", "other = {-1}")).is_empty());
+}
+
+// As 1.19.2 runs a detection network with a DivGrad: what becomes one node runs before the pieces, wherever the function stands.
+#[test]
+fn functions_are_taken_apart_behind_what_is_fused_before() {
+    let text = "g (float[3,4] x, float[4,5] w, float[5] b, float[4] v) => (float[3,5] y, float[4] z)
+        <float[3,5] a, float[3,5] s> { p = Neg(v) z = Exp(p) a = MatMul(x, w) s = Add(a, b) y = Relu(s) }";
+    let mut graph = Graph::parse(text).unwrap();
+    let basic = |graph: &Graph| forms_of(&crate::runtime::TRAINING, graph).remove(0);
+    assert_eq!(basic(&graph), "p(v) z(p) y(s) s(x,w,b)");
+    for piece in graph.order()[..2].to_vec() {
+        graph.node_mut(piece).piece_of = Some(0);
+    }
+    assert_eq!(basic(&graph), "y(s) s(x,w,b) p(v) z(p)");
+    graph.own_pieces();
+    assert_eq!(basic(&graph), "p(v) z(p) y(s) s(x,w,b)");
 }
 
 // A lowered graph network in 1.32.0: what a ScatterElements writes lies apart from the zeros of which one was left.
