@@ -1,7 +1,7 @@
 """Plans training graphs, runs original and rewritten, and prints what was predicted beside what was measured.
 
 Usage: truth_table.py --binary target/release/ckpt-opt --models DIR [--only NAME ...] [--dim NAME=N ...]
-           [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg]
+           [--settings NAME ...] [--budgets SIZE ...] [--times] [--json FILE] [--minutes N] [--plot FILE.svg] [--brief]
            [--session usual|enable_all] [--runtime stock [--python PYTHON]] [--device NAME]
 
 The graphs are those that DIR holds, in the sequence of truth_models.json; the dimensions that they are run with stand there
@@ -28,8 +28,8 @@ Behind the table stands what it says as a whole.
 
 With --times a plan is made from a profile of the original (make_profile.py), and the added time is measured, original
 and rewritten by turns (step_times.py): wants a quiet machine. On a GPU the plan is made from the device's rates. --json appends row by row, and what FILE has
-already is not done again; --minutes ends the work after the row in which they run out. --plot draws what
-FILE has: predicted against measured peak and added time.
+already is not done again; --minutes ends the work after the row in which they run out, and 0 shows what FILE has. --plot draws what
+FILE has: predicted against measured peak and added time. --brief prints fewer columns, in the end, model by model.
 
 Graphs without CPU kernels are rewritten, which verifies the file, and not run. Sizes are in MB (10^6
 bytes) beyond what the caller owns. Exit status 0 if every row is ok.
@@ -91,6 +91,19 @@ COLUMNS = [
     ("differ at ENABLE_ALL", "{difference}"),
     ("planned in", "{seconds}"),
     ("ok", "{ok}"),
+]
+BRIEF = [
+    ("model", "{model}"),
+    ("dims", "{dims}"),
+    ("settings", "{settings}"),
+    ("budget", "{budget}"),
+    ("as it is", "{before_default}"),
+    ("allowed", "{allowed}"),
+    ("promised", "{after}"),
+    ("takes at most", "{most}"),
+    ("off by at most", "{off}"),
+    ("added", "{overhead}"),
+    ("bits", "{bits}"),
 ]
 
 
@@ -270,6 +283,7 @@ def cells(row):
             **{f"after_{way}": megabytes(check["rewritten"][way]) for way in WAYS.values() if way in check["rewritten"]},
             "bits": bits(check),
             "difference": f"{check['max_relative_difference']:.0e}",
+            "most": megabytes(max(check["rewritten"][way] for way in promised(planned) if way in check["rewritten"])),
         })
         if "priority" in check["original"]:
             texts["before_priority"] = megabytes(check["original"]["priority"])
@@ -328,11 +342,17 @@ def gist(text):
     lines = text.strip().splitlines() or [""]
     told = next((line for line in lines if line.startswith("error")), lines[-1])
     # Folders are those of the machine, and tell a reader nothing.
-    return re.sub(r"(\S*/)?(\S+\.onnx)", r"\2", told.removeprefix("error: "))[:160].replace("|", "/")
+    told = re.sub(r"^error(\[[\w-]+\])?: ", "", told)
+    told = re.sub(r"^\S+\.onnx: no plan fits the budget of [^:]+: ", "", told)
+    return re.sub(r"(\S*/)?(\S+\.onnx)", r"\2", told)[:160].replace("|", "/")
 
 
 def line(texts):
     return "| " + " | ".join(texts) + " |"
+
+
+def in_line(row, columns):
+    return line(form.format_map(Missing(cells(row))) for _, form in columns)
 
 
 class Missing(dict):
@@ -383,6 +403,7 @@ def main():
     parser.add_argument("--python", metavar="PYTHON", help="which Python runs the graphs, with --runtime stock")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU as ckpt-opt calls it")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw what --json has")
+    parser.add_argument("--brief", action="store_true", help="fewer columns, model by model")
     args = parser.parse_args()
     groups = [[budget] for budget in args.budgets] if args.budgets else [LADDER, ["min"]]
     end = time.monotonic() + 60 * args.minutes
@@ -397,8 +418,9 @@ def main():
     chosen = [name for name in entries if name in present and name in (args.only or entries)]
     if not chosen:
         parser.error(f"no such model in {args.models}")
-    print(line(title for title, _ in COLUMNS))
-    print(line("---" for _ in COLUMNS), flush=True)
+    columns = BRIEF if args.brief else COLUMNS
+    print(line(title for title, _ in columns))
+    print(line("---" for _ in columns), flush=True)
     known = recorded(args.json)
     log = open(args.json, "a") if args.json else None
     every, late = [], 0
@@ -419,9 +441,12 @@ def main():
                         log.write(json.dumps(row) + "\n")
                         log.flush()
                 every.append(row)
-                print(line(form.format_map(Missing(cells(row))) for _, form in COLUMNS), flush=True)
+                if not args.brief:
+                    print(in_line(row, columns), flush=True)
     if log:
         log.close()
+    if args.brief:
+        print(*(in_line(row, columns) for row in sorted(every, key=lambda row: chosen.index(row["model"]))), sep="\n")
     print("", *summary(every), sep="\n")
     if args.plot:
         truth_plot.draw(every, args.plot)
