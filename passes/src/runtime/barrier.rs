@@ -52,16 +52,38 @@ impl Release {
     }
 }
 
-/// By tensor: does it come out of a node that a Reshape behind it may be made one with?
+/// By tensor: does it come out of a node that a Reshape behind it may be made one with? An Identity between them goes.
 pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
     let mut found = vec![false; graph.tensor_count()];
     for &id in graph.order() {
         let node = graph.node(id);
-        for tensor in node.writes().filter(|_| joins_reshapes(node)) {
+        let hands_on = is_identity(node) && node.reads().any(|read| found[read.index()]);
+        for tensor in node.writes().filter(|_| joins_reshapes(node) || hands_on) {
             found[tensor.index()] = true;
         }
     }
     found
+}
+
+/// By node id: may a Reshape in front of it be made one with it, or with what reads an Identity there?
+pub(crate) fn into_reshapes(graph: &Graph) -> Vec<bool> {
+    let mut found = vec![false; graph.node_count()];
+    let mut is_reshaped = vec![false; graph.tensor_count()];
+    for &id in graph.order().iter().rev() {
+        let node = graph.node(id);
+        let hands_on = is_identity(node) && node.writes().any(|t| is_reshaped[t.index()]);
+        if joins_reshapes(node) || hands_on {
+            found[id.index()] = true;
+            if let Some(read) = node.input(0) {
+                is_reshaped[read.index()] = true;
+            }
+        }
+    }
+    found
+}
+
+fn is_identity(node: &Node) -> bool {
+    node.is("", "Identity")
 }
 
 /// What a barrier hands on and waits for.

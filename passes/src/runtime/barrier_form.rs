@@ -24,7 +24,8 @@ pub(crate) enum BarrierForm {
     /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
     /// that x has. No number of a tensor is read. Constant folding leaves a Size alone, even of a known shape (measured), but
     /// a Reshape of what alone reads a Reshape, a Squeeze or an Unsqueeze is made one with it if all sizes are
-    /// known (measured). So a barrier of such a tensor reads its Size as well, and none stands before such a node. A list of sizes
+    /// known (measured), and so it is with an Identity between them. So a barrier of such a tensor reads its Size as well, and none
+    /// stands before such a node. A list of sizes
     /// that is joined for a Reshape becomes a constant where the runtime knows what it amounts to (ReshapeFusion), and
     /// who waited for one of its parts waits no more (measured): no list of integers is handed on.
     Reshape,
@@ -49,9 +50,9 @@ impl BarrierForm {
         }
     }
 
-    /// Can the node read a tensor from a barrier?
-    pub(crate) fn may_stand_before(self, node: &Node) -> bool {
-        self == BarrierForm::PassThrough || !joins_reshapes(node)
+    /// Is it made one with a Reshape behind it?
+    pub(crate) fn joins_reshapes(self) -> bool {
+        self != BarrierForm::PassThrough
     }
 
     /// Can a barrier hand the tensor on?
