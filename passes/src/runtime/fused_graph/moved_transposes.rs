@@ -419,11 +419,7 @@ impl<'s> Nodes<'s> {
     /// A Reshape that only moves axes of size 1 is a Transpose.
     fn reshape_at_once(&mut self, index: u32, moved: Transposition) -> bool {
         let numbers = |shape: Option<&[Dimension]>| -> Option<Vec<u64>> {
-            let number = |dimension: &Dimension| match dimension {
-                Dimension::Known(size) => Some(*size),
-                _ => None,
-            };
-            shape?.iter().map(number).collect()
+            shape?.iter().map(Dimension::number).collect()
         };
         let both = self.node(index).and_then(|node| {
             let to = node.reads.get(1).filter(|&&to| self.is_constant(to));
