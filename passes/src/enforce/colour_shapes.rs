@@ -156,7 +156,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
         parent[written as usize] = read;
     };
     let (optimized, levels) = skeleton.optimized_by_level();
-    let plain = skeleton.as_run();
+    let plain = skeleton.with_casts();
     let plain = plain.as_ref().map_or(skeleton, |(run, _)| run);
     let forms = optimized.iter().map(|(form, _)| form).enumerate();
     let forms = forms.map(|(number, form)| (Some(number), form));
