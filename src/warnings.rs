@@ -275,7 +275,7 @@ fn unsized_poolings(graph: &Graph) -> Vec<&str> {
         let declared = written.and_then(|written| written.declared.as_ref());
         let in_numbers = |dims: &Vec<Dimension>| {
             let mut dims = dims.iter().skip(from);
-            dims.all(|dim| matches!(dim, Dimension::Known(_)))
+            dims.all(Dimension::is_number)
         };
         node.domain.is_empty() && !declared.is_some_and(in_numbers)
     });

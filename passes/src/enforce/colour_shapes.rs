@@ -107,9 +107,12 @@ fn names(
             continue;
         };
         let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
-        let is_needed = |axis: usize| matches!(old.get(axis), Some(Dimension::Symbol(name)) if needed.get(name.as_str()) == Some(&id));
+        let is_needed = |axis: usize| {
+            let name = old.get(axis).and_then(Dimension::name);
+            name.is_some_and(|name| needed.get(name) == Some(&id))
+        };
         let is_free = |(axis, dimension): &(usize, &mut Dimension)| {
-            !matches!(dimension, Dimension::Known(_)) && !is_needed(*axis)
+            !dimension.is_number() && !is_needed(*axis)
         };
         let Some((_, first)) = shape.iter_mut().enumerate().find(is_free) else {
             continue;
@@ -129,10 +132,7 @@ fn names(
 fn needed<'g>(graph: &'g Graph, inferred: &[bool]) -> HashMap<&'g str, TensorId> {
     let names = |id: TensorId| {
         let declared = graph.tensor(id).declared.iter().flatten();
-        declared.filter_map(|dimension| match dimension {
-            Dimension::Symbol(name) => Some(name.as_str()),
-            _ => None,
-        })
+        declared.filter_map(Dimension::name)
     };
     let of_inputs: BTreeSet<&str> = graph.inputs.iter().flat_map(|&id| names(id)).collect();
     let declared_alone = graph.tensor_ids().filter(|&id| !inferred[id.index()]);
@@ -156,7 +156,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
         parent[written as usize] = read;
     };
     let (optimized, levels) = skeleton.optimized_by_level();
-    let plain = skeleton.as_run();
+    let plain = skeleton.with_casts();
     let plain = plain.as_ref().map_or(skeleton, |(run, _)| run);
     let forms = optimized.iter().map(|(form, _)| form).enumerate();
     let forms = forms.map(|(number, form)| (Some(number), form));

@@ -185,7 +185,7 @@ impl<'a> Hiding<'a> {
             // What follows from the inputs, if only it were not declared.
             Some(here) if !are_numbers(here) => {
                 let mut here = here.iter().cloned().enumerate();
-                here.find(|(_, dimension)| !is_number(dimension))
+                here.find(|(_, dimension)| !dimension.is_number())
             }
             _ => {
                 let alone = self.declared_alone(graph, id, position, inferred.is_none(), is_large);
@@ -260,7 +260,7 @@ impl<'a> Hiding<'a> {
         (0..sizes.len()).find(|&at| {
             node.inputs.iter().flatten().any(|&input| {
                 let known = self.inference.shape(input).and_then(|shape| shape.get(at));
-                let is_named = known.is_some_and(|known| !is_number(known));
+                let is_named = known.is_some_and(|known| !known.is_number());
                 let of = graph.tensor(input).shape.as_ref();
                 is_named && of.is_some_and(|of| of[at] == sizes[at])
             })
@@ -279,7 +279,8 @@ impl<'a> Hiding<'a> {
         let (input, pairs) = dimensions_from(node, position, rank)?;
         let read = node.input(input)?;
         let known = self.inference.shape(read)?;
-        let is_named = |&&(_, of): &&(usize, usize)| known.get(of).is_some_and(|of| !is_number(of));
+        let is_named =
+            |&&(_, of): &&(usize, usize)| known.get(of).is_some_and(|of| !of.is_number());
         if let Some(&(at, _)) = pairs.iter().find(is_named) {
             return Some(at);
         }
@@ -433,11 +434,7 @@ pub(super) fn name(size: u64) -> Dimension {
 }
 
 fn are_numbers(shape: &[Dimension]) -> bool {
-    !shape.is_empty() && shape.iter().all(is_number)
-}
-
-fn is_number(dimension: &Dimension) -> bool {
-    matches!(dimension, Dimension::Known(_))
+    !shape.is_empty() && shape.iter().all(Dimension::is_number)
 }
 
 #[cfg(test)]

@@ -51,6 +51,29 @@ pub enum Dimension {
     Unknown,
 }
 
+impl Dimension {
+    /// The number, where it is one.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            Dimension::Known(size) => Some(*size),
+            Dimension::Symbol(_) | Dimension::Unknown => None,
+        }
+    }
+
+    /// Is it a number?
+    pub fn is_number(&self) -> bool {
+        self.number().is_some()
+    }
+
+    /// The name, where it has one.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Dimension::Symbol(name) => Some(name),
+            Dimension::Known(_) | Dimension::Unknown => None,
+        }
+    }
+}
+
 /// Who owns a tensor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorKind {

@@ -129,10 +129,7 @@ fn length(site: &LoweringSite, shape: TensorId) -> Result<usize, Obstacle> {
     }
     match shape_of(site, shape) {
         Some(tensor) => site.rank(tensor),
-        None => Err(Obstacle::Size {
-            tensor: site.name(shape).to_owned(),
-            axis: 0,
-        }),
+        None => Err(site.unknown_size(shape, 0)),
     }
 }
 

@@ -61,12 +61,10 @@ impl Windows {
         let mut kernel = Vec::with_capacity(axes);
         for axis in 0..axes {
             let given = node.ints("kernel_shape").and_then(|k| k.get(axis).copied());
-            let known = site.size(weights, 2 + axis);
-            let known = known.and_then(|size| i64::try_from(size).ok());
-            kernel.push(given.or(known).ok_or_else(|| Obstacle::Size {
-                tensor: site.name(weights).to_owned(),
-                axis: 2 + axis,
-            })?);
+            kernel.push(match given {
+                Some(given) => given,
+                None => site.known_size(weights, 2 + axis)?,
+            });
         }
         let (strides, dilations) = (list("strides", 1)?, list("dilations", 1)?);
         let given = node.ints("pads");
@@ -118,7 +116,7 @@ impl Windows {
 
     /// The numbers of windows on each axis, and what they leave over at its end, where the size is known.
     fn count_and_rest(&self, site: &LoweringSite, x: TensorId, axis: usize) -> Option<(i64, i64)> {
-        let size = i64::try_from(site.size(x, 2 + axis)?).ok()?;
+        let size = site.int_size(x, 2 + axis)?;
         let free = size + self.begins[axis] + self.ends[axis] - self.reach(axis) - 1;
         (free >= 0).then(|| (free / self.strides[axis] + 1, free % self.strides[axis]))
     }
@@ -151,12 +149,7 @@ fn pads_of_same(
         let all = if stride == 1 {
             kernel - 1
         } else {
-            let size = site.size(image, 2 + axis);
-            let size = size.and_then(|size| i64::try_from(size).ok());
-            let size = size.ok_or_else(|| Obstacle::Size {
-                tensor: site.name(image).to_owned(),
-                axis: 2 + axis,
-            })?;
+            let size = site.known_size(image, 2 + axis)?;
             // (⌈size / stride⌉ − 1) · stride + kernel − size
             let last = (size - 1).div_euclid(stride) * stride;
             (last + kernel - size).max(0)
@@ -261,10 +254,8 @@ fn weights(
         && windows.pads().iter().all(|&pad| pad == 0)
         && windows.strides.iter().all(|&stride| stride == 1);
     let channels = site.size(w, 1);
-    let is_depthwise = windows.group > 1 && channels == Some(1) && {
-        let out = site.size(w, 0).and_then(|out| i64::try_from(out).ok());
-        out == Some(windows.group)
-    };
+    let is_depthwise =
+        windows.group > 1 && channels == Some(1) && site.int_size(w, 0) == Some(windows.group);
     let products = match channels {
         _ if is_depthwise => Some(Products::Depthwise),
         _ if is_pointwise => Some(Products::Of(1)),
@@ -329,7 +320,7 @@ fn weights_by_taps(
         met.push(window);
         let is_last = !next(&mut place, &windows.kernel);
         if is_last || met.len() == at_once {
-            let met = joined(site, std::mem::take(&mut met), 1);
+            let met = site.joined(std::mem::take(&mut met), 1);
             let columns = site.reshaped(met, rows);
             parts.push(site.add(fused_matmul(gradient, columns).int("transB", 1)));
         }
@@ -340,7 +331,7 @@ fn weights_by_taps(
     let shape = shape_of_weights(site, w);
     if matches!(products, Products::Depthwise) {
         // [n, c, 1, 1] for each place.
-        let all = joined(site, parts, 3);
+        let all = site.joined(parts, 3);
         let sum = site.reduced("ReduceSum", all, &[0], false);
         let sum = site.add(sum);
         site.put(op("Reshape", [sum, shape]), dw);
@@ -353,32 +344,23 @@ fn weights_by_taps(
         sums.push(site.add(sum));
     }
     if windows.taps() == 1 {
-        let sum = joined(site, sums, 0);
+        let sum = site.joined(sums, 0);
         site.put(op("Reshape", [sum, shape]), dw);
         return Ok(());
     }
     let turned = if at_once == 1 {
-        let all = joined(site, sums, 0);
+        let all = site.joined(sums, 0);
         op("Transpose", [all]).ints("perm", &[1, 2, 0])
     } else {
         // [1, o, k · i].
-        let all = joined(site, sums, 2);
-        let channels = site.size(w, 1).and_then(|size| i64::try_from(size).ok());
-        let split = [-1, windows.taps(), channels.unwrap_or(-1)];
+        let all = site.joined(sums, 2);
+        let split = [-1, windows.taps(), site.int_size(w, 1).unwrap_or(-1)];
         let by_place = site.reshaped(all, &split);
         op("Transpose", [by_place]).ints("perm", &[0, 2, 1])
     };
     let turned = site.add(turned);
     site.put(op("Reshape", [turned, shape]), dw);
     Ok(())
-}
-
-/// One behind the other.
-fn joined(site: &mut LoweringSite, parts: Vec<TensorId>, axis: i64) -> TensorId {
-    match parts[..] {
-        [one] => one,
-        _ => site.add(op_of("Concat", parts.into_iter().map(Some).collect()).int("axis", axis)),
-    }
 }
 
 /// X with its zeros around it, and with what lies a stride apart side by side: the kernel that cuts with steps takes ten
@@ -398,16 +380,14 @@ fn phases(site: &mut LoweringSite, windows: &Windows, x: TensorId, w: TensorId) 
     if stride != other || stride < 2 || windows.taps() <= stride * stride {
         return None;
     }
-    let per_group = i64::try_from(site.size(w, 1)?).ok()?;
-    let channels = per_group.checked_mul(windows.group)?;
+    let channels = site.int_size(w, 1)?.checked_mul(windows.group)?;
     let element = site.element(x).ok()?;
     if !matches!(element, ElementType::Float | ElementType::Double) {
         return None;
     }
     let mut ends = windows.ends.clone();
     for (axis, end) in ends.iter_mut().enumerate() {
-        let size = i64::try_from(site.size(x, 2 + axis)?).ok()?;
-        let whole = size + windows.begins[axis] + *end;
+        let whole = site.int_size(x, 2 + axis)? + windows.begins[axis] + *end;
         *end += (stride - whole % stride) % stride;
     }
     let padded = with_zeros(site, &windows.begins, &ends, x);
@@ -435,16 +415,14 @@ impl Phases {
         }
         starts[0] = phase * self.channels;
         let counts = windows.counts_and_rests(site, x).unwrap_or_default();
-        let counts = [self.channels]
-            .into_iter()
-            .chain(counts.iter().map(|(count, _)| *count));
-        let ends: Vec<i64> = starts
+        let counts = counts.iter().map(|(count, _)| *count);
+        let counts = [self.channels].into_iter().chain(counts);
+        let ends = starts
             .iter()
             .zip(counts)
-            .map(|(start, n)| start + n)
-            .collect();
-        let lists = [starts, ends, vec![1, 2, 3]].map(|list| site.ints(&list));
-        let [starts, ends, axes] = lists;
+            .map(|(start, count)| start + count);
+        let ends = ends.collect();
+        let [starts, ends, axes] = [starts, ends, vec![1, 2, 3]].map(|list| site.ints(&list));
         site.add(op("Slice", [self.apart, starts, ends, axes]))
     }
 }
@@ -577,11 +555,7 @@ fn grouped(
     w: TensorId,
 ) -> Result<TensorId, Obstacle> {
     let axes = windows.axes();
-    let channels = site.size(w, 1).and_then(|size| i64::try_from(size).ok());
-    let channels = channels.ok_or_else(|| Obstacle::Size {
-        tensor: site.name(w).to_owned(),
-        axis: 1,
-    })?;
+    let channels = site.known_size(w, 1)?;
     // The sizes behind are those of X, whatever they are.
     let shape = site.add(op("Shape", [x]));
     let (two, end) = (site.ints(&[2]), site.ints(&[i64::MAX]));

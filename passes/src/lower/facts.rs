@@ -44,7 +44,7 @@ impl Facts {
             facts.elements.push(tensor.element);
             facts.sizes.push(match (shape, declared) {
                 (Some(shape), _) => Some(shape.iter().copied().map(Some).collect()),
-                (None, Some(declared)) => Some(declared.iter().map(known).collect()),
+                (None, Some(declared)) => Some(declared.iter().map(Dimension::number).collect()),
                 (None, None) => None,
             });
         }
@@ -168,12 +168,5 @@ pub(super) fn inferred(
             .into_iter()
             .find(|name| !bindings.contains_key(name));
         bindings.insert(open?, next()?);
-    }
-}
-
-fn known(dimension: &Dimension) -> Option<u64> {
-    match dimension {
-        Dimension::Known(size) => Some(*size),
-        Dimension::Symbol(_) | Dimension::Unknown => None,
     }
 }

@@ -66,20 +66,11 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     if site.node.int("batch_dims").unwrap_or(0) != 0 {
         return case("with batch_dims");
     }
-    let Some(numbers) = site.numbers(dx).or_else(|| site.constant_ints(shape)) else {
-        return Err(Obstacle::Size {
-            tensor: site.name(dx).to_owned(),
-            axis: 0,
-        });
-    };
+    let numbers = site.numbers(dx).or_else(|| site.constant_ints(shape));
+    let numbers = numbers.ok_or_else(|| site.unknown_size(dx, 0))?;
     let last = site.rank(indices)?.saturating_sub(1);
-    let Some(depth) = site.size(indices, last) else {
-        return Err(Obstacle::Size {
-            tensor: site.name(indices).to_owned(),
-            axis: last,
-        });
-    };
-    let depth = depth as usize;
+    let depth = site.size(indices, last);
+    let depth = depth.ok_or_else(|| site.unknown_size(indices, last))? as usize;
     if depth == 0 || depth > numbers.len() {
         return case("where an index has no numbers, or more than X dimensions");
     }

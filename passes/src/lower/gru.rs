@@ -66,16 +66,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         &[(0, 0), (1, 1), (2, 2), (3, 3), (5, 5)],
         &[(6, 0), (7, 2)],
     )?;
-    let layer = match &known {
-        Some(node) => {
-            let y = node.output(0).ok_or(Obstacle::NoInput { position: 6 })?;
-            Layer::of(site, node, y)?
-        }
-        None => {
-            let y = site.input(6)?;
-            Layer::of(site, &site.node, y)?
-        }
-    };
+    let layer = Layer::of_gradient(site, known.as_ref())?;
     let late = is_late(known.as_ref().unwrap_or(&site.node));
     let one = layer.one(site);
     let [dy, last] = [8, 9].map(|position| site.node.input(position));
@@ -151,8 +142,8 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let of_new = site.reshaped(of_new, &[-1, layer.hidden]);
         let of_within = of_within.map(|within| site.reshaped(within, &[-1, layer.hidden]));
         let x = direction.x_rows;
-        of_w.push([(of_gates, x), (of_new, x)]);
-        of_r.push([
+        of_w.push(vec![(of_gates, x), (of_new, x)]);
+        of_r.push(vec![
             (of_gates, direction.before),
             match of_within {
                 Some(of_within) => (of_within, direction.before),
@@ -164,17 +155,9 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         recurrent::put_sum(site, of_x, dx);
     }
     for (position, factors) in [(1, of_w), (2, of_r)] {
-        let Some(output) = site.output(position) else {
-            continue;
-        };
-        let parts: Vec<TensorId> = factors
-            .into_iter()
-            .map(|both| {
-                let both = both.map(|(gradients, rows)| recurrent::weights(site, gradients, rows));
-                site.add(op("Concat", both).int("axis", 0))
-            })
-            .collect();
-        recurrent::put_stacked(site, &parts, 0, output);
+        if let Some(output) = site.output(position) {
+            recurrent::put_weights(site, factors, output);
+        }
     }
     if let Some(output) = site.output(3) {
         let sums = of_b.into_iter().map(|[gates, new, within]| {
@@ -212,10 +195,8 @@ fn is_late(node: &Node) -> bool {
 
 fn weights_of(site: &mut LoweringSite, layer: &Layer, direction: &LayerDirection) -> Weights {
     let sizes = [2 * layer.hidden, layer.hidden];
-    let [of_x, of_state] = [direction.w, direction.r].map(|all| {
-        let parts = recurrent::split(site, all, 0, &sizes);
-        [parts[0], parts[1]]
-    });
+    let [of_x, of_state] =
+        [direction.w, direction.r].map(|all| recurrent::split(site, all, 0, sizes));
     Weights { of_x, of_state }
 }
 
@@ -226,9 +207,8 @@ fn biases(
     direction: &LayerDirection,
 ) -> Option<[[TensorId; 2]; 2]> {
     let sizes = [2 * layer.hidden, layer.hidden];
-    let [of_x, of_state] = layer
-        .biases(site, direction.place, 3)?
-        .map(|all| recurrent::split(site, all, 1, &sizes));
+    let both = layer.biases(site, direction.place, 3)?;
+    let [of_x, of_state] = both.map(|all| recurrent::split(site, all, 1, sizes));
     Some([[of_x[0], of_state[0]], [of_x[1], of_state[1]]])
 }
 
@@ -246,8 +226,7 @@ fn gates_of(
     let of_x = site.add(recurrent::product(x, weights.of_x[0], bias));
     let both = site.add(recurrent::product(before, weights.of_state[0], Some(of_x)));
     let both = site.add(op("Sigmoid", [both]));
-    let parts = recurrent::split(site, both, 1, &[layer.hidden; 2]);
-    let (update, reset) = (parts[0], parts[1]);
+    let [update, reset] = recurrent::split(site, both, 1, [layer.hidden; 2]);
     let (within, sum) = if late {
         let bias = biases.map(|[_, [_, of_state]]| of_state);
         let within = site.add(recurrent::product(before, weights.of_state[1], bias));
@@ -283,19 +262,19 @@ fn given_gates(
 ) -> GruGates {
     let all = layer.of_direction(site, all, 1, direction.place);
     let all = site.reshaped(all, &[-1, 3 * layer.hidden]);
-    let parts = recurrent::split(site, all, 1, &[layer.hidden; 3]);
+    let [update, reset, new] = recurrent::split(site, all, 1, [layer.hidden; 3]);
     let before = direction.before;
     let within = match late {
         true => {
             let bias = biases(site, layer, direction).map(|[_, [_, of_state]]| of_state);
             recurrent::product(before, weights.of_state[1], bias)
         }
-        false => op("Mul", [parts[1], before]),
+        false => op("Mul", [reset, before]),
     };
     GruGates {
-        update: parts[0],
-        reset: parts[1],
-        new: parts[2],
+        update,
+        reset,
+        new,
         within: site.add(within),
     }
 }

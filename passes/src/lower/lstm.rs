@@ -76,21 +76,11 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         &[(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)],
         &[(6, 0), (7, 3), (8, 4)],
     )?;
-    let layer = match &known {
-        Some(node) => {
-            let y = node.output(0).ok_or(Obstacle::NoInput { position: 6 })?;
-            Layer::of(site, node, y)?
-        }
-        None => {
-            let y = site.input(6)?;
-            Layer {
-                b: None,
-                first_hidden: site.node.input(4),
-                first_cell: site.node.input(5),
-                ..Layer::of(site, &site.node, y)?
-            }
-        }
-    };
+    let mut layer = Layer::of_gradient(site, known.as_ref())?;
+    if known.is_none() {
+        layer.b = None;
+        (layer.first_hidden, layer.first_cell) = (site.node.input(4), site.node.input(5));
+    }
     let one = layer.one(site);
     let [dy, last_hidden, last_cell] = [9, 10, 11].map(|position| site.node.input(position));
     let (mut of_x, mut of_w, mut of_r, mut of_b) = (vec![], vec![], vec![], vec![]);
@@ -183,19 +173,15 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         of_x.push(op("MatMul", [gates, direction.w]));
         of_b.push(gates);
         let gates = site.reshaped(gates, &[-1, 4 * layer.hidden]);
-        of_w.push((gates, direction.x_rows));
-        of_r.push((gates, direction.before));
+        of_w.push(vec![(gates, direction.x_rows)]);
+        of_r.push(vec![(gates, direction.before)]);
     }
     if let Some(dx) = site.output(0) {
         recurrent::put_sum(site, of_x, dx);
     }
     for (position, factors) in [(1, of_w), (2, of_r)] {
         if let Some(output) = site.output(position) {
-            let parts: Vec<TensorId> = factors
-                .into_iter()
-                .map(|(gradients, rows)| recurrent::weights(site, gradients, rows))
-                .collect();
-            recurrent::put_stacked(site, &parts, 0, output);
+            recurrent::put_weights(site, factors, output);
         }
     }
     if let Some(output) = site.output(3) {
@@ -242,12 +228,12 @@ fn gates_of(site: &mut LoweringSite, layer: &Layer, direction: &LayerDirection) 
 }
 
 fn parts(site: &mut LoweringSite, layer: &Layer, all: TensorId, axis: i64) -> LstmGates {
-    let parts = recurrent::split(site, all, axis, &[layer.hidden; 4]);
+    let [input, output, forget, candidate] = recurrent::split(site, all, axis, [layer.hidden; 4]);
     LstmGates {
-        input: parts[0],
-        output: parts[1],
-        forget: parts[2],
-        candidate: parts[3],
+        input,
+        output,
+        forget,
+        candidate,
     }
 }
 

@@ -103,15 +103,9 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
     {
         return case("where the window has another number of dimensions than X");
     }
-    let Some(sizes) = (0..axes)
-        .map(|axis| i64::try_from(site.size(dx, 2 + axis)?).ok())
-        .collect::<Option<Vec<i64>>>()
-    else {
-        return Err(Obstacle::Size {
-            tensor: site.name(dx).to_owned(),
-            axis: 2,
-        });
-    };
+    let sizes = (0..axes).map(|axis| site.int_size(dx, 2 + axis));
+    let sizes: Option<Vec<i64>> = sizes.collect();
+    let sizes = sizes.ok_or_else(|| site.unknown_size(dx, 2))?;
     let mut rest = Vec::with_capacity(axes);
     let mut weights = Vec::with_capacity(axes);
     for axis in 0..axes {
@@ -186,17 +180,8 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
         .ints("pads", &pads)
         .ints("strides", &strides);
     let spread = site.add(spread);
-    let channels = site.size(dx, 1).and_then(|c| i64::try_from(c).ok());
-    let shape: Vec<i64> = match channels {
-        Some(channels) => [-1, channels].into_iter().chain(sizes).collect(),
-        None => {
-            return Err(Obstacle::Size {
-                tensor: site.name(dx).to_owned(),
-                axis: 1,
-            });
-        }
-    };
-    let shape = site.ints(&shape);
+    let images = [-1, site.known_size(dx, 1)?];
+    let shape = site.ints(&[&images[..], &sizes].concat());
     site.put(op("Reshape", [spread, shape]), dx);
     Ok(())
 }

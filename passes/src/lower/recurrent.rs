@@ -76,6 +76,19 @@ impl Layer {
         })
     }
 
+    /// Of the layer of which the site's node is the gradient; where that is not in the graph, as far as the gradient reads what it read.
+    pub(super) fn of_gradient(
+        site: &LoweringSite,
+        layer: Option<&Node>,
+    ) -> Result<Layer, Obstacle> {
+        const Y: usize = 6;
+        let Some(layer) = layer else {
+            return Layer::of(site, &site.node, site.input(Y)?);
+        };
+        let y = layer.output(0).ok_or(Obstacle::NoInput { position: Y })?;
+        Layer::of(site, layer, y)
+    }
+
     /// What one direction reads.
     pub(super) fn direction(&self, site: &mut LoweringSite, place: usize) -> LayerDirection {
         let backwards = self.directions[place];
@@ -119,8 +132,7 @@ impl Layer {
         gates: i64,
     ) -> Option<[TensorId; 2]> {
         let row = self.row(site, self.b?, place);
-        let parts = split(site, row, 1, &[gates * self.hidden; 2]);
-        Some([parts[0], parts[1]])
+        Some(split(site, row, 1, [gates * self.hidden; 2]))
     }
 
     /// One direction of a tensor whose first dimension they are, which stays.
@@ -285,18 +297,16 @@ pub(super) fn put_layer(site: &mut LoweringSite, op_type: &'static str, states: 
 }
 
 /// Parts of these sizes.
-pub(super) fn split(
+pub(super) fn split<const PARTS: usize>(
     site: &mut LoweringSite,
     whole: TensorId,
     axis: i64,
-    sizes: &[i64],
-) -> Vec<TensorId> {
-    let lengths = site.ints(sizes);
-    let parts: Vec<TensorId> = sizes.iter().map(|_| site.new_tensor("Split")).collect();
-    site.put_all(
-        op("Split", [whole, lengths]).int("axis", axis),
-        parts.iter().copied().map(Some).collect(),
-    );
+    sizes: [i64; PARTS],
+) -> [TensorId; PARTS] {
+    let lengths = site.ints(&sizes);
+    let parts = sizes.map(|_| site.new_tensor("Split"));
+    let split = op("Split", [whole, lengths]).int("axis", axis);
+    site.put_all(split, parts.map(Some).to_vec());
     parts
 }
 
@@ -309,7 +319,7 @@ fn rows(site: &mut LoweringSite, steps: TensorId) -> TensorId {
 /// A list of sizes: of dimensions, and numbers.
 fn sizes(site: &mut LoweringSite, list: &[Result<(TensorId, usize), i64>]) -> TensorId {
     let known = list.iter().map(|size| match *size {
-        Ok((id, axis)) => i64::try_from(site.size(id, axis)?).ok(),
+        Ok((id, axis)) => site.int_size(id, axis),
         Err(number) => Some(number),
     });
     if let Some(known) = known.collect::<Option<Vec<i64>>>() {
@@ -329,9 +339,21 @@ pub(super) fn product(rows: TensorId, weights: TensorId, added: Option<TensorId>
     op_of("Gemm", inputs.chain(added.map(Some)).collect()).int("transB", 1)
 }
 
-/// What all rows add to weights: `gradientsᵀ · rows`
-pub(super) fn weights(site: &mut LoweringSite, gradients: TensorId, rows: TensorId) -> TensorId {
-    site.add(op("Gemm", [gradients, rows]).int("transA", 1))
+/// All directions' gradients of weights, of each direction's parts one below the other: what all rows add to them, `gradientsᵀ · rows`.
+pub(super) fn put_weights(
+    site: &mut LoweringSite,
+    factors: Vec<Vec<(TensorId, TensorId)>>,
+    output: TensorId,
+) {
+    let mut all = Vec::with_capacity(factors.len());
+    for parts in factors {
+        let products = parts
+            .into_iter()
+            .map(|(gradients, rows)| site.add(op("Gemm", [gradients, rows]).int("transA", 1)));
+        let products = products.collect();
+        all.push(site.joined(products, 0));
+    }
+    put_stacked(site, &all, 0, output);
 }
 
 /// The sum of all steps and samples, as a row: first over the steps, since one sum of very many numbers loses digits.

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::operation::{NewNode, op, op_of};
 use super::probe::{Multiple, Probes};
 use super::site::Shared;
-use crate::graph::{Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::rewrite::infer_shapes::called;
 
 /// What new nodes and tensors are called.
 const PREFIX: &str = "ckpt-opt/sizes";
@@ -90,12 +91,10 @@ fn sources(graph: &Graph) -> BTreeMap<String, (TensorId, usize)> {
             continue;
         }
         for (axis, dimension) in tensor.declared.iter().flatten().enumerate() {
-            let name = match dimension {
-                Dimension::Known(_) => continue,
-                Dimension::Symbol(name) => name.clone(),
-                Dimension::Unknown => format!("{}:{axis}", tensor.name),
-            };
-            sources.entry(name).or_insert((input, axis));
+            if !dimension.is_number() {
+                let name = called(tensor, axis, dimension);
+                sources.entry(name).or_insert((input, axis));
+            }
         }
     }
     sources

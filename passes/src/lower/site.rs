@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use thiserror::Error;
 
 use super::facts::Facts;
-use super::operation::{NewNode, op};
+use super::operation::{NewNode, op, op_of};
 use crate::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
     TensorKind, Uses,
@@ -299,6 +299,24 @@ impl<'a> LoweringSite<'a> {
         *self.facts.sizes(id)?.get(axis)?
     }
 
+    /// The same as attributes and lists of sizes hold it.
+    pub(super) fn int_size(&self, id: TensorId, axis: usize) -> Option<i64> {
+        i64::try_from(self.size(id, axis)?).ok()
+    }
+
+    /// The same where there is no way without.
+    pub(super) fn known_size(&self, id: TensorId, axis: usize) -> Result<i64, Obstacle> {
+        let size = self.int_size(id, axis);
+        size.ok_or_else(|| self.unknown_size(id, axis))
+    }
+
+    pub(super) fn unknown_size(&self, id: TensorId, axis: usize) -> Obstacle {
+        Obstacle::Size {
+            tensor: self.name(id).to_owned(),
+            axis,
+        }
+    }
+
     /// The sizes as numbers, if all are.
     pub(super) fn numbers(&self, id: TensorId) -> Option<Vec<i64>> {
         let sizes = self.facts.sizes(id)?.iter();
@@ -513,12 +531,17 @@ impl<'a> LoweringSite<'a> {
         self.add(op("Reshape", [data, shape]))
     }
 
+    /// One behind the other.
+    pub(super) fn joined(&mut self, parts: Vec<TensorId>, axis: i64) -> TensorId {
+        match parts[..] {
+            [one] => one,
+            _ => self.add(op_of("Concat", parts.into_iter().map(Some).collect()).int("axis", axis)),
+        }
+    }
+
     /// The size of one dimension, as a list of one integer.
     pub(super) fn size_of(&mut self, id: TensorId, axis: usize) -> TensorId {
-        match self
-            .size(id, axis)
-            .and_then(|size| i64::try_from(size).ok())
-        {
+        match self.int_size(id, axis) {
             Some(size) => self.ints(&[size]),
             None => {
                 let shape = self.add(op("Shape", [id]));

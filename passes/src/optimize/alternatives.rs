@@ -139,7 +139,7 @@ impl Floors {
     }
 
     /// Is there a plan with less where nodes work slice by slice?
-    pub(super) fn are_lowered(&self) -> bool {
+    pub(super) fn slices_help(&self) -> bool {
         self.sliced.is_some()
     }
 
@@ -163,7 +163,7 @@ pub(super) fn out_of_reach(
     budget: Bytes,
 ) -> Option<OptimizeError> {
     let floor = floors.rule_out(budget)?;
-    let by = match floors.are_lowered() {
+    let by = match floors.slices_help() {
         true => alternatives.iter().find(|one| one.is_sliced()),
         false => alternatives.first(),
     };

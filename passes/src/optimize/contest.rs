@@ -1,7 +1,7 @@
 //! The results for a row of budgets. What is planned is a candidate for some of them, whichever [`Alternative`] it comes
 //! from, and here it is compared with what was found before it.
 
-use std::cell::{LazyCell, OnceCell};
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 
 use super::alternatives::{Alternative, Floors, Turn, alternatives, as_it_is, out_of_reach};
@@ -33,10 +33,9 @@ pub(super) fn decide(
     let mut entries: Vec<Standing> = budgets.iter().map(|&budget| Standing::of(budget)).collect();
     let sessions = Session::all((graph, declared), options);
     let reference = &sessions[0];
-    reference.ask(reference, &mut entries, look)?;
-    for session in &sessions[1..] {
-        if !options.watch.is_stopped() || graph.order().len() <= MOST_NODES {
-            session.ask(reference, &mut entries, look)?;
+    for (number, session) in sessions.iter().enumerate() {
+        if number == 0 || !options.watch.is_stopped() || graph.order().len() <= MOST_NODES {
+            Challenger::of(session, reference, entries.len()).ask(&mut entries, look)?;
         }
     }
     let mut row: Vec<Found> = entries
@@ -136,21 +135,20 @@ impl Standing {
 
     /// What the alternative is asked, in a session that is the `reference` or slower.
     fn asked(&self, alternative: &Alternative, reference: bool, slower: u64) -> Asked {
-        let known = match &self.best {
-            Some(Ok(best)) => Some(ToBeat {
-                budget: best.summary.budget,
-                added: best.summary.time_added.saturating_sub(slower),
-                smallest_peak: best.summary.smallest_peak,
-                untried: self.untried,
-            }),
-            _ => None,
-        };
-        let budget = match &self.best {
-            Some(Ok(best)) => Some(best.summary.budget),
+        let (known, budget) = match &self.best {
+            Some(Ok(Optimized { summary, .. })) => {
+                let known = ToBeat {
+                    budget: summary.budget,
+                    added: summary.time_added.saturating_sub(slower),
+                    smallest_peak: summary.smallest_peak,
+                    untried: self.untried,
+                };
+                (Some(known), Some(summary.budget))
+            }
             Some(Err(
                 OptimizeError::Infeasible { budget, .. } | OptimizeError::Unproved { budget, .. },
-            )) => Some(*budget),
-            _ => None,
+            )) => (None, Some(*budget)),
+            _ => (None, None),
         };
         let is_smallest = self.request == BudgetRequest::Smallest;
         Asked {
@@ -184,15 +182,13 @@ impl Standing {
             Err(OptimizeError::Infeasible {
                 budget, smallest, ..
             }) => {
-                if before.bytes < smallest.bytes {
+                if needs < smallest.bytes {
                     **smallest = before;
                 }
                 *budget
             }
             // Whatever is left is the smallest then.
-            Err(OptimizeError::Unproved { .. }) if self.request == BudgetRequest::Smallest => {
-                before.bytes
-            }
+            Err(OptimizeError::Unproved { .. }) if self.request == BudgetRequest::Smallest => needs,
             Err(OptimizeError::Unproved { budget, .. }) => *budget,
             _ => return found,
         };
@@ -254,75 +250,132 @@ impl<'g> Session<'g> {
         let original = || Original::of((self.graph, self.declared), &self.options);
         self.original.get_or_init(original)
     }
+}
 
-    fn ask(
-        &self,
-        reference: &Session<'_>,
-        entries: &mut [Standing],
-        look: Look,
-    ) -> Result<(), OptimizeError> {
-        let is_reference = self.choice == reference.choice;
-        let slower = match is_reference {
+/// A session whose alternatives may find something better than what there is.
+struct Challenger<'s, 'g> {
+    session: &'s Session<'g>,
+    /// In terms of which times and peaks are told.
+    reference: &'s Session<'g>,
+    /// By so many nanoseconds a step of the unmodified graph takes longer than in the reference.
+    slower: u64,
+    /// Those that work slice by slice stand behind the others.
+    alternatives: Vec<Alternative>,
+    floors: OnceCell<Option<Floors>>,
+    plain_floor: OnceCell<Bytes>,
+}
+
+impl<'s, 'g> Challenger<'s, 'g> {
+    /// For a row of so many budgets.
+    fn of(
+        session: &'s Session<'g>,
+        reference: &'s Session<'g>,
+        budgets: usize,
+    ) -> Challenger<'s, 'g> {
+        let step = |of: &Session<'_>| step(session.graph, &of.options);
+        let slower = match session.choice == reference.choice {
             true => 0,
-            false => {
-                step(self.graph, &self.options).saturating_sub(step(self.graph, &reference.options))
-            }
+            false => step(session).saturating_sub(step(reference)),
         };
-        let mut alternatives = alternatives(&self.options, entries.len());
-        alternatives.retain(|alternative| alternative.has_something(self.original()));
+        let mut alternatives = alternatives(&session.options, budgets);
+        alternatives.retain(|alternative| alternative.has_something(session.original()));
+        Challenger {
+            session,
+            reference,
+            slower,
+            alternatives,
+            floors: OnceCell::new(),
+            plain_floor: OnceCell::new(),
+        }
+    }
+
+    fn is_reference(&self) -> bool {
+        self.session.choice == self.reference.choice
+    }
+
+    fn floors(&self) -> Option<&Floors> {
+        let floors = || Floors::of(&self.alternatives, self.session.original());
+        self.floors.get_or_init(floors).as_ref()
+    }
+
+    fn plain_floor(&self) -> Bytes {
+        let floor = || plain_floor(self.session.original(), &self.session.options);
+        *self.plain_floor.get_or_init(floor)
+    }
+
+    /// Is there a plan with less where nodes work slice by slice?
+    fn slices_help(&self) -> bool {
+        self.floors().is_some_and(Floors::slices_help)
+    }
+
+    fn ask(&self, entries: &mut [Standing], look: Look) -> Result<(), OptimizeError> {
         for entry in entries.iter_mut() {
             entry.settled = false;
         }
-        let floors = LazyCell::new(|| Floors::of(&alternatives, self.original()));
-        let plain_floor = LazyCell::new(|| plain_floor(self.original(), &self.options));
-        let together = self.may_ask_together(&alternatives);
+        let together = self.may_ask_together(&self.alternatives);
         let mut only_sliced = false;
-        if let ([entry], Some(widest)) = (&mut *entries, alternatives.first())
-            && self.options.strategy == Strategy::Auto
-            && self.options.runtime.promise.holds_unoptimized()
+        if let [entry] = &mut *entries
             && together
+            && let Some(budget) = self.below_plain_floor(entry)
+            && let Some(floors) = self.floors()
         {
-            // A row is told its smallest peak, for which it is looked anyway.
-            let asked = entry.asked(widest, is_reference, slower);
-            let reserve = self.options.reserve;
-            let budget = self.original().budget(asked.request, reserve);
-            let budget = budget.map(|budget| budget + reserve);
-            // Other forms of nodes only lower it, and making them takes long in a large graph.
-            if let Some(budget) = budget.filter(|&budget| budget < *plain_floor)
-                && let Some(floors) = &*floors
-            {
-                if let Some(error) = out_of_reach(&alternatives, self.original(), floors, budget) {
-                    self.settle(entry, Err(error), (reference, slower));
-                    return Ok(());
-                }
-                only_sliced = floors.rule_out_whole(budget);
+            let original = self.session.original();
+            if let Some(error) = out_of_reach(&self.alternatives, original, floors, budget) {
+                self.settle(entry, Err(error));
+                return Ok(());
             }
+            only_sliced = floors.rule_out_whole(budget);
         }
-        let are_lowered = || floors.as_ref().is_some_and(Floors::are_lowered);
-        // Those that work slice by slice stand behind the others.
-        let (whole, sliced) =
-            alternatives.split_at(alternatives.partition_point(|one| !one.is_sliced()));
-        for entry in entries.iter_mut().filter(|_| together) {
-            if entry.request == BudgetRequest::Smallest {
-                let all = match !sliced.is_empty() && are_lowered() {
-                    true => alternatives.as_slice(),
-                    false => whole,
-                };
-                let found = near_smallest(self.original(), all, None)?;
-                self.settle(entry, found, (reference, slower));
-            }
+        if together {
+            self.ask_for_smallest(entries)?;
         }
+        let (whole, sliced) = self.whole_and_sliced();
         if !only_sliced {
-            self.ask_all(whole, (reference, slower), entries, look)?;
+            self.ask_all(whole, entries, look)?;
         }
         if sliced.is_empty() {
             return Ok(());
         }
         for entry in entries.iter_mut() {
-            entry.settled = !entry.wants_slices(*plain_floor);
+            entry.settled = !entry.wants_slices(self.plain_floor());
         }
-        if entries.iter().any(|entry| !entry.settled) && are_lowered() {
-            self.ask_all(sliced, (reference, slower), entries, look)?;
+        if entries.iter().any(|entry| !entry.settled) && self.slices_help() {
+            self.ask_all(sliced, entries, look)?;
+        }
+        Ok(())
+    }
+
+    fn whole_and_sliced(&self) -> (&[Alternative], &[Alternative]) {
+        let whole = self.alternatives.partition_point(|one| !one.is_sliced());
+        self.alternatives.split_at(whole)
+    }
+
+    /// The budget, the reserve included, if nodes as they are need more: other forms only lower that, and making them takes long in
+    /// a large graph. Only for a budget by itself: a row is told its smallest peak, for which it is looked anyway.
+    fn below_plain_floor(&self, entry: &Standing) -> Option<Bytes> {
+        let options = &self.session.options;
+        let widest = self.alternatives.first()?;
+        if options.strategy != Strategy::Auto || !options.runtime.promise.holds_unoptimized() {
+            return None;
+        }
+        let asked = entry.asked(widest, self.is_reference(), self.slower);
+        let original = self.session.original();
+        let budget = original.budget(asked.request, options.reserve)? + options.reserve;
+        (budget < self.plain_floor()).then_some(budget)
+    }
+
+    /// Looks for the smallest peak, where that is what is asked for.
+    fn ask_for_smallest(&self, entries: &mut [Standing]) -> Result<(), OptimizeError> {
+        let (whole, sliced) = self.whole_and_sliced();
+        for entry in entries.iter_mut() {
+            if entry.request == BudgetRequest::Smallest {
+                let all = match !sliced.is_empty() && self.slices_help() {
+                    true => self.alternatives.as_slice(),
+                    false => whole,
+                };
+                let found = near_smallest(self.session.original(), all, None)?;
+                self.settle(entry, found);
+            }
         }
         Ok(())
     }
@@ -331,14 +384,13 @@ impl<'g> Session<'g> {
     fn ask_all(
         &self,
         alternatives: &[Alternative],
-        (reference, slower): (&Session<'_>, u64),
         entries: &mut [Standing],
         look: Look,
     ) -> Result<(), OptimizeError> {
         for alternative in alternatives {
-            self.ask_for(alternative, (reference, slower), entries)?;
+            self.ask_for(alternative, entries)?;
             if look == Look::Thorough {
-                self.look_harder(alternatives, (reference, slower), entries)?;
+                self.look_harder(alternatives, entries)?;
             }
         }
         Ok(())
@@ -346,7 +398,8 @@ impl<'g> Session<'g> {
 
     /// Has each of them something to say of every budget, and is there the time for that?
     fn may_ask_together(&self, alternatives: &[Alternative]) -> bool {
-        let late = self.options.watch.is_stopped() && self.graph.order().len() > MOST_NODES;
+        let (options, graph) = (&self.session.options, self.session.graph);
+        let late = options.watch.is_stopped() && graph.order().len() > MOST_NODES;
         !late && alternatives.iter().all(Alternative::is_for_all)
     }
 
@@ -354,10 +407,10 @@ impl<'g> Session<'g> {
     fn look_harder(
         &self,
         alternatives: &[Alternative],
-        (reference, slower): (&Session<'_>, u64),
         entries: &mut [Standing],
     ) -> Result<(), OptimizeError> {
-        if self.options.strategy != Strategy::Auto || !self.may_ask_together(alternatives) {
+        let session = self.session;
+        if session.options.strategy != Strategy::Auto || !self.may_ask_together(alternatives) {
             return Ok(());
         }
         let missed = |entry: &&mut Standing| entry.missed().is_some();
@@ -372,25 +425,25 @@ impl<'g> Session<'g> {
                     smallest: smallest.clone(),
                     floor: None,
                 }),
-                _ => near_smallest(self.original(), alternatives, Some(budget))?,
+                _ => near_smallest(session.original(), alternatives, Some(budget))?,
             };
             if let Err(OptimizeError::Infeasible { smallest, .. }) = &found {
                 least = Some(smallest.clone());
             }
-            self.settle(entry, found, (reference, slower));
+            self.settle(entry, found);
         }
         Ok(())
     }
 
     /// Whatever there is to be found for that entry in this session is found.
-    fn settle(&self, entry: &mut Standing, found: Found, (reference, slower): (&Session<'_>, u64)) {
-        self.offer(entry, found, (reference, slower));
+    fn settle(&self, entry: &mut Standing, found: Found) {
+        self.offer(entry, found);
         entry.settled = true;
     }
 
-    fn offer(&self, entry: &mut Standing, found: Found, (reference, slower): (&Session<'_>, u64)) {
-        if self.choice == reference.choice || !self.may_differ(&found) {
-            let found = found.map(|found| self.in_terms_of(reference, found, slower));
+    fn offer(&self, entry: &mut Standing, found: Found) {
+        if self.is_reference() || !self.may_differ(&found) {
+            let found = found.map(|found| self.in_terms_of_reference(found));
             offer(&mut entry.best, found, entry.request);
         }
     }
@@ -399,10 +452,9 @@ impl<'g> Session<'g> {
     fn ask_for(
         &self,
         alternative: &Alternative,
-        (reference, slower): (&Session<'_>, u64),
         entries: &mut [Standing],
     ) -> Result<(), OptimizeError> {
-        let is_reference = self.choice == reference.choice;
+        let slower = self.slower;
         let is_open = |(number, entry): &(usize, &mut Standing)| {
             alternative.is_for(*number) && entry.is_open(alternative, slower)
         };
@@ -413,14 +465,14 @@ impl<'g> Session<'g> {
         }
         let asked = open
             .iter()
-            .map(|entry| entry.asked(alternative, is_reference, slower));
+            .map(|entry| entry.asked(alternative, self.is_reference(), slower));
         let asked: Vec<Asked> = asked.collect();
-        let answers = alternative.answer(self.original(), &asked)?;
+        let answers = alternative.answer(self.session.original(), &asked)?;
         for (entry, answer) in open.into_iter().zip(answers) {
             match answer {
                 Reply::Found(found, untried) => {
                     entry.untried = untried;
-                    self.offer(entry, found, (reference, slower));
+                    self.offer(entry, found);
                 }
                 Reply::NothingCheaper(bound) => entry.nothing_below(bound.saturating_add(slower)),
             }
@@ -431,7 +483,7 @@ impl<'g> Session<'g> {
     /// May a copy of a convolution compute other bits than its original? Where algorithms are tried, each node takes
     /// what was fastest for it then.
     fn may_differ(&self, found: &Found) -> bool {
-        let (Ok(found), device) = (found, &self.options.device) else {
+        let (Ok(found), device) = (found, &self.session.options.device) else {
             return false;
         };
         let graph = &found.graph;
@@ -440,18 +492,17 @@ impl<'g> Session<'g> {
             && nodes.any(|node| is_mirror(node) && !timed(graph, node, device).is_empty())
     }
 
-    /// What was found in this session, as something that might run instead of the `reference`, of which the unmodified step is
-    /// shorter by what this is `slower`.
-    fn in_terms_of(&self, reference: &Session<'_>, mut found: Optimized, slower: u64) -> Optimized {
+    /// What was found in this session, as something that might run instead of the reference.
+    fn in_terms_of_reference(&self, mut found: Optimized) -> Optimized {
         let summary = &mut found.summary;
-        summary.convolutions = self.choice;
-        if self.choice == reference.choice {
+        summary.convolutions = self.session.choice;
+        if self.is_reference() {
             return found;
         }
-        summary.time_before = step(self.graph, &reference.options);
-        summary.time_added = summary.time_added.saturating_add(slower);
-        summary.lower_bound = summary.lower_bound.saturating_add(slower);
-        let (original, options) = (reference.original(), &reference.options);
+        let (original, options) = (self.reference.original(), &self.reference.options);
+        summary.time_before = step(self.session.graph, options);
+        summary.time_added = summary.time_added.saturating_add(self.slower);
+        summary.lower_bound = summary.lower_bound.saturating_add(self.slower);
         summary.before = original.peak(options.reserve);
         (summary.executions_before, summary.reserved_before) = original.needs(options).clone();
         found
@@ -590,8 +641,8 @@ mod tests {
             entry.untried.fewer_variants = true;
             let session = &sessions[0];
             let mut row = [entry];
-            session
-                .ask_for(&fewer, (session, 0), &mut row)
+            Challenger::of(session, session, 1)
+                .ask_for(&fewer, &mut row)
                 .expect("an answer");
             let [entry] = row;
             let found = entry.best.expect("a result").expect("a plan");

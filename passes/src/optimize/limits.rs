@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cheaper_copies::copies_of_dropouts;
 use super::original::Original;
-use super::{LIMIT, OptimizeError, Options, as_run, check_sizes};
+use super::{LIMIT, OptimizeError, Options, as_loaded, check_sizes};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -40,7 +40,7 @@ pub struct Kept {
 
 /// Finds them.
 pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeError> {
-    let graph = as_run(graph, options)?;
+    let graph = as_loaded(graph, options)?;
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);

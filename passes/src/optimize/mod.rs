@@ -32,7 +32,7 @@ pub use faults::FailedCandidate;
 pub use limits::{Kept, StepLimits, limits};
 use listing::{as_listed, is_as_listed};
 pub use pipeline::REWRITING;
-use simulation::{at_level, describe, larger, need, simulated};
+use simulation::{SimulatedRun, at_level, describe, larger, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs, unawaited};
 use crate::bytes::Bytes;
@@ -431,7 +431,7 @@ pub struct Measured {
 /// What one step of `graph` needs as it is.
 pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
-    let graph = as_run(graph, options)?;
+    let graph = as_loaded(graph, options)?;
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
@@ -560,7 +560,7 @@ fn with_types<'a>(graph: &'a Graph, options: &Options) -> Result<Cow<'a, Graph>,
 
 /// The graph as the runtime has it before it runs or optimizes anything, with the shapes of all tensors. The pieces of what it takes
 /// apart come last, whatever reads them.
-fn as_run(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+fn as_loaded(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
     let provider = options.device.provider;
     let mut graph = with_types(graph, options)?.into_owned();
     let pieces = TakeApart { provider }.as_the_runtime_does(&mut graph);
@@ -702,29 +702,23 @@ fn verify_rewritten(
     let unchanged = is_unchanged(original, rewritten, &correspondence);
     let (then, now) = (apart(original, options)?, apart(rewritten, options)?);
     if options.device.provider == Provider::Cpu && !unchanged {
-        // The runtime rounds what the pieces compute, too. That they compute what the operator does is known by now.
-        let is_apart = matches!(then, Cow::Owned(_)) || matches!(now, Cow::Owned(_));
-        let permitted = permitted(options);
-        let pieces = is_apart
-            .then(|| verify::equivalence_allowing(&then, &now, &permitted, &options.allowed))
-            .transpose()
-            .map_err(failed)?;
-        let pieces = pieces.as_ref().unwrap_or(&correspondence);
-        verify::rounding(&then, &now, pieces).map_err(failed)?;
+        let are_whole = matches!((&then, &now), (Cow::Borrowed(_), Cow::Borrowed(_)));
+        let known = are_whole.then_some(&correspondence);
+        verify_rounding(&then, &now, known, options).map_err(failed)?;
     }
     let simulate = |graph: &Graph| {
         let costs = costs(graph, &options.device, &options.overrides);
         simulated(graph, &costs, options)
     };
     // Pieces are behind all that the graph itself has.
-    let of = |graph: &Graph, nodes: Vec<NodeId>| {
-        let nodes = nodes.into_iter();
+    let whole = |graph: &Graph, run: &SimulatedRun| -> Vec<NodeId> {
+        let nodes = run.liveness.nodes().into_iter();
         nodes.filter(|id| id.index() < graph.node_count()).collect()
     };
     let before = simulate(&as_listed(&then));
-    let before: Vec<NodeId> = before
+    let before = before
         .first()
-        .map_or(Vec::new(), |run| of(original, run.liveness.nodes()));
+        .map_or(Vec::new(), |run| whole(original, run));
     // Sorted, its nodes have other indices than they had.
     let runs_as_before = unchanged
         && match listed {
@@ -738,7 +732,7 @@ fn verify_rewritten(
     for (number, run) in simulate(&listed).iter().enumerate() {
         // The unmodified graph may itself update in another sequence in another order.
         if !runs_as_before && (number == 0 || !unchanged) {
-            let after: Vec<NodeId> = of(rewritten, run.liveness.nodes());
+            let after = whole(rewritten, run);
             verify::updates(original, &before, rewritten, &after, &correspondence)
                 .map_err(failed)?;
         }
@@ -753,6 +747,21 @@ fn verify_rewritten(
         }
     }
     Ok(correspondence)
+}
+
+/// Proves that the runtime rounds in `now` what it rounds in `then`. Both have functions taken apart, for it rounds what the pieces
+/// compute, too. That they compute what the operators do is proved; `known` is how they correspond, where there are no pieces.
+fn verify_rounding(
+    then: &Graph,
+    now: &Graph,
+    known: Option<&Correspondence>,
+    options: &Options,
+) -> Result<(), Violation> {
+    if let Some(known) = known {
+        return verify::rounding(then, now, known);
+    }
+    let pieces = verify::equivalence_allowing(then, now, &permitted(options), &options.allowed)?;
+    verify::rounding(then, now, &pieces)
 }
 
 /// The nodes for which the user vouches that they may be repeated.

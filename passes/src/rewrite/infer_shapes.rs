@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bodies::Followed;
 pub use bodies::uncounted;
 pub(crate) use deduce::primes;
 pub use deduce::sizes_of_inputs;
@@ -155,15 +156,8 @@ impl Pass for InferShapes {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, InferShapesError> {
         self.check_bindings(graph)?;
-        let mut inference = Inference {
-            sizes: self.bindings.clone(),
-            patterns: patterns(&self.bindings),
-            uses: Uses::of(graph),
-            at_most: BTreeSet::new(),
-            inside_is_bounded: Cell::new(false),
-            missing: Vec::new(),
-            changed: Changed::No,
-        };
+        let patterns = patterns(&self.bindings);
+        let mut inference = Inference::new(self.bindings.clone(), patterns, Uses::of(graph));
         let order = topological(graph, &inference.uses)
             .map_err(|found| cycle(graph, &inference.uses, &found))?;
         if !open_dimensions(graph, &inference).is_empty() {
@@ -191,17 +185,10 @@ impl InferShapes {
         }
         match self.bindings.keys().find(absent(graph)) {
             None => Ok(()),
-            Some(name) => {
-                let inputs = graph.inputs.iter();
-                let existing: BTreeSet<String> = inputs
-                    .flat_map(|&id| dimensions_of(graph.tensor(id)))
-                    .collect();
-                let existing = existing.into_iter().collect();
-                Err(InferShapesError::NoSuchDimension {
-                    name: name.clone(),
-                    existing,
-                })
-            }
+            Some(name) => Err(InferShapesError::NoSuchDimension {
+                name: name.clone(),
+                existing: dimensions_of_inputs(graph).into_iter().collect(),
+            }),
         }
     }
 }
@@ -239,10 +226,7 @@ fn open_dimensions(graph: &Graph, inference: &Inference) -> BTreeSet<String> {
         }
         for (position, dimension) in tensor.declared.iter().flatten().enumerate() {
             if inference.size(tensor, position).is_none() {
-                open.insert(match dimension {
-                    Dimension::Symbol(name) => name.clone(),
-                    _ => place(tensor, position),
-                });
+                open.insert(called(tensor, position, dimension));
             }
         }
     }
@@ -251,10 +235,7 @@ fn open_dimensions(graph: &Graph, inference: &Inference) -> BTreeSet<String> {
 
 /// What has to be given of `open`: the size of an expression follows from those of the names in it.
 fn to_be_given(graph: &Graph, open: BTreeSet<String>) -> Vec<String> {
-    let inputs = graph.inputs.iter();
-    let there: BTreeSet<String> = inputs
-        .flat_map(|&id| dimensions_of(graph.tensor(id)))
-        .collect();
+    let there = dimensions_of_inputs(graph);
     let follows = |text: &String| {
         let names = expression::names(text);
         names.is_some_and(|names| !names.contains(text) && names.is_subset(&there))
@@ -262,15 +243,18 @@ fn to_be_given(graph: &Graph, open: BTreeSet<String>) -> Vec<String> {
     open.into_iter().filter(|text| !follows(text)).collect()
 }
 
-/// What the dimensions that a tensor declares without a number are called: by their names, or where they have none by the
-/// tensor's and their place (`x:0`).
+/// What the dimensions that a tensor declares without a number are called.
 fn dimensions_of(tensor: &Tensor) -> impl Iterator<Item = String> + '_ {
     let declared = tensor.declared.iter().flatten().enumerate();
-    declared.filter_map(|(position, dimension)| match dimension {
-        Dimension::Symbol(name) => Some(name.clone()),
-        Dimension::Unknown => Some(place(tensor, position)),
-        Dimension::Known(_) => None,
-    })
+    let open = declared.filter(|(_, dimension)| !dimension.is_number());
+    open.map(|(position, dimension)| called(tensor, position, dimension))
+}
+
+fn dimensions_of_inputs(graph: &Graph) -> BTreeSet<String> {
+    let inputs = graph.inputs.iter();
+    inputs
+        .flat_map(|&id| dimensions_of(graph.tensor(id)))
+        .collect()
 }
 
 /// Adds what all dimensions without a number are called, those in subgraphs too.
@@ -285,8 +269,12 @@ fn all_dimensions(graph: &Graph, names: &mut BTreeSet<String>) {
     }
 }
 
-fn place(tensor: &Tensor, position: usize) -> String {
-    format!("{}:{position}", tensor.name)
+/// A dimension without a number: by its name, or where it has none by the tensor's and its place (`x:0`).
+pub(crate) fn called(tensor: &Tensor, position: usize, dimension: &Dimension) -> String {
+    match dimension {
+        Dimension::Symbol(name) => name.clone(),
+        _ => format!("{}:{position}", tensor.name),
+    }
 }
 
 fn is_pattern(name: &str) -> bool {
@@ -424,6 +412,7 @@ fn all_missing(missing: Vec<InferShapesError>) -> Option<InferShapesError> {
     Some(first)
 }
 
+#[derive(Clone)]
 struct Inference {
     /// The size of each dimension name: what the user bound, and names in `value_info` whose
     /// size has turned out.
@@ -441,6 +430,19 @@ struct Inference {
 }
 
 impl Inference {
+    /// Before any node.
+    fn new(sizes: BTreeMap<String, u64>, patterns: Vec<(String, u64)>, uses: Uses) -> Inference {
+        Inference {
+            sizes,
+            patterns,
+            uses,
+            at_most: BTreeSet::new(),
+            inside_is_bounded: Cell::new(false),
+            missing: Vec::new(),
+            changed: Changed::No,
+        }
+    }
+
     fn bind_inputs(&mut self, graph: &mut Graph) -> Result<(), InferShapesError> {
         let names = open_dimensions(graph, self);
         for id in graph.inputs.clone() {
@@ -460,9 +462,10 @@ impl Inference {
         if !needs_sizes(tensor) {
             return Ok(());
         }
-        let name = || tensor.name.clone();
         let (Some(element), Some(declared)) = (tensor.element, &tensor.declared) else {
-            return Err(InferShapesError::Undeclared { tensor: name() });
+            return Err(InferShapesError::Undeclared {
+                tensor: tensor.name.clone(),
+            });
         };
         let sizes = (0..declared.len()).map(|position| self.size(tensor, position));
         let Some(shape) = sizes.collect::<Option<Vec<u64>>>() else {
@@ -473,24 +476,11 @@ impl Inference {
         Ok(())
     }
 
-    /// As it was before any node.
-    fn again(&self) -> Inference {
-        Inference {
-            sizes: self.sizes.clone(),
-            patterns: self.patterns.clone(),
-            uses: self.uses.clone(),
-            at_most: BTreeSet::new(),
-            inside_is_bounded: Cell::new(false),
-            missing: Vec::new(),
-            changed: Changed::No,
-        }
-    }
-
     /// The size of the dimension that `tensor` declares at `position`, where it is known.
     fn size(&self, tensor: &Tensor, position: usize) -> Option<u64> {
         match tensor.declared.as_ref()?.get(position)? {
             Dimension::Known(size) => Some(*size),
-            Dimension::Unknown => self.named(&place(tensor, position)),
+            unnamed @ Dimension::Unknown => self.named(&called(tensor, position, unnamed)),
             Dimension::Symbol(name) => self
                 .sizes
                 .get(name)
@@ -520,12 +510,11 @@ impl Inference {
             .filter(|(at, id)| self.at_most.contains(id) && !operators::takes_bounds(node, *at))
             .map(|(_, id)| id)
             .collect();
-        let mut contents = Vec::new();
-        for id in hidden {
-            if graph.tensor(id).constant.is_some() {
-                contents.push((id, graph.tensor_mut(id).constant.take()));
-            }
-        }
+        let contents = hidden.into_iter().filter_map(|id| {
+            graph.tensor(id).constant.as_ref()?;
+            Some((id, graph.tensor_mut(id).constant.take()))
+        });
+        let contents: Vec<(TensorId, Option<Constant>)> = contents.collect();
         self.inside_is_bounded.set(false);
         let visited = self.visit_as_is(graph, id);
         for (id, constant) in contents {
@@ -561,24 +550,7 @@ impl Inference {
             true => None,
             false => Some(self.through_bodies(graph, node)?),
         };
-        let mut inferred = match operators::infer(graph, &self.uses, node) {
-            None => Vec::new(),
-            Some(Ok(outputs)) => outputs,
-            // It cannot say, as long as nothing says what it reads.
-            Some(Err(_)) if self.reads_missing(graph, node) => Vec::new(),
-            Some(Err(fault)) => {
-                return Err(InferShapesError::Node {
-                    node: describe(node),
-                    fault,
-                });
-            }
-        };
-        if let Some(followed) = &followed
-            && inferred.is_empty()
-        {
-            inferred.clone_from(&followed.outputs);
-        }
-        inferred.resize(node.outputs.len(), None);
+        let inferred = self.inferred(graph, node, followed.as_ref())?;
         let outputs = node.outputs.iter().zip(inferred).enumerate();
         let outputs: Vec<(usize, TensorId, Option<Known>)> = outputs
             .filter_map(|(position, (&output, known))| Some((position, output?, known)))
@@ -593,38 +565,22 @@ impl Inference {
                 graph.tensor_mut(output).other = Some(held);
                 continue;
             }
-            let (element, shape, constant) = match known {
-                Some(known) => {
-                    self.check_declaration(node, tensor, &known)?;
-                    (known.element, known.shape, known.constant)
+            let missing = match known.map_or_else(|| self.as_declared(node, tensor), Ok) {
+                Ok(known) => {
+                    self.set_result(graph, id, output, known)?;
+                    continue;
                 }
-                None => match self.as_declared(node, tensor) {
-                    Ok((element, shape)) => (element, shape, None),
-                    Err(missing) => {
-                        let bounds = bounds.get_or_insert_with(|| {
-                            operators::at_most(graph, node).unwrap_or_default()
-                        });
-                        if let Some(bound) = bounds.get_mut(position).and_then(Option::take) {
-                            self.check_declaration(node, tensor, &bound)?;
-                            check_fits(tensor, bound.element, &bound.shape)?;
-                            self.learn(tensor, &bound.shape);
-                            self.set(graph, output, bound.element, bound.shape);
-                            self.at_most.insert(output);
-                            continue;
-                        }
-                        if !self.reads_missing(graph, node) {
-                            let inside = followed.as_ref().and_then(|f| f.missing.clone());
-                            self.missing.push(inside.unwrap_or(missing));
-                        }
-                        continue;
-                    }
-                },
+                Err(missing) => missing,
             };
-            check_fits(tensor, element, &shape)?;
-            self.learn(tensor, &shape);
-            self.set(graph, output, element, shape);
-            if constant.is_some() {
-                graph.tensor_mut(output).constant = constant;
+            let bounds =
+                bounds.get_or_insert_with(|| operators::at_most(graph, node).unwrap_or_default());
+            if let Some(mut bound) = bounds.get_mut(position).and_then(Option::take) {
+                bound.constant = None;
+                self.set_result(graph, id, output, bound)?;
+                self.at_most.insert(output);
+            } else if !self.reads_missing(graph, node) {
+                let inside = followed.as_ref().and_then(|f| f.missing.clone());
+                self.missing.push(inside.unwrap_or(missing));
             }
         }
         if let Some(followed) = followed
@@ -633,6 +589,34 @@ impl Inference {
             self.changed = Changed::Yes;
         }
         Ok(())
+    }
+
+    /// What the operator's rule says of each output; where it says nothing, what following the node's subgraphs has shown.
+    fn inferred(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        followed: Option<&Followed>,
+    ) -> Result<Vec<Option<Known>>, InferShapesError> {
+        let mut inferred = match operators::infer(graph, &self.uses, node) {
+            None => Vec::new(),
+            Some(Ok(outputs)) => outputs,
+            // It cannot say, as long as nothing says what it reads.
+            Some(Err(_)) if self.reads_missing(graph, node) => Vec::new(),
+            Some(Err(fault)) => {
+                return Err(InferShapesError::Node {
+                    node: describe(node),
+                    fault,
+                });
+            }
+        };
+        if let Some(followed) = followed
+            && inferred.is_empty()
+        {
+            inferred.clone_from(&followed.outputs);
+        }
+        inferred.resize(node.outputs.len(), None);
+        Ok(inferred)
     }
 
     /// Does it read a result of which nothing is known?
@@ -645,62 +629,58 @@ impl Inference {
     }
 
     /// What the file says of an output that no rule knows.
-    fn as_declared(
-        &self,
-        node: &Node,
-        tensor: &Tensor,
-    ) -> Result<(ElementType, Vec<u64>), InferShapesError> {
-        let dims = tensor.declared.as_ref();
-        let places = dims.map(|dims| 0..dims.len());
-        let shape: Option<Vec<u64>> = places.and_then(|mut places| {
-            places.try_fold(Vec::new(), |mut shape, at| {
-                shape.push(self.size(tensor, at)?);
-                Some(shape)
-            })
-        });
-        let shape = shape.or_else(|| tensor.shape.clone());
-        if let (Some(element), Some(shape)) = (tensor.element, &shape) {
-            return Ok((element, shape.clone()));
-        }
+    fn as_declared(&self, node: &Node, tensor: &Tensor) -> Result<Known, InferShapesError> {
+        let dims = tensor.declared.as_deref();
+        let sizes = dims.map(|dims| (0..dims.len()).map(|at| self.size(tensor, at)));
+        let shape = sizes.and_then(Iterator::collect::<Option<Vec<u64>>>);
+        let what = match (tensor.element, shape.or_else(|| tensor.shape.clone())) {
+            (Some(element), Some(shape)) => {
+                return Ok(Known {
+                    element,
+                    shape,
+                    constant: None,
+                });
+            }
+            (None, Some(_)) => "the type",
+            (_, None) => "the shape",
+        };
         let open = dims.into_iter().flatten().enumerate();
         let open = open.filter(|&(at, _)| self.size(tensor, at).is_none());
         let names: BTreeSet<String> = open
-            .map(|(at, dimension)| match dimension {
-                Dimension::Symbol(name) => name.clone(),
-                _ => place(tensor, at),
-            })
+            .map(|(at, dimension)| called(tensor, at, dimension))
             .collect();
         Err(InferShapesError::Unknown {
             node: describe(node),
             tensor: tensor.name.clone(),
-            what: if shape.is_some() {
-                "the type"
-            } else {
-                "the shape"
-            },
-            declaration: dims.map(|d| declaration(d)),
+            what,
+            declaration: dims.map(declaration),
             names: names.into_iter().collect(),
         })
     }
 
-    /// The type that the file declares must be the rule's: the runtime refuses another. What it says of sizes is a hint.
-    fn check_declaration(
-        &self,
-        node: &Node,
-        tensor: &Tensor,
-        known: &Known,
+    /// Gives an output what is known of it. The type that the file declares must be the same: the runtime refuses another. What it
+    /// says of sizes is a hint.
+    fn set_result(
+        &mut self,
+        graph: &mut Graph,
+        id: NodeId,
+        output: TensorId,
+        known: Known,
     ) -> Result<(), InferShapesError> {
-        let contradiction = |declared: String, inferred: String| {
-            let (node, tensor) = (describe(node), tensor.name.clone());
-            Err(InferShapesError::Contradiction {
-                node,
-                tensor,
-                declared,
-                inferred,
-            })
-        };
-        if let Some(element) = tensor.element.filter(|&e| e != known.element) {
-            return contradiction(element.name().to_owned(), known.element.name().to_owned());
+        let tensor = graph.tensor(output);
+        if let Some(declared) = tensor.element.filter(|&declared| declared != known.element) {
+            return Err(InferShapesError::Contradiction {
+                node: describe(graph.node(id)),
+                tensor: tensor.name.clone(),
+                declared: declared.name().to_owned(),
+                inferred: known.element.name().to_owned(),
+            });
+        }
+        check_fits(tensor, known.element, &known.shape)?;
+        self.learn(tensor, &known.shape);
+        self.set(graph, output, known.element, known.shape);
+        if known.constant.is_some() {
+            graph.tensor_mut(output).constant = known.constant;
         }
         Ok(())
     }
@@ -712,10 +692,8 @@ impl Inference {
             .iter()
             .filter(|declared| agrees(declared, shape));
         for (dimension, &size) in declared.flatten().zip(shape) {
-            if let Dimension::Symbol(name) = dimension
-                && !self.sizes.contains_key(name)
-            {
-                self.sizes.insert(name.clone(), size);
+            if let Dimension::Symbol(name) = dimension {
+                self.sizes.entry(name.clone()).or_insert(size);
             }
         }
     }

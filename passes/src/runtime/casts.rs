@@ -25,7 +25,7 @@ use crate::operators::Provider;
 impl Skeleton {
     /// What runs of the graph, with the casts that the runtime inserts and without those that it takes out; `None` if
     /// that is the graph itself.
-    pub(crate) fn as_run(&self) -> Option<OptimizedForm> {
+    pub(crate) fn with_casts(&self) -> Option<OptimizedForm> {
         if self.casting.is_empty() {
             return None;
         }
@@ -39,7 +39,7 @@ impl Skeleton {
     /// The same, or the graph itself, with the positions of its nodes in it.
     pub(crate) fn into_run(self) -> OptimizedForm {
         let as_it_is = (0..self.len() as u32).collect();
-        self.as_run().unwrap_or((self, as_it_is))
+        self.with_casts().unwrap_or((self, as_it_is))
     }
 }
 

@@ -106,10 +106,8 @@ impl Folding {
 }
 
 fn in_numbers(shape: &Option<Vec<Dimension>>) -> bool {
-    let is_number = |dimension: &Dimension| matches!(dimension, Dimension::Known(_));
-    shape
-        .as_ref()
-        .is_some_and(|shape| shape.iter().all(is_number))
+    let shape = shape.as_ref();
+    shape.is_some_and(|shape| shape.iter().all(Dimension::is_number))
 }
 
 fn may_be_folded(graph: &Graph, node: &Node) -> bool {

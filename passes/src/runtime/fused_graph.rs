@@ -126,7 +126,7 @@ impl Skeleton {
     /// The same, with the levels at which they run.
     pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
         let (forms, levels) = self.fused();
-        let with_casts = |(form, positions): OptimizedForm| match form.as_run() {
+        let with_casts = |(form, positions): OptimizedForm| match form.with_casts() {
             None => (form, positions),
             Some((run, kept)) => {
                 let kept = kept.iter().map(|&node| positions[node as usize]);

@@ -205,7 +205,7 @@ fn is_single(graph: &Graph, tensor: Option<TensorId>) -> bool {
 /// Is `bias` a vector with as many elements as the last axis of `tensor`, in numbers?
 fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     let last = tensor.and_then(|shape| shape.last());
-    matches!((bias, last), (Some([bias]), Some(last)) if bias == last && matches!(bias, Dimension::Known(_)))
+    matches!((bias, last), (Some([bias]), Some(last)) if bias == last && bias.is_number())
 }
 
 fn scaled<'g>(

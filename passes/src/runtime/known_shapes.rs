@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::folding::Folding;
 use super::inferred_shapes::{InferredBy, inferred_by};
-use super::moving::Added;
+use super::moving::{Added, KnownDimensions};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
 use super::transposes::{movable_casts, shapes_of_transposed};
@@ -64,14 +64,14 @@ impl Shapes {
 
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make
     /// of those in float16.
-    pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>], tensors: usize) -> Shapes {
+    pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions], tensors: usize) -> Shapes {
         Shapes::with_added(graph, shapes, tensors, &[])
     }
 
     /// The same, with `added` behind these tensors.
     pub(crate) fn with_added(
         graph: &Graph,
-        shapes: &[Option<Vec<Dimension>>],
+        shapes: &[KnownDimensions],
         tensors: usize,
         added: &[Added],
     ) -> Shapes {
@@ -134,11 +134,7 @@ fn are_bound(bound: &BTreeSet<&str>, shape: &[Dimension]) -> bool {
 }
 
 /// The sizes of `resolved` tensors as the runtime has them by what is declared wrong, where they are others.
-fn mistaken(
-    graph: &Graph,
-    shapes: &[Option<Vec<Dimension>>],
-    resolved: &[bool],
-) -> BTreeMap<u32, u64> {
+fn mistaken(graph: &Graph, shapes: &[KnownDimensions], resolved: &[bool]) -> BTreeMap<u32, u64> {
     let mut found = BTreeMap::new();
     for id in graph.tensor_ids().filter(|id| resolved[id.index()]) {
         let tensor = graph.tensor(id);
@@ -166,13 +162,7 @@ pub(crate) fn bound_symbols(graph: &Graph) -> BTreeSet<&str> {
         .inputs
         .iter()
         .filter_map(|&id| graph.tensor(id).declared.as_ref());
-    declared
-        .flatten()
-        .filter_map(|dimension| match dimension {
-            Dimension::Symbol(name) => Some(name.as_str()),
-            _ => None,
-        })
-        .collect()
+    declared.flatten().filter_map(Dimension::name).collect()
 }
 
 /// By the shape that a Reshape reads, where it is constant once the graph is optimized: its numbers.
@@ -183,7 +173,7 @@ pub(crate) type Targets = BTreeMap<TensorId, Vec<i64>>;
 /// on the CPU, two more stand behind for each tensor in float16: that of what a cast makes of it, and that of what is cast to it.
 /// Behind these, one for each of the casts that can be moved, and one for what each of the Shapes that can be moved writes there: how
 /// many axes there are, if what is transposed has a shape.
-pub fn runtime_shapes(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+pub fn runtime_shapes(graph: &Graph) -> Vec<KnownDimensions> {
     RuntimeInference::of(graph).all(graph)
 }
 
@@ -192,7 +182,7 @@ pub(crate) fn runtime_shapes_declared(
     graph: &Graph,
     instead: BTreeMap<TensorId, Vec<Dimension>>,
     optimizes: bool,
-) -> Vec<Option<Vec<Dimension>>> {
+) -> Vec<KnownDimensions> {
     let mut inference = match optimizes {
         true => RuntimeInference::optimizing(graph),
         false => RuntimeInference::of(graph),
@@ -204,10 +194,7 @@ pub(crate) fn runtime_shapes_declared(
 }
 
 /// The same once the session has optimized the graph, where it makes constants of these shapes, to which Reshapes go.
-pub(crate) fn runtime_shapes_optimized(
-    graph: &Graph,
-    targets: &Targets,
-) -> Vec<Option<Vec<Dimension>>> {
+pub(crate) fn runtime_shapes_optimized(graph: &Graph, targets: &Targets) -> Vec<KnownDimensions> {
     let mut inference = RuntimeInference::optimizing(graph);
     inference.targets.clone_from(targets);
     inference.all(graph)
@@ -216,7 +203,7 @@ pub(crate) fn runtime_shapes_optimized(
 /// The runtime's inference of shapes, node by node.
 pub(crate) struct RuntimeInference {
     /// By tensor: as declared, until its node has been looked at.
-    shapes: Vec<Option<Vec<Dimension>>>,
+    shapes: Vec<KnownDimensions>,
     /// Whose contents it knows.
     constants: Folding,
     /// Does it fold?
@@ -245,7 +232,7 @@ impl RuntimeInference {
     }
 
     /// See [`runtime_shapes`].
-    fn all(mut self, graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+    fn all(mut self, graph: &Graph) -> Vec<KnownDimensions> {
         for &id in graph.order() {
             self.node(graph, id);
         }
@@ -301,7 +288,7 @@ impl RuntimeInference {
 
     /// All shapes, with those of what casts make of tensors in float16. What a node writes before a cast is new to the runtime, so
     /// that only its rules tell the shape; they are asked before casts that undo each other go.
-    fn with_casts(self, graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
+    fn with_casts(self, graph: &Graph) -> Vec<KnownDimensions> {
         let mut written = vec![None; self.shapes.len()];
         for &id in graph.order() {
             let node = graph.node(id);
@@ -324,7 +311,7 @@ impl RuntimeInference {
     }
 
     /// What the runtime infers of each result from the node's inputs.
-    pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<Option<Vec<Dimension>>> {
+    pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<KnownDimensions> {
         let RuntimeInference {
             shapes,
             constants,
@@ -337,7 +324,7 @@ impl RuntimeInference {
         }
         let first = known(shapes, node.input(0));
         // What the operator's rule says.
-        let mut ruled: Option<Vec<Option<Vec<Dimension>>>> = None;
+        let mut ruled: Option<Vec<KnownDimensions>> = None;
         let mut by_rule = |position: usize| {
             let ruled = ruled.get_or_insert_with(|| self.by_rule(graph, node));
             ruled.get_mut(position)?.take()
@@ -354,7 +341,7 @@ impl RuntimeInference {
                 // How many dimensions there are depends on the last one of the indices.
                 InferredBy::Other if node.is("", "GatherND") => {
                     let indices = known(shapes, node.input(1))?;
-                    by_rule(position).filter(|_| indices.last().is_some_and(is_number))
+                    by_rule(position).filter(|_| indices.last().is_some_and(Dimension::is_number))
                 }
                 InferredBy::Other if node.is("", "ConstantOfShape") => {
                     by_rule(position).or_else(|| rank_of(graph, shapes, node.input(0)?, output))
@@ -371,11 +358,12 @@ impl RuntimeInference {
                     let says = |at: usize, is: &Dimension| first.is_some_and(|f| f[at] == *is);
                     Some(by_numbers(first?, by_rule(position)?, says))
                 }
-                InferredBy::Numbered => Some(by_numbers(first?, by_rule(position)?, |_, is| {
-                    is_number(is)
-                })),
+                InferredBy::Numbered => {
+                    let says = |_, is: &Dimension| is.is_number();
+                    Some(by_numbers(first?, by_rule(position)?, says))
+                }
                 InferredBy::Windowed => {
-                    let is_window = |(at, size): (usize, &Dimension)| at < 2 || is_number(size);
+                    let is_window = |(at, size): (usize, &Dimension)| at < 2 || size.is_number();
                     let weights = known(shapes, node.input(1));
                     // Where no attribute tells how large windows are, the weights have to.
                     if let Some(weights) = weights.filter(|_| node.ints("kernel_shape").is_none())
@@ -383,7 +371,7 @@ impl RuntimeInference {
                     {
                         return None;
                     }
-                    let says = |at: usize, is: &Dimension| at < 2 || is_number(is);
+                    let says = |at: usize, is: &Dimension| at < 2 || is.is_number();
                     Some(by_numbers(first?, by_rule(position)?, says))
                 }
                 InferredBy::AllNumbered => {
@@ -405,8 +393,8 @@ impl RuntimeInference {
 
     /// What it infers through subgraphs: of an If what both branches agree on; of a Scan all; of a Loop what each iteration
     /// adds to a result, but not how many there are, nor anything of what it carries on.
-    fn through_bodies(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
-        let run = |attribute: &str, given: &[Option<Vec<Dimension>>]| {
+    fn through_bodies(&self, graph: &Graph, node: &Node) -> Vec<KnownDimensions> {
+        let run = |attribute: &str, given: &[KnownDimensions]| {
             let body = node.bodies.iter().find(|body| body.attribute == attribute);
             self.through_body(graph, body?.shaped.as_ref()?, given)
         };
@@ -421,7 +409,7 @@ impl RuntimeInference {
                 let mut given = vec![Some(Vec::new()), Some(Vec::new())];
                 given.resize(node.inputs.len().max(2), None);
                 let carried = given.len() - 2;
-                let added = |(at, shape): (usize, Option<Vec<Dimension>>)| {
+                let added = |(at, shape): (usize, KnownDimensions)| {
                     let mut shape = shape.filter(|_| at >= carried)?;
                     shape.insert(0, Dimension::Unknown);
                     Some(shape)
@@ -438,8 +426,8 @@ impl RuntimeInference {
     fn scanned(
         &self,
         node: &Node,
-        run: impl Fn(&str, &[Option<Vec<Dimension>>]) -> Option<Vec<Option<Vec<Dimension>>>>,
-    ) -> Option<Vec<Option<Vec<Dimension>>>> {
+        run: impl Fn(&str, &[KnownDimensions]) -> Option<Vec<KnownDimensions>>,
+    ) -> Option<Vec<KnownDimensions>> {
         let scanned = usize::try_from(node.int("num_scan_inputs")?).ok()?;
         let carried = node.inputs.len().checked_sub(scanned)?;
         let axis = |name: &str, at: usize, rank: usize| {
@@ -475,8 +463,8 @@ impl RuntimeInference {
         &self,
         around: &Graph,
         body: &Graph,
-        given: &[Option<Vec<Dimension>>],
-    ) -> Option<Vec<Option<Vec<Dimension>>>> {
+        given: &[KnownDimensions],
+    ) -> Option<Vec<KnownDimensions>> {
         let mut inference = RuntimeInference::of(body);
         for id in body.outer() {
             let outer = around.tensor_named(&body.tensor(id).name);
@@ -492,14 +480,11 @@ impl RuntimeInference {
             inference.node(body, id);
         }
         let results = body.outputs.iter();
-        Some(
-            results
-                .map(|id| inference.shapes[id.index()].clone())
-                .collect(),
-        )
+        let results = results.map(|id| inference.shapes[id.index()].clone());
+        Some(results.collect())
     }
 
-    fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<Option<Vec<Dimension>>> {
+    fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<KnownDimensions> {
         let inputs = node.inputs.iter().copied().flatten();
         let reads = inputs.map(|tensor| KnownInput {
             tensor,
@@ -511,15 +496,12 @@ impl RuntimeInference {
 }
 
 /// What two branches agree on.
-fn agreed(one: Option<Vec<Dimension>>, other: Option<Vec<Dimension>>) -> Option<Vec<Dimension>> {
+fn agreed(one: KnownDimensions, other: KnownDimensions) -> KnownDimensions {
     let (one, other) = (one?, other?);
     let both = one.iter().zip(&other);
-    let agreed = both.map(|(a, b)| {
-        if a == b {
-            a.clone()
-        } else {
-            Dimension::Unknown
-        }
+    let agreed = both.map(|(a, b)| match a == b {
+        true => a.clone(),
+        false => Dimension::Unknown,
     });
     (one.len() == other.len()).then(|| agreed.collect())
 }
@@ -532,7 +514,7 @@ fn by_numbers(
     says: impl Fn(usize, &Dimension) -> bool,
 ) -> Vec<Dimension> {
     for (at, (dimension, first)) in shape.iter_mut().zip(first).enumerate() {
-        if !is_number(first) && !says(at, dimension) {
+        if !first.is_number() && !says(at, dimension) {
             *dimension = Dimension::Unknown;
         }
     }
@@ -540,7 +522,7 @@ fn by_numbers(
 }
 
 /// What the file says; of what the caller owns, the sizes.
-fn declared(graph: &Graph, id: TensorId) -> Option<Vec<Dimension>> {
+fn declared(graph: &Graph, id: TensorId) -> KnownDimensions {
     let tensor = graph.tensor(id);
     let owned = tensor.kind != TensorKind::Value;
     let concrete = tensor.shape.as_ref().filter(|_| owned);
@@ -549,15 +531,12 @@ fn declared(graph: &Graph, id: TensorId) -> Option<Vec<Dimension>> {
     said.cloned().or(numbers.map(Iterator::collect))
 }
 
-fn known(shapes: &[Option<Vec<Dimension>>], input: Option<TensorId>) -> Option<&Vec<Dimension>> {
+fn known(shapes: &[KnownDimensions], input: Option<TensorId>) -> Option<&Vec<Dimension>> {
     shapes[input?.index()].as_ref()
 }
 
 /// What the runtime makes of a declaration and what it infers: numbers go before names.
-fn merged(
-    declared: Option<Vec<Dimension>>,
-    inferred: Option<Vec<Dimension>>,
-) -> Option<Vec<Dimension>> {
+fn merged(declared: KnownDimensions, inferred: KnownDimensions) -> KnownDimensions {
     let (declared, inferred) = match (declared, inferred) {
         (Some(declared), Some(inferred)) if declared.len() == inferred.len() => {
             (declared, inferred)
@@ -578,13 +557,10 @@ fn of_both(one: Dimension, other: Dimension) -> Dimension {
 }
 
 /// The standard's rule: a number other than one wins; a name stands if it is the only one.
-fn broadcast(shapes: &[Option<Vec<Dimension>>], node: &Node) -> Option<Vec<Dimension>> {
-    let inputs: Option<Vec<&[Dimension]>> = node
-        .inputs
-        .iter()
-        .map(|&input| known(shapes, input).map(Vec::as_slice))
-        .collect();
-    Some(broadcast_all(&inputs?))
+fn broadcast(shapes: &[KnownDimensions], node: &Node) -> KnownDimensions {
+    let inputs = node.inputs.iter();
+    let inputs = inputs.map(|&input| known(shapes, input).map(Vec::as_slice));
+    Some(broadcast_all(&inputs.collect::<Option<Vec<_>>>()?))
 }
 
 fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
@@ -618,10 +594,10 @@ fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
 fn expanded(
     graph: &Graph,
     constants: &Folding,
-    shapes: &[Option<Vec<Dimension>>],
+    shapes: &[KnownDimensions],
     node: &Node,
     output: TensorId,
-) -> Option<Vec<Dimension>> {
+) -> KnownDimensions {
     let first = known(shapes, node.input(0))?;
     let to = node.input(1)?;
     let to: Vec<Dimension> = match &graph.tensor(to).constant {
@@ -640,10 +616,10 @@ fn expanded(
 fn reshaped(
     graph: &Graph,
     (constants, targets): (&Folding, &Targets),
-    shapes: &[Option<Vec<Dimension>>],
+    shapes: &[KnownDimensions],
     node: &Node,
     output: TensorId,
-) -> Option<Vec<Dimension>> {
+) -> KnownDimensions {
     let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
     let concrete = graph.tensor(output).shape.as_ref()?;
     let sizes = match (&graph.tensor(to).constant, targets.get(&to)) {
@@ -665,7 +641,7 @@ fn reshaped(
     let numbers = from.is_some_and(|from| {
         let copied = |i: usize| copies && sizes.get(i) == Some(&0);
         let mut dimensions = from.iter().enumerate();
-        dimensions.all(|(i, dimension)| copied(i) || is_number(dimension))
+        dimensions.all(|(i, dimension)| copied(i) || dimension.is_number())
     });
     let dimensions = sizes.iter().zip(concrete).enumerate();
     let dimensions = dimensions.map(|(i, (&size, &concrete))| match size {
@@ -683,10 +659,10 @@ fn reshaped(
 /// How many dimensions a tensor has whose shape is computed in the step, if the runtime knows that.
 fn rank_of(
     graph: &Graph,
-    shapes: &[Option<Vec<Dimension>>],
+    shapes: &[KnownDimensions],
     shape: TensorId,
     of: TensorId,
-) -> Option<Vec<Dimension>> {
+) -> KnownDimensions {
     let rank = graph.tensor(of).shape.as_ref()?.len();
     let is_known = known(shapes, Some(shape)).is_some_and(|shape| all_numbers(shape));
     is_known.then(|| vec![Dimension::Unknown; rank])
@@ -697,14 +673,14 @@ fn has_statistics(node: &Node) -> bool {
 }
 
 /// The statistics of a batch normalization of whose image nothing is known: one number for each that another input has.
-fn channels(shapes: &[Option<Vec<Dimension>>], node: &Node) -> Option<Vec<Dimension>> {
+fn channels(shapes: &[KnownDimensions], node: &Node) -> KnownDimensions {
     let others = node.inputs.iter().skip(1);
     let others = others.filter_map(|&input| known(shapes, input)?.first().cloned());
     others.reduce(of_both).map(|channels| vec![channels])
 }
 
 /// The runtime does not read how many classes there are.
-fn one_hot(indices: &[Dimension], node: &Node) -> Option<Vec<Dimension>> {
+fn one_hot(indices: &[Dimension], node: &Node) -> KnownDimensions {
     let mut shape = indices.to_vec();
     let axis = node.int("axis").unwrap_or(-1);
     let from_the_end = shape.len() as i64 + 1 + axis;
@@ -715,11 +691,7 @@ fn one_hot(indices: &[Dimension], node: &Node) -> Option<Vec<Dimension>> {
 
 /// What the runtime says of recurrent layers for training and their gradients: nothing of the hidden size, though it is an
 /// attribute and the weights have it.
-fn recurrent(
-    shapes: &[Option<Vec<Dimension>>],
-    node: &Node,
-    position: usize,
-) -> Option<Vec<Dimension>> {
+fn recurrent(shapes: &[KnownDimensions], node: &Node, position: usize) -> KnownDimensions {
     node.int("hidden_size")?;
     let dimension = |input: usize, axis: usize| {
         let shape = known(shapes, node.input(input));
@@ -751,11 +723,7 @@ fn recurrent(
 }
 
 fn all_numbers(shape: &[Dimension]) -> bool {
-    shape.iter().all(is_number)
-}
-
-fn is_number(dimension: &Dimension) -> bool {
-    matches!(dimension, Dimension::Known(_))
+    shape.iter().all(Dimension::is_number)
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! How ONNX Runtime moves a Transpose from in front of a node to behind it.
 //!
-//! Source: the handlers of `TransposeOptimizer` in 1.19.2, and those that it adds for its own operators; which operators have one was measured, with
-//! a Shape beside each (`transposes.rs`).
+//! Source: the handlers of `TransposeOptimizer` in 1.19.2, and those that it adds for its own operators; which operators have one was
+//! measured for all of `testdata/operators.json`, with a Shape beside each.
 
 use super::casting::are_there;
 use super::folding::Folding;
-use super::transposes::is_moved_through;
 use crate::graph::{Constant, Dimension, Graph, Node, TensorId};
 
 /// A shape as the runtime knows it.
@@ -67,13 +66,13 @@ pub(crate) enum Moving {
     /// Likewise the first input; the second one has a number for each axis, and a Gather moves these.
     Gathers,
     /// These axes of the first input are not there behind it.
-    Squeezes { axes: AxisSet },
+    Squeezes(AxisSet),
     /// Likewise of a Reduce.
-    Reduces { axes: AxisSet },
+    Reduces(AxisSet),
     /// No axes are there behind it.
     ReducesAll,
     /// These axes come with the result.
-    Unsqueezes { axes: AxisSet },
+    Unsqueezes(AxisSet),
     /// A Gather behind it moves the sizes.
     Shape,
     /// Both become one.
@@ -95,8 +94,13 @@ impl Moving {
     pub(crate) fn is_made(self) -> bool {
         matches!(
             self,
-            Moving::Transpose | Moving::Squeezes { .. } | Moving::Unsqueezes { .. }
+            Moving::Transpose | Moving::Squeezes(_) | Moving::Unsqueezes(_)
         )
+    }
+
+    /// Of a node whose opset and constants do not count: for whether there is a way, and whether it transposes results.
+    pub(crate) fn of_any(graph: &Graph, node: &Node) -> Moving {
+        Moving::of(graph, node, *OPSETS.end(), &|_| false)
     }
 
     /// Of a node of a graph of this opset; `is_constant` says what the session has before the first step.
@@ -138,32 +142,36 @@ impl Moving {
             "Pad" | "Tile" if given(1) => Moving::First,
             "Pad" | "Tile" => Moving::Gathers,
             "ArgMin" | "ArgMax" if keeps => Moving::First,
-            "ArgMin" | "ArgMax" => AxisSet::of(&[node.int("axis").unwrap_or(0)])
-                .map_or(Moving::Stays, |axes| Moving::Reduces { axes }),
+            "ArgMin" | "ArgMax" => {
+                AxisSet::of(&[node.int("axis").unwrap_or(0)]).map_or(Moving::Stays, Moving::Reduces)
+            }
             name if name.starts_with("Reduce") => {
                 let from = if name == "ReduceSum" { 13 } else { 18 };
                 let by_input = opset >= from && node.input(1).is_some();
                 match axes(from) {
                     None if by_input => Moving::Stays,
-                    Some(axes) if !axes.is_empty() || opset < from => match keeps {
-                        true => Moving::First,
-                        false => {
-                            AxisSet::of(axes).map_or(Moving::Stays, |axes| Moving::Reduces { axes })
-                        }
-                    },
-                    _ if keeps || node.int("noop_with_empty_axes") == Some(1) => Moving::First,
+                    _ if keeps => Moving::First,
+                    Some(axes) if !axes.is_empty() || opset < from => {
+                        AxisSet::of(axes).map_or(Moving::Stays, Moving::Reduces)
+                    }
+                    _ if node.int("noop_with_empty_axes") == Some(1) => Moving::First,
                     _ => Moving::ReducesAll,
                 }
             }
             "Squeeze" => axes(13)
                 .and_then(AxisSet::of)
-                .map_or(Moving::Stays, |axes| Moving::Squeezes { axes }),
+                .map_or(Moving::Stays, Moving::Squeezes),
             "Unsqueeze" => axes(13)
                 .and_then(AxisSet::of)
-                .map_or(Moving::Stays, |axes| Moving::Unsqueezes { axes }),
+                .map_or(Moving::Stays, Moving::Unsqueezes),
             "Slice" if opset < 10 || node.input(3).is_none() || given(3) => Moving::First,
             "Slice" => Moving::Stays,
-            name if is_moved_through(name) => Moving::All,
+            "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Cast" | "Ceil"
+            | "Celu" | "Concat" | "Cos" | "Cosh" | "Erf" | "Exp" | "Floor" | "HardSigmoid"
+            | "HardSwish" | "Identity" | "IsInf" | "IsNaN" | "LeakyRelu" | "Log" | "Neg"
+            | "Not" | "Reciprocal" | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign"
+            | "Sin" | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Tan" | "Tanh"
+            | "ThresholdedRelu" => Moving::All,
             _ => Moving::No,
         }
     }

@@ -130,9 +130,7 @@ fn names<'r>(graph: &Graph, reads: &[KnownInput<'r>], apart: bool) -> Option<Vec
     for (i, read) in reads.iter().enumerate() {
         let sizes = graph.tensor(read.tensor).shape.iter().flatten();
         let dimensions = read.shape.into_iter().flatten().zip(sizes);
-        let named = |&(_, (dimension, _)): &(usize, (&Dimension, &u64))| {
-            !matches!(dimension, Dimension::Known(_))
-        };
+        let named = |&(_, (dimension, _)): &(usize, (&Dimension, &u64))| !dimension.is_number();
         for (j, (dimension, &size)) in dimensions.enumerate().filter(named) {
             let key = (dimension, size);
             let mut known = names.iter();

@@ -59,9 +59,8 @@ impl Rounding {
         let uses = Uses::of(graph);
         let writer = |tensor| uses.producer(tensor).map(|id| party[id.index()]);
         let held = |tensor: TensorId| {
-            let readers = uses.readers(tensor).iter();
-            let readers = readers.map(|&id| (party[id.index()], gives_result(graph, id)));
-            let readers: Vec<_> = readers.collect();
+            let reader = |&id: &NodeId| (party[id.index()], gives_result(graph, id));
+            let readers: Vec<_> = uses.readers(tensor).iter().map(reader).collect();
             if graph.tensor(tensor).element == Some(ElementType::Float16) {
                 return held(writer(tensor), &readers);
             }
@@ -83,8 +82,8 @@ impl Rounding {
 
     fn held(&self, tensor: TensorId) -> HeldRounding {
         // What was added to the graph since is not rounded.
-        let held = self.held.get(tensor.index()).copied();
-        held.unwrap_or(HeldRounding::Wide)
+        let held = self.held.get(tensor.index());
+        held.copied().unwrap_or(HeldRounding::Wide)
     }
 
     /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
@@ -152,31 +151,25 @@ fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> HeldRounding {
         _ => None,
     };
     let mut casts = readers.iter().filter_map(cast);
-    if any(Party::Pieces) {
-        return HeldRounding::All;
-    }
-    match writer {
-        Some(Party::Pieces) => HeldRounding::All,
+    let all_stay = match writer {
+        _ if any(Party::Pieces) => true,
+        Some(Party::Pieces) => true,
+        Some(Party::Forced) => return HeldRounding::Alone,
+        Some(Party::Kernel) | None => false,
         // A cast behind it that stays reads what is rounded only if others do.
         Some(Party::Wide) => {
-            let stays = |(to, gives_result)| to != ElementType::Float || gives_result;
-            match casts.any(stays) {
-                true => HeldRounding::All,
-                false => HeldRounding::Free,
-            }
+            casts.any(|(to, gives_result)| to != ElementType::Float || gives_result)
         }
-        Some(Party::Forced) => HeldRounding::Alone,
-        Some(Party::Kernel) | None => HeldRounding::Free,
         // Others behind it tell whether it counts as rounding on purpose.
         Some(Party::Cast { from, .. }) => {
             let has_casts = casts.clone().next().is_some();
             let on_purpose = casts.all(|(to, _)| loses_bits(to, ElementType::Float16, false));
-            let depends = any(Party::Wide) && (has_casts || from != ElementType::Float);
-            match depends || !on_purpose {
-                true => HeldRounding::All,
-                false => HeldRounding::Free,
-            }
+            !on_purpose || any(Party::Wide) && (has_casts || from != ElementType::Float)
         }
+    };
+    match all_stay {
+        true => HeldRounding::All,
+        false => HeldRounding::Free,
     }
 }
 

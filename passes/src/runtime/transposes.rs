@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::moving::Moving;
 use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::MICROSOFT;
 
@@ -180,10 +181,9 @@ fn can_be_behind_all(graph: &Graph, uses: &Uses, node: &Node) -> bool {
             return false;
         }
         for reader in uses.readers(tensor).iter().map(|&id| graph.node(id)) {
-            let also = ["Reshape", "Shape", "Transpose"].contains(&reader.op_type.as_str());
             if reader.is("", "Identity") {
                 written.extend(reader.writes());
-            } else if !reader.domain.is_empty() || !also && !is_moved_through(&reader.op_type) {
+            } else if Moving::of_any(graph, reader) == Moving::No {
                 return false;
             }
         }
@@ -306,7 +306,7 @@ pub(crate) fn is_moved_behind(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
             if transposes || first && reader.is("", "Shape") {
                 return true;
             }
-            if is_transposed_through(reader) {
+            if is_transposed_through(graph, reader) {
                 open.extend(reader.writes().map(|tensor| (tensor, false)));
             }
         }
@@ -315,102 +315,6 @@ pub(crate) fn is_moved_behind(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
 }
 
 /// Operators that compute the same of what is transposed before as behind; Elu in current builds alone.
-fn is_transposed_through(node: &Node) -> bool {
-    node.domain.is_empty() && (is_moved_through(&node.op_type) || node.op_type == "Elu")
-}
-
-/// Has 1.19.2 a way to move a Transpose behind this standard operator? Measured for all operators of `testdata/operators.json`, with
-/// a Shape beside each.
-pub(super) fn is_moved_through(operator: &str) -> bool {
-    const KNOWN: [&str; 88] = [
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Add",
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "BitShift",
-        "Cast",
-        "CastLike",
-        "Ceil",
-        "Celu",
-        "Clip",
-        "Concat",
-        "Cos",
-        "Cosh",
-        "DequantizeLinear",
-        "Div",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Greater",
-        "GreaterOrEqual",
-        "HardSigmoid",
-        "HardSwish",
-        "Hardmax",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "LogSoftmax",
-        "Max",
-        "MaxPool",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "PRelu",
-        "Pad",
-        "Pow",
-        "QuantizeLinear",
-        "Reciprocal",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Relu",
-        "Resize",
-        "Round",
-        "Selu",
-        "Shrink",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Slice",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "Split",
-        "Sqrt",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Tile",
-        "Unsqueeze",
-        "Where",
-        "Xor",
-    ];
-    KNOWN.contains(&operator)
+fn is_transposed_through(graph: &Graph, node: &Node) -> bool {
+    Moving::of_any(graph, node).transposes_results() || node.is("", "Elu")
 }

@@ -123,28 +123,13 @@ impl Search {
         }
         let improved = near.is_some();
         let mut starts: Vec<Start> = match near {
-            Some(known) => known
-                .found
-                .into_iter()
-                .map(|f| Start::From(f.decisions))
-                .collect(),
-            None if self.problem.is_large() => vec![Start::Greedy(Exponent::One)],
-            None => {
-                let plenty = evict_many::prices(&self.problem)
-                    .into_iter()
-                    .map(Start::Plenty);
-                let greedy = TUNING.exponents.iter().copied().map(Start::Greedy);
-                greedy.chain(plenty).collect()
+            Some(known) => {
+                let decisions = known.found.into_iter().map(|found| found.decisions);
+                decisions.map(Start::From).collect()
             }
+            None => self.anew(),
         };
-        let mut known: Vec<&FoundSchedule> = Vec::new();
-        if !improved {
-            let given = self.given.iter().chain(self.frugal.iter().flatten());
-            let given = given.filter(|given| given.peak <= target);
-            known.extend(given.min_by_key(|given| given.cost));
-        }
-        let smallest = self.smallest.as_ref().or(self.small.as_ref());
-        known.extend(smallest.filter(|smallest| smallest.peak <= target));
+        let mut known = self.known_within(target, improved);
         let mut found = Vec::new();
         if self.problem.is_large() && !improved {
             // What is known takes much longer to prune than the greedy search takes in all, and what is dearer as it
@@ -157,18 +142,7 @@ impl Search {
         let known = known.into_iter().map(|known| known.decisions.clone());
         starts.extend(known.map(Start::From));
         let tried = self.each(&starts, target);
-        // Where no variant was taken, the same is found without them.
-        let differs = |exponent: &Exponent| {
-            let greedy = Start::Greedy(*exponent);
-            let of = starts.iter().position(|start| *start == greedy);
-            of.is_some_and(|of| tried[of].as_ref().is_none_or(FoundSchedule::has_variants))
-        };
-        let frozen = TUNING.exponents.iter().copied().filter(differs);
-        let frozen: Vec<Start> = match self.problem.is_large() || self.problem.sites.is_empty() {
-            true => Vec::new(),
-            false if TUNING.frozen => frozen.map(Start::Frozen).collect(),
-            false => Vec::new(),
-        };
+        let frozen = self.frozen(&starts, &tried);
         found.extend(tried.into_iter().flatten());
         found.extend(self.each(&frozen, target).into_iter().flatten());
         found = cheapest(found);
@@ -184,6 +158,41 @@ impl Search {
             found,
             improved,
         }
+    }
+
+    /// Those that begin with nothing that is known.
+    fn anew(&self) -> Vec<Start> {
+        if self.problem.is_large() {
+            return vec![Start::Greedy(Exponent::One)];
+        }
+        let greedy = TUNING.exponents.iter().copied().map(Start::Greedy);
+        let prices = evict_many::prices(&self.problem).into_iter();
+        greedy.chain(prices.map(Start::Plenty)).collect()
+    }
+
+    /// Of what is known besides, the schedules that fit. What was given has no part in what is `improved` already.
+    fn known_within(&self, target: f64, improved: bool) -> Vec<&FoundSchedule> {
+        let given = self.given.iter().chain(self.frugal.iter().flatten());
+        let given = given.filter(|given| !improved && given.peak <= target);
+        let given = given.min_by_key(|given| given.cost);
+        let smallest = self.smallest.as_ref().or(self.small.as_ref());
+        let smallest = smallest.filter(|smallest| smallest.peak <= target);
+        given.into_iter().chain(smallest).collect()
+    }
+
+    /// The same as the greedy ones of what was `tried`, with the nodes as they are, but where no variant was taken: there the same is
+    /// found.
+    fn frozen(&self, starts: &[Start], tried: &[Option<FoundSchedule>]) -> Vec<Start> {
+        if self.problem.is_large() || self.problem.sites.is_empty() || !TUNING.frozen {
+            return Vec::new();
+        }
+        let differs = |exponent: &Exponent| {
+            let greedy = Start::Greedy(*exponent);
+            let of = starts.iter().position(|start| *start == greedy);
+            of.is_some_and(|of| tried[of].as_ref().is_none_or(FoundSchedule::has_variants))
+        };
+        let exponents = TUNING.exponents.iter().copied();
+        exponents.filter(differs).map(Start::Frozen).collect()
     }
 
     /// What comes of each of the starts.

@@ -54,11 +54,17 @@ pub(crate) enum Move {
     Switch(SiteId, FormNumber),
 }
 
+/// See the module's documentation.
+type SchedulePosition = (Step, Step);
+
+/// Behind all others.
+const NEVER: SchedulePosition = (Step::MAX, Step::MAX);
+
 /// Positions `start..end`, lexicographic, half open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lifetime {
-    start: (Step, Step),
-    end: (Step, Step),
+    start: SchedulePosition,
+    end: SchedulePosition,
 }
 
 /// The part of a value's life inside one group.
@@ -224,10 +230,8 @@ impl<'p> State<'p> {
 
     /// The largest need strictly between two groups.
     pub(crate) fn largest_between(&self, after: Step, until: Step) -> f64 {
-        if after.saturating_add(1) >= until {
-            return 0.0;
-        }
-        self.profile.largest(after as usize + 1..until as usize)
+        let between = after.saturating_add(1) as usize..until as usize;
+        self.profile.largest(between)
     }
 
     /// Does everything fit?
@@ -237,15 +241,13 @@ impl<'p> State<'p> {
 
     /// Every copy, by node and then by step.
     pub(crate) fn all_copies(&self) -> Vec<Copy> {
-        let by_node = self.copies.iter().enumerate();
-        by_node
-            .flat_map(|(node, before)| {
-                before.iter().map(move |&before| Copy {
-                    node: node as Step,
-                    before,
-                })
-            })
-            .collect()
+        let nodes = 0..self.copies.len() as Step;
+        nodes.flat_map(|node| self.copies_made_of(node)).collect()
+    }
+
+    fn copies_made_of(&self, node: Step) -> impl Iterator<Item = Copy> {
+        let before = self.copies[node as usize].iter();
+        before.map(move |&before| Copy { node, before })
     }
 
     /// Everything that the schedule decides.
@@ -295,7 +297,7 @@ impl<'p> State<'p> {
 
     /// Where the computation of `value` that a reader at position `at` reads stops living,
     /// as an excluded end.
-    pub(crate) fn lives_until(&self, value: ValueId, at: (Step, Step)) -> (Step, Step) {
+    pub(crate) fn lives_until(&self, value: ValueId, at: SchedulePosition) -> SchedulePosition {
         self.lifetimes[value as usize][self.life_at(value, at)].end
     }
 
@@ -333,20 +335,15 @@ impl<'p> State<'p> {
         let other = |step: Step, of: FormNumber| !problem.steps[step as usize].is_active_in(of);
         let gone: Vec<Step> = steps(old).filter(|&step| other(step, form)).collect();
         let come: Vec<Step> = steps(form).filter(|&step| other(step, old)).collect();
-        let copies = gone.iter().flat_map(|&node| {
-            let before = self.copies[node as usize].iter();
-            before.map(move |&before| Copy { node, before })
-        });
+        let copies = gone.iter().flat_map(|&node| self.copies_made_of(node));
         let copies: Vec<Copy> = copies.collect();
         self.toggle_all(&copies, &mut undo);
         self.cost = self.cost + info.times[form as usize] - info.times[old as usize];
-        for (&step, runs) in gone
-            .iter()
-            .map(|s| (s, false))
-            .chain(come.iter().map(|s| (s, true)))
-        {
-            self.active[step as usize] = runs;
-            self.touch_group(step);
+        for (steps, run) in [(&gone, false), (&come, true)] {
+            for &step in steps {
+                self.active[step as usize] = run;
+                self.touch_group(step);
+            }
         }
         for &step in gone.iter().chain(&come) {
             for &value in &problem.steps[step as usize].writes {
@@ -378,15 +375,13 @@ impl<'p> State<'p> {
     }
 
     fn toggle_all(&mut self, toggles: &[Copy], undo: &mut Undo) {
-        let undo = &mut *undo;
         for &copy in toggles {
             let added = self.toggle(copy);
             undo.toggled.push((copy, added));
             let info = &self.problem.steps[copy.node as usize];
-            if added {
-                self.cost += info.copy_time;
-            } else {
-                self.cost -= info.copy_time;
+            match added {
+                true => self.cost += info.copy_time,
+                false => self.cost -= info.copy_time,
             }
             self.touch_group(copy.before);
             self.change_written(copy, added, undo);
@@ -394,8 +389,7 @@ impl<'p> State<'p> {
             for &value in &info.copy_reads {
                 // One reader more or less changes nothing before the last, if there is one: what
                 // nobody reads lives to the end.
-                let at = (copy.before, copy.node);
-                let index = self.life_at(value, at);
+                let index = self.life_at(value, (copy.before, copy.node));
                 let end = self.lifetimes[value as usize][index].end;
                 if end.0 == Step::MAX || (copy.before, copy.node + 1) >= end {
                     self.change(value, index, undo);
@@ -498,7 +492,6 @@ impl<'p> State<'p> {
         }
         for (value, index, change) in undo.lifetimes.drain(..).rev() {
             let info = &self.problem.values[value as usize];
-            let size = info.size;
             if index == 0 {
                 weighed.push(info.producer);
             }
@@ -515,24 +508,17 @@ impl<'p> State<'p> {
                 }
             };
             if let Some(gone) = gone {
-                remove_local(&mut self.locals, gone, size);
+                remove_local(&mut self.locals, gone, info.size);
             }
             if let Some(back) = back {
-                add_local(&mut self.locals, back, size);
+                add_local(&mut self.locals, back, info.size);
             }
         }
         for node in weighed.drain(..) {
             self.weigh(node);
         }
         self.scratch.weighed = weighed;
-        let mut level = 0.0;
-        for pair in undo.shifts.windows(2) {
-            level += pair[0].1;
-            if level != 0.0 {
-                let groups = pair[0].0 as usize..pair[1].0 as usize;
-                self.profile.add(groups, -level);
-            }
-        }
+        self.add_shifts(&undo.shifts, -1.0);
         for (group, old) in undo.peaks.drain(..).rev() {
             let now = std::mem::replace(&mut self.local_peak[group as usize], old);
             self.profile.add_to(group, old - now);
@@ -546,16 +532,15 @@ impl<'p> State<'p> {
 
     /// Does any reader read what this copy computes?
     pub(crate) fn is_used(&self, copy: Copy) -> bool {
+        let copies = self.copies_of(copy.node);
+        let next = copies.partition_point(|&before| before <= copy.before);
+        let next = copies.get(next).map_or(NEVER, |&t| (t, copy.node));
         let start = (copy.before, copy.node);
-        self.problem.steps[copy.node as usize]
-            .writes
-            .iter()
-            .any(|&value| {
-                self.problem.values[value as usize].recomputed
-                    && self
-                        .last_use(value, start, self.next_start(value, start))
-                        .is_some()
-            })
+        let mut written = self.problem.steps[copy.node as usize].writes.iter();
+        written.any(|&value| {
+            self.problem.values[value as usize].recomputed
+                && self.last_use(value, start, next).is_some()
+        })
     }
 
     fn toggle(&mut self, copy: Copy) -> bool {
@@ -597,22 +582,24 @@ impl<'p> State<'p> {
             }
         }
         self.scratch.groups = groups;
+        self.add_shifts(&shifts, 1.0);
+        self.profile.settle();
+        let moved = shifts.last().map_or(0, |last| last.0 - shifts[0].0);
+        self.count(moved as usize / GROUPS_PER_EVALUATION);
+        undo.shifts.clone_from(&shifts);
+        self.scratch.shifts = shifts;
+    }
+
+    /// From each step on, so many times what comes there more.
+    fn add_shifts(&mut self, shifts: &[(Step, f64)], times: f64) {
         let mut level = 0.0;
         for pair in shifts.windows(2) {
             level += pair[0].1;
             if level != 0.0 {
                 let groups = pair[0].0 as usize..pair[1].0 as usize;
-                self.profile.add(groups, level);
+                self.profile.add(groups, times * level);
             }
         }
-        self.profile.settle();
-        let moved: usize = shifts
-            .windows(2)
-            .map(|pair| (pair[1].0 - pair[0].0) as usize)
-            .sum();
-        self.count(moved / GROUPS_PER_EVALUATION);
-        undo.shifts.clone_from(&shifts);
-        self.scratch.shifts = shifts;
     }
 
     fn shift(&mut self, lifetime: Lifetime, size: f64) {
@@ -639,14 +626,14 @@ impl<'p> State<'p> {
         let locals = &self.locals[group as usize];
         // A part of a life is added up faster than a lifetime is worked out.
         self.count((inside.len() + locals.len()) / 8);
-        let steps = &self.problem.steps;
+        let workspace = self.workspace(group);
         if inside.is_empty() {
             let live: f64 = locals
                 .iter()
                 .filter(|l| l.from <= group && group < l.to)
                 .map(|l| l.size)
                 .sum();
-            return live + self.workspace(group);
+            return live + workspace;
         }
         let sums = &mut self.scratch.sums;
         sums.clear();
@@ -679,14 +666,12 @@ impl<'p> State<'p> {
                 sums[to] -= local.size;
             }
         }
-        let mut live = 0.0;
-        let mut peak: f64 = 0.0;
+        let (mut live, mut peak): (f64, f64) = (0.0, 0.0);
         for (i, change) in sums.iter().take(inside.len() + 1).enumerate() {
             live += change;
             let workspace = match inside.get(i) {
-                Some(&copy) => steps[copy as usize].workspace_again,
-                None if self.active[group as usize] => steps[group as usize].workspace,
-                None => 0.0,
+                Some(&copy) => self.problem.steps[copy as usize].workspace_again,
+                None => workspace,
             };
             peak = peak.max(live + workspace);
         }
@@ -707,40 +692,37 @@ impl<'p> State<'p> {
         self.count(1);
         let info = &self.problem.values[value as usize];
         let producer = info.producer;
+        let first = (producer, producer);
         if !self.active[producer as usize] {
-            let nowhere = (producer, producer);
             return Lifetime {
-                start: nowhere,
-                end: nowhere,
+                start: first,
+                end: first,
             };
         }
-        let copies: &[Step] = if info.recomputed {
-            &self.copies[producer as usize]
-        } else {
-            &[]
+        let copies = match info.recomputed {
+            true => self.copies_of(producer),
+            false => &[],
         };
         let start = match index.checked_sub(1) {
-            None => (producer, producer),
+            None => first,
             Some(copy) => (copies[copy], producer),
         };
-        let never = (Step::MAX, Step::MAX);
-        let next = copies.get(index).map_or(never, |&t| (t, producer));
-        let end = if info.kept && index == 0 {
-            never
-        } else {
-            match self.last_use(value, start, next) {
-                Some(last) if info.overwriters.contains(&last.1) => last,
-                Some(last) => (last.0, last.1 + 1),
-                None if index > 0 && info.optional => start,
-                None if info.released => (start.0, start.1 + 1),
-                None => never,
-            }
+        let next = copies.get(index).map_or(NEVER, |&t| (t, producer));
+        if info.kept && index == 0 {
+            return Lifetime { start, end: NEVER };
+        }
+        let end = match self.last_use(value, start, next) {
+            Some(last) if info.overwriters.contains(&last.1) => last,
+            Some(last) => (last.0, last.1 + 1),
+            None if index > 0 && info.optional => start,
+            None if info.released => (start.0, start.1 + 1),
+            None => NEVER,
         };
         Lifetime { start, end }
     }
 
     /// Which life of the value a reader at that position reads.
-    fn life_at(&self, value: ValueId, at: (Step, Step)) -> usize {
+    fn life_at(&self, value: ValueId, at: SchedulePosition) -> usize {
         let lifetimes = &self.lifetimes[value as usize];
         let next = lifetimes.partition_point(|lifetime| lifetime.start < at);
         next.saturating_sub(1)
@@ -750,9 +732,9 @@ impl<'p> State<'p> {
     fn last_use(
         &self,
         value: ValueId,
-        start: (Step, Step),
-        next: (Step, Step),
-    ) -> Option<(Step, Step)> {
+        start: SchedulePosition,
+        next: SchedulePosition,
+    ) -> Option<SchedulePosition> {
         let info = &self.problem.values[value as usize];
         // The original of step r is at (r, r), behind every copy before r.
         let before_next = info.readers.partition_point(|&r| (r, r) < next);
@@ -771,18 +753,6 @@ impl<'p> State<'p> {
                 .filter(|&use_| use_ > start)
         });
         copies.chain(original).max()
-    }
-
-    fn next_start(&self, value: ValueId, start: (Step, Step)) -> (Step, Step) {
-        let info = &self.problem.values[value as usize];
-        if !info.recomputed {
-            return (Step::MAX, Step::MAX);
-        }
-        let copies = &self.copies[info.producer as usize];
-        let next = copies.partition_point(|&t| (t, info.producer) <= start);
-        copies
-            .get(next)
-            .map_or((Step::MAX, Step::MAX), |&t| (t, info.producer))
     }
 }
 
@@ -820,13 +790,9 @@ fn merge_shifts(shifts: &mut Vec<(Step, f64)>) {
 }
 
 /// The parts of a lifetime in its first and last group.
-fn parts(lifetime: Lifetime, groups: usize) -> [Option<(Step, Local)>; 2] {
+fn parts(lifetime: Lifetime, size: f64, groups: usize) -> [Option<(Step, Local)>; 2] {
     let Lifetime { start, end } = lifetime;
-    let local = |from, to| Local {
-        from,
-        to,
-        size: 0.0,
-    };
+    let local = |from, to| Local { from, to, size };
     if start.0 == end.0 {
         return [Some((start.0, local(start.1, end.1))), None];
     }
@@ -835,16 +801,16 @@ fn parts(lifetime: Lifetime, groups: usize) -> [Option<(Step, Local)>; 2] {
 }
 
 fn add_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
-    for (group, local) in parts(lifetime, locals.len()).into_iter().flatten() {
-        locals[group as usize].push(Local { size, ..local });
+    for (group, local) in parts(lifetime, size, locals.len()).into_iter().flatten() {
+        locals[group as usize].push(local);
     }
 }
 
 fn remove_local(locals: &mut [Vec<Local>], lifetime: Lifetime, size: f64) {
-    for (group, local) in parts(lifetime, locals.len()).into_iter().flatten() {
+    for (group, local) in parts(lifetime, size, locals.len()).into_iter().flatten() {
         let list = &mut locals[group as usize];
         // What is undone was put there last.
-        let found = list.iter().rposition(|&l| l == Local { size, ..local });
+        let found = list.iter().rposition(|&l| l == local);
         debug_assert!(found.is_some(), "a lifetime's part is where it was put");
         if let Some(found) = found {
             list.swap_remove(found);

@@ -404,8 +404,7 @@ mod tests {
         with_task(&graph, |task| {
             let task = &Task {
                 order: graph.order(),
-                watch: task.watch.clone(),
-                ..*task
+                ..task.clone()
             };
             let forward = ForwardPart::of(task);
             let plan = within(task, &forward, 199, &mut 1_000_000);

@@ -25,8 +25,8 @@ pub fn rounding(
     }
     // A PassThrough hands each input on.
     let passes = |graph: &Graph, id: NodeId| graph.node(id).is("com.microsoft", "PassThrough");
-    let before = Lowered::of(original, |id| passes(original, id));
-    let after = Lowered::of(rewritten, |id| {
+    let before = WithCasts::of(original, |id| passes(original, id));
+    let after = WithCasts::of(rewritten, |id| {
         passes(rewritten, id) || correspondence.role(id) == Role::Barrier
     });
     let mut known = HashMap::new();
@@ -92,7 +92,7 @@ impl Histories {
     /// `other_form`: the history of the node for which a node stands that computes it in another way.
     fn of(
         graph: &Graph,
-        lowered: &Lowered,
+        with_casts: &WithCasts,
         known: &mut HashMap<History, u32>,
         other_form: impl Fn(NodeId) -> Option<u32>,
     ) -> Histories {
@@ -111,10 +111,10 @@ impl Histories {
             }
         }
         for &id in graph.order() {
-            let Some(node) = &lowered.nodes[id.index()] else {
+            let Some(node) = &with_casts.nodes[id.index()] else {
                 continue;
             };
-            let arrives = |place: &Option<usize>| histories.of_place(lowered, (*place)?);
+            let arrives = |place: &Option<usize>| histories.of_place(with_casts, (*place)?);
             let history = other_form(id).unwrap_or_else(|| {
                 let reads = node.reads.iter().map(arrives).collect();
                 number(History::Node(full_name(graph.node(id)), node.wide, reads))
@@ -127,8 +127,8 @@ impl Histories {
         histories
     }
 
-    fn of_place(&self, lowered: &Lowered, place: usize) -> Option<Arrival> {
-        let (origin, path) = lowered.path(place);
+    fn of_place(&self, with_casts: &WithCasts, place: usize) -> Option<Arrival> {
+        let (origin, path) = with_casts.path(place);
         let &(history, output) = self.origin.get(&origin)?;
         Some((history, output, path))
     }
@@ -136,8 +136,8 @@ impl Histories {
 
 /// What the node of the original does, and what that of the rewritten graph does instead.
 fn difference(
-    (original, before, expected, of): (&Graph, &Lowered, &Histories, NodeId),
-    (rewritten, after, found, id): (&Graph, &Lowered, &Histories, NodeId),
+    (original, before, expected, of): (&Graph, &WithCasts, &Histories, NodeId),
+    (rewritten, after, found, id): (&Graph, &WithCasts, &Histories, NodeId),
 ) -> (String, String) {
     let computes = |wide: bool| {
         let element = if wide { "float32" } else { "float16" };
@@ -147,9 +147,9 @@ fn difference(
     if wide.0 != wide.1 {
         return (computes(wide.0), computes(wide.1));
     }
-    let arrivals = |graph: &Graph, lowered: &Lowered, histories: &Histories, id: NodeId| {
+    let arrivals = |graph: &Graph, with_casts: &WithCasts, histories: &Histories, id: NodeId| {
         let positions = 0..graph.node(id).inputs.len();
-        let arrival = |position| histories.of_place(lowered, lowered.place(id, position)?);
+        let arrival = |position| histories.of_place(with_casts, with_casts.place(id, position)?);
         positions.map(arrival).collect::<Vec<_>>()
     };
     let were = arrivals(original, before, expected, of);
@@ -284,11 +284,11 @@ fn full_name(node: &Node) -> String {
 
 /// A graph with the casts that it gets on the CPU. Places are numbers: a tensor's own, and behind all tensors those that only
 /// casts make of one, and those that are only cast to one.
-struct Lowered {
+struct WithCasts {
     /// By node id, but for casts.
-    nodes: Vec<Option<LoweredNode>>,
+    nodes: Vec<Option<ComputedNode>>,
     /// Those of the graph in its order, then the runtime's; `None` for what it takes out.
-    casts: Vec<Option<LoweredCast>>,
+    casts: Vec<Option<PlacedCast>>,
     /// By place: which cast makes it.
     made_by: BTreeMap<usize, usize>,
     /// By place: what lies at another is handed on there.
@@ -297,7 +297,7 @@ struct Lowered {
     users: BTreeMap<usize, Vec<User>>,
 }
 
-struct LoweredNode {
+struct ComputedNode {
     wide: bool,
     /// By input.
     reads: Vec<Option<usize>>,
@@ -306,7 +306,7 @@ struct LoweredNode {
 }
 
 #[derive(Clone, Copy)]
-struct LoweredCast {
+struct PlacedCast {
     from: ElementType,
     to: ElementType,
     read: usize,
@@ -322,12 +322,11 @@ enum User {
     Other,
 }
 
-impl Lowered {
+impl WithCasts {
     /// `forwards`: does the node hand on each input as the output at its position?
-    fn of(graph: &Graph, forwards: impl Fn(NodeId) -> bool) -> Lowered {
+    fn of(graph: &Graph, forwards: impl Fn(NodeId) -> bool) -> WithCasts {
         let wide = computed_wide(graph);
-        let tensors = graph.tensor_count();
-        let mut lowered = Lowered {
+        let mut all = WithCasts {
             nodes: (0..graph.node_count()).map(|_| None).collect(),
             casts: Vec::new(),
             made_by: BTreeMap::new(),
@@ -335,80 +334,93 @@ impl Lowered {
             users: BTreeMap::new(),
         };
         let mut inserted = Vec::new();
-        let mut is_cast_already = vec![false; tensors];
-        let mut outputs = Vec::new();
         for &id in graph.order() {
-            let node = graph.node(id);
-            if let Some(cast) = listed_cast(graph, node) {
-                lowered.add_cast(cast);
-                continue;
+            match listed_cast(graph, graph.node(id)) {
+                Some(cast) => all.add_cast(cast),
+                None => inserted.extend(all.add_node(graph, id, wide[id.index()])),
             }
-            let wide = wide[id.index()];
-            let half = |tensor: TensorId| wide && is_half(graph, tensor);
-            let (mut reads, mut writes) = (Vec::new(), Vec::new());
-            for (position, read) in node.inputs.iter().enumerate() {
-                let place = read.map(|read| match half(read) {
-                    true => tensors + read.index(),
-                    false => read.index(),
-                });
-                if let Some(read) = read.filter(|&read| half(read))
-                    && !std::mem::replace(&mut is_cast_already[read.index()], true)
-                {
-                    let (narrow, at) = (read.index(), tensors + read.index());
-                    inserted.push((ElementType::Float16, ElementType::Float, narrow, at));
-                }
-                if let Some(place) = place {
-                    lowered.add_user(place, User::Input(id, position));
-                }
-                reads.push(place);
-            }
-            for capture in &node.captures {
-                lowered.add_user(capture.index(), User::Other);
-            }
-            for (position, written) in node.outputs.iter().enumerate() {
-                let Some(written) = *written else { continue };
-                let place = match half(written) {
-                    true => 2 * tensors + written.index(),
-                    false => written.index(),
-                };
-                if half(written) {
-                    let narrow = written.index();
-                    inserted.push((ElementType::Float, ElementType::Float16, place, narrow));
-                }
-                writes.push((position, place));
-                if forwards(id) {
-                    outputs.push((id, position, place));
-                }
-            }
-            lowered.nodes[id.index()] = Some(LoweredNode {
-                wide,
-                reads,
-                writes,
-            });
         }
-        for (from, to, read, written) in inserted {
-            lowered.add_cast(LoweredCast {
+        for cast in inserted {
+            // Whoever reads a tensor wide reads the same.
+            if !all.made_by.contains_key(&cast.written) {
+                all.add_cast(cast);
+            }
+        }
+        all.take_out(graph);
+        for &id in graph.order().iter().filter(|&&id| forwards(id)) {
+            all.forward(id);
+        }
+        all
+    }
+
+    /// Adds a node that is no cast, and says which casts the runtime inserts around it: where it is `wide`, around all that is in
+    /// float16.
+    fn add_node(&mut self, graph: &Graph, id: NodeId, wide: bool) -> Vec<PlacedCast> {
+        let (node, tensors) = (graph.node(id), graph.tensor_count());
+        let half = |tensor: TensorId| wide && is_half(graph, tensor);
+        let mut inserted = Vec::new();
+        let mut insert = |from, to, read, written| {
+            inserted.push(PlacedCast {
                 from,
                 to,
                 read,
                 written,
                 by_runtime: true,
             });
+        };
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for (position, read) in node.inputs.iter().enumerate() {
+            let place = read.map(|read| {
+                let narrow = read.index();
+                if !half(read) {
+                    return narrow;
+                }
+                let place = tensors + narrow;
+                insert(ElementType::Float16, ElementType::Float, narrow, place);
+                place
+            });
+            if let Some(place) = place {
+                self.add_user(place, User::Input(id, position));
+            }
+            reads.push(place);
         }
-        lowered.take_out(graph);
-        for (id, position, place) in outputs {
-            if let Some(read) = lowered.place(id, position) {
-                lowered.forwarded.insert(place, read);
+        for capture in &node.captures {
+            self.add_user(capture.index(), User::Other);
+        }
+        for (position, written) in node.outputs.iter().enumerate() {
+            let Some(written) = *written else { continue };
+            let narrow = written.index();
+            let mut place = narrow;
+            if half(written) {
+                place += 2 * tensors;
+                insert(ElementType::Float, ElementType::Float16, place, narrow);
+            }
+            writes.push((position, place));
+        }
+        self.nodes[id.index()] = Some(ComputedNode {
+            wide,
+            reads,
+            writes,
+        });
+        inserted
+    }
+
+    /// What lies at the places that the node writes is what lies at those that it reads.
+    fn forward(&mut self, id: NodeId) {
+        if let Some(node) = &self.nodes[id.index()] {
+            for &(position, place) in &node.writes {
+                if let Some(read) = self.place(id, position) {
+                    self.forwarded.insert(place, read);
+                }
             }
         }
-        lowered
     }
 
     fn add_user(&mut self, place: usize, user: User) {
         self.users.entry(place).or_default().push(user);
     }
 
-    fn add_cast(&mut self, cast: LoweredCast) {
+    fn add_cast(&mut self, cast: PlacedCast) {
         let index = self.casts.len();
         self.add_user(cast.read, User::Cast(index));
         self.made_by.insert(cast.written, index);
@@ -427,9 +439,9 @@ impl Lowered {
                 User::Cast(next) => self.casts[*next].map(|cast| (*next, cast)),
                 _ => None,
             };
-            let behind: Vec<(usize, LoweredCast)> = users.iter().filter_map(next).collect();
+            let behind: Vec<(usize, PlacedCast)> = users.iter().filter_map(next).collect();
             // What the file rounds and widens again is meant to be rounded.
-            let meant = |next: &LoweredCast| !is_free(next.to, next.from, next.by_runtime);
+            let meant = |next: &PlacedCast| !is_free(next.to, next.from, next.by_runtime);
             if !is_free(cast.from, cast.to, cast.by_runtime)
                 && behind.iter().any(|(_, next)| meant(next))
             {
@@ -439,12 +451,7 @@ impl Lowered {
             for &(next, other) in &behind {
                 let undoes = other.to == cast.from && other.from == cast.to;
                 if undoes && !is_output(other.written) {
-                    self.casts[next] = None;
-                    self.users
-                        .entry(cast.written)
-                        .or_default()
-                        .retain(|&user| user != User::Cast(next));
-                    self.read_instead(other.written, cast.read);
+                    self.skip(next, cast.read);
                 } else if only_casts
                     && !is_output(cast.written)
                     && let Some(stays) = &mut self.casts[next]
@@ -453,18 +460,19 @@ impl Lowered {
                 }
             }
             if only_casts && !is_output(cast.written) {
-                self.casts[index] = None;
-                self.users
-                    .entry(cast.read)
-                    .or_default()
-                    .retain(|&user| user != User::Cast(index));
-                self.read_instead(cast.written, cast.read);
+                self.skip(index, cast.read);
             }
         }
     }
 
-    fn read_instead(&mut self, place: usize, instead: usize) {
-        for user in self.users.remove(&place).unwrap_or_default() {
+    /// Takes a cast out: whoever reads what it writes reads what lies at another place.
+    fn skip(&mut self, index: usize, instead: usize) {
+        let Some(cast) = self.casts[index].take() else {
+            return;
+        };
+        let others = self.users.entry(cast.read).or_default();
+        others.retain(|&user| user != User::Cast(index));
+        for user in self.users.remove(&cast.written).unwrap_or_default() {
             match user {
                 User::Cast(index) => {
                     if let Some(cast) = &mut self.casts[index] {
@@ -531,10 +539,10 @@ impl Lowered {
     }
 }
 
-fn listed_cast(graph: &Graph, node: &Node) -> Option<LoweredCast> {
+fn listed_cast(graph: &Graph, node: &Node) -> Option<PlacedCast> {
     let (read, written) = (node.input(0)?, node.output(0)?);
     let element = |tensor: TensorId| graph.tensor(tensor).element;
-    is_cast(node).then_some(LoweredCast {
+    is_cast(node).then_some(PlacedCast {
         from: element(read)?,
         to: element(written)?,
         read: read.index(),

@@ -50,7 +50,7 @@ impl Built {
         }
         let (skeleton, position, shapes) = placement.with_barriers(barriers);
         let listed = (skeleton, position);
-        let (plain, listed) = match listed.0.as_run() {
+        let (plain, listed) = match listed.0.with_casts() {
             None => (listed, None),
             Some((run, kept)) => ((run, in_file(&kept, &listed.1)), Some(listed)),
         };

@@ -288,9 +288,5 @@ pub(super) fn utf8(bytes: &[u8], token: &Token) -> Result<String, TextError> {
 }
 
 pub(super) fn known(dimensions: &[Dimension]) -> Option<Vec<u64>> {
-    let size = |d: &Dimension| match d {
-        Dimension::Known(size) => Some(*size),
-        _ => None,
-    };
-    dimensions.iter().map(size).collect()
+    dimensions.iter().map(Dimension::number).collect()
 }

@@ -72,7 +72,7 @@ fn has_fixed_points(site: &Site, image: TensorId) -> bool {
     let declared = site.graph.tensor(image).declared.as_deref();
     declared.is_none_or(|dims| {
         let mut points = dims.iter().skip(2);
-        points.all(|dimension| matches!(dimension, Dimension::Known(_)))
+        points.all(Dimension::is_number)
     })
 }
 

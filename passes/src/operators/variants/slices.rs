@@ -224,7 +224,7 @@ fn is_static(site: &Site, image: TensorId) -> bool {
     let declared = site.graph.tensor(image).declared.as_deref();
     declared.is_none_or(|dims| {
         let mut dims = dims.iter().skip(1);
-        dims.all(|dimension| matches!(dimension, Dimension::Known(_)))
+        dims.all(Dimension::is_number)
     })
 }
 

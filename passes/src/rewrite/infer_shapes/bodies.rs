@@ -1,6 +1,5 @@
 //! Follows the nodes of subgraphs: what If, Loop and Scan make of what they are given, and what they hold meanwhile.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,7 +9,6 @@ use crate::graph::{
     Body, Constant, ElementType, Graph, Held, Node, NodeId, TensorId, TensorKind, Uses, topological,
 };
 use crate::operators::{Known, Provider, resolve_axis};
-use crate::pass::Changed;
 use crate::runtime::bodies::{self, Iterations, Need};
 
 /// What following a node's subgraphs has shown.
@@ -157,7 +155,7 @@ impl Inference {
                 after.is_some_and(|after| after.shape == before.shape)
             })
         };
-        let (mut last, mut next, missing) = run(&first)?;
+        let (mut last, next, missing) = run(&first)?;
         if let Some(why) = missing {
             return Ok(Some(Followed::unknown(why.to_string(), Some(why))));
         }
@@ -177,9 +175,8 @@ impl Inference {
             let Some(both) = larger.collect::<Option<Vec<Known>>>() else {
                 return Ok(None);
             };
-            (last, next, carried_on) = (run, after, both);
+            (last, carried_on) = (run, both);
         }
-        let _ = next;
         let trips = node.input(0).and_then(|id| self.number(graph, id));
         let mut outputs: Vec<Option<Known>> = carried_on.into_iter().map(Some).collect();
         for at in carried + 1..inner.outputs.len() {
@@ -345,13 +342,8 @@ impl Inference {
         let order = topological(&graph, &uses)
             .map_err(|cycle| inside(super::cycle(&graph, &uses, &cycle)))?;
         let mut inference = Inference {
-            sizes: self.sizes.clone(),
-            patterns: self.patterns.clone(),
-            uses,
             at_most,
-            inside_is_bounded: Cell::new(false),
-            missing: Vec::new(),
-            changed: Changed::No,
+            ..Inference::new(self.sizes.clone(), self.patterns.clone(), uses)
         };
         for &id in &order {
             inference.visit(&mut graph, id).map_err(inside)?;
@@ -402,16 +394,10 @@ impl Followed {
         provider: Provider,
     ) -> Result<(Bytes, Bytes), String> {
         let inside = |body: &Graph| {
-            let nodes = body.node_ids().map(|id| (id, body.node(id)));
-            let uncounted = nodes.filter_map(|(_, node)| {
-                Some(format!(
-                    "{}: {}",
-                    describe(node),
-                    node.held.uncounted.as_ref()?
-                ))
-            });
-            match uncounted.into_iter().next() {
-                Some(why) => Err(why),
+            let mut nodes = body.node_ids().map(|id| body.node(id));
+            let uncounted = nodes.find_map(|node| Some((node, node.held.uncounted.as_ref()?)));
+            match uncounted {
+                Some((node, why)) => Err(format!("{}: {why}", describe(node))),
                 None => Ok(bodies::need(body, provider)),
             }
         };

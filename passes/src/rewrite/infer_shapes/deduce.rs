@@ -33,7 +33,7 @@ pub(super) fn deduce(
 ) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for _ in 0..MOST_ROUNDS {
-        let mut trial = inference.again();
+        let mut trial = inference.clone();
         trial.sizes.extend(found.clone());
         let stand_ins = stand_ins(graph, &mut trial);
         if stand_ins.is_empty() {
@@ -95,10 +95,7 @@ fn numbers(graph: &Graph) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for tensor in tensors {
         let declared = tensor.declared.iter().flatten();
-        numbers.extend(declared.filter_map(|dimension| match dimension {
-            Dimension::Known(size) => Some(*size),
-            _ => None,
-        }));
+        numbers.extend(declared.filter_map(Dimension::number));
         numbers.extend(tensor.shape.iter().flatten());
     }
     // Smaller ones are multiples of no prime that could be taken.
@@ -300,7 +297,7 @@ pub fn sizes_of_inputs(graph: &Graph, shaped: &Graph) -> BTreeMap<String, u64> {
         let open = declared
             .iter()
             .zip(shape)
-            .filter(|(dimension, _)| !matches!(dimension, Dimension::Known(_)));
+            .filter(|(dimension, _)| !dimension.is_number());
         for (name, (_, &size)) in dimensions_of(tensor).zip(open) {
             if size > 0 {
                 sizes.entry(name).or_insert(size);

@@ -59,7 +59,7 @@ impl<'s> Nodes<'s> {
     /// See the module's documentation. Did it change anything?
     pub(super) fn move_behind_readers(&mut self) -> bool {
         self.know_constants();
-        if !(0..self.nodes.len() as u32).any(|index| self.may_move(index).is_some()) {
+        if !(0..self.nodes.len() as u32).any(|index| self.movable(index).is_some()) {
             return false;
         }
         let order = self.in_default_order();
@@ -115,11 +115,8 @@ impl<'s> Nodes<'s> {
     }
 
     fn know_constants(&mut self) {
-        if let Some(moved) = &mut self.moved {
-            moved.constant.resize(self.producer.len(), false);
-            for &tensor in &self.folded {
-                moved.constant[tensor as usize] = true;
-            }
+        for at in 0..self.folded.len() {
+            self.know_constant(self.folded[at]);
         }
     }
 
@@ -145,21 +142,18 @@ impl<'s> Nodes<'s> {
     }
 
     /// A node that reads a Transpose which may be moved behind it.
-    fn may_move(&self, index: u32) -> Option<()> {
+    fn movable(&self, index: u32) -> Option<&FusedNode<'s>> {
         let node = self.node(index).filter(|node| node.moving != Moving::No)?;
         let reads_one = |&read: &u32| self.transposition(self.producer[read as usize]).is_some();
-        node.reads.iter().any(reads_one).then_some(())
+        node.reads.iter().any(reads_one).then_some(node)
     }
 
     /// By tensor: does a Transpose come later on the way from it?
     fn leading(&self, order: &[u32]) -> Vec<bool> {
         let mut leads = vec![false; self.producer.len()];
         for node in order.iter().rev().filter_map(|&index| self.node(index)) {
-            let is_it = node.moving == Moving::Transpose;
-            if is_it
-                || node.moving.transposes_results()
-                    && node.writes.iter().any(|&w| leads[w as usize])
-            {
+            let leads_on = || node.writes.iter().any(|&written| leads[written as usize]);
+            if node.moving == Moving::Transpose || node.moving.transposes_results() && leads_on() {
                 for place in self.movable_inputs(node) {
                     leads[node.reads[place] as usize] = true;
                 }
@@ -184,10 +178,7 @@ impl<'s> Nodes<'s> {
     fn move_behind(&mut self, index: u32, leads: &[bool]) -> bool {
         /// One node may read very many.
         const TRIED: usize = 16;
-        if self.may_move(index).is_none() {
-            return false;
-        }
-        let Some(node) = self.node(index) else {
+        let Some(node) = self.movable(index) else {
             return false;
         };
         let places = self.movable_inputs(node);
@@ -200,9 +191,8 @@ impl<'s> Nodes<'s> {
             let Some(transposition) = self.transposition(transpose) else {
                 continue;
             };
-            if tried
-                .iter()
-                .any(|other| other.axes() == transposition.axes())
+            let mut tried_before = tried.iter();
+            if tried_before.any(|other| other.axes() == transposition.axes())
                 || tried.len() == TRIED
             {
                 continue;
@@ -276,10 +266,7 @@ impl<'s> Nodes<'s> {
         let Some(node) = self.node(index) else {
             return false;
         };
-        let rank = moved.axes().len();
-        let mut moving = node.moving;
-        let behind = match moving {
-            Moving::No | Moving::Stays => return false,
+        match node.moving {
             Moving::Transpose => {
                 let both = self.transposition(index).and_then(|next| moved.then(next));
                 if let Some(both) = both {
@@ -288,115 +275,39 @@ impl<'s> Nodes<'s> {
                 return both.is_some();
             }
             Moving::Reshape => return self.reshape_at_once(index, moved),
-            Moving::Shape | Moving::ReducesAll => None,
-            Moving::Divided { axis } => {
-                let axis = if axis < 0 { axis + rank as i64 } else { axis };
-                if !(0..rank as i64).contains(&axis) {
-                    return false;
-                }
-                let is_before = |place: usize| (place as i64) < axis;
-                let mut axes = moved.axes().iter().enumerate();
-                if !axes.all(|(to, &from)| is_before(to) == is_before(usize::from(from))) {
-                    return false;
-                }
-                Some(moved)
-            }
-            Moving::Broadcast => {
-                let fits = |&place: &usize| {
-                    let shape = self.shape(node.reads[place]);
-                    shape.is_some_and(|shape| shape.len() <= rank)
-                };
-                if !places.iter().all(fits) {
-                    return false;
-                }
-                Some(moved)
-            }
-            Moving::Squeezes { axes } | Moving::Reduces { axes } => {
-                let Some(gone) = axes.marks(rank) else {
-                    return false;
-                };
-                let gone = moved.inverse().moved(&gone).unwrap_or_default();
-                let all = (0..).zip(&gone).filter(|(_, gone)| **gone);
-                let all: Vec<i64> = all.map(|(axis, _)| axis).collect();
-                let Some(axes) = AxisSet::of(&all) else {
-                    return false;
-                };
-                moving = match moving {
-                    Moving::Squeezes { .. } => Moving::Squeezes { axes },
-                    _ => Moving::Reduces { axes },
-                };
-                moved.without(&gone)
-            }
-            Moving::Unsqueezes { axes } => {
-                let behind = axes.places(rank).and_then(|more| moved.with(&more));
-                if behind.is_none() {
-                    return false;
-                }
-                behind
-            }
-            Moving::All | Moving::First | Moving::Gathers => Some(moved),
+            _ => {}
+        }
+        let Some((moving, behind)) = self.way_behind(node, moved, places) else {
+            return false;
         };
         let position = self.node(transpose).map_or(0, |node| node.position);
-        let mut instead: HashMap<u32, u32> = HashMap::new();
-        if let (Moving::Gathers, Some(&numbers)) = (moving, node.reads.get(1)) {
-            let gathered = self.add_tensor(numbers, Some("Gather"), self.known(numbers));
-            self.add_made(position, "Gather", numbers, gathered, Fusing::No);
-            instead.insert(numbers, gathered);
-        }
         let Some(node) = self.take(index) else {
             return false;
         };
-        if moving == Moving::Broadcast {
-            for &read in places.iter().map(|&place| &node.reads[place]) {
-                let axes = self.shape(read).map_or(rank, <[Dimension]>::len);
-                if axes < rank && !instead.contains_key(&read) {
-                    let with_axes = self.with_axes(position, read, rank - axes);
-                    instead.insert(read, with_axes);
-                }
-            }
-        }
-        let mut done = HashSet::new();
-        for read in places.iter().map(|&place| node.reads[place]) {
-            if done.insert(read) {
-                let from = instead.get(&read).copied().unwrap_or(read);
-                let turned = self.turned(position, from, moved.inverse());
-                instead.insert(read, turned);
-            }
-        }
-        let old = node.reads.clone();
-        let mut turned: HashMap<u32, u32> = HashMap::new();
-        let mut results = Vec::new();
-        let skips = behind.is_none_or(Transposition::is_none)
-            && !matches!(moving, Moving::Unsqueezes { .. });
-        if let Some(behind) = behind.filter(|_| !skips) {
-            for &written in node.writes.iter() {
+        let instead = self.turned_inputs(position, &node, (moving, moved), places);
+        let (old, results) = (node.reads.clone(), node.writes.clone());
+        // What the node writes now, and the results are made of.
+        let mut inner: HashMap<u32, u32> = HashMap::new();
+        for &written in results.iter() {
+            if let Some(behind) = behind {
                 let shape = self.shape(written);
                 let shape = shape.and_then(|shape| behind.inverse().moved(shape));
-                let inner = self.add_tensor(written, None, shape);
-                turned.insert(written, inner);
-                results.push((inner, written, behind));
+                inner.insert(written, self.add_tensor(written, None, shape));
+            } else if moving == Moving::Shape {
+                let shape = Some(vec![Dimension::Known(moved.axes().len() as u64)]);
+                inner.insert(written, self.add_tensor(written, Some("Shape"), shape));
             }
         }
-        let sizes = match moving {
-            Moving::Shape => {
-                let written = node.writes[0];
-                let shape = Some(vec![Dimension::Known(rank as u64)]);
-                let sizes = self.add_tensor(written, Some("Shape"), shape);
-                turned.insert(written, sizes);
-                Some((sizes, written))
-            }
-            _ => None,
-        };
         let of = |all: &HashMap<u32, u32>, tensor| all.get(&tensor).copied().unwrap_or(tensor);
         let node = node.reading(|tensor| of(&instead, tensor));
-        let node = node.writing(|tensor| of(&turned, tensor));
+        let node = node.writing(|tensor| of(&inner, tensor));
+        for &read in node.reads.iter() {
+            self.add_reader(read, index);
+        }
         let fusing = match node.fusing {
             Fusing::Bias => Fusing::Adds,
             other => other,
         };
-        for &read in node.reads.iter() {
-            self.add_reader(read, index);
-        }
         self.put(
             index,
             FusedNode {
@@ -406,39 +317,110 @@ impl<'s> Nodes<'s> {
                 ..node
             },
         );
-        for (inner, written, behind) in results {
-            self.add_transpose(position, inner, written, behind);
-        }
-        if let Some((sizes, written)) = sizes {
-            self.add_made(position, "Gather", sizes, written, Fusing::No);
+        for &written in results.iter() {
+            match (inner.get(&written), behind) {
+                (Some(&inner), Some(by)) => self.add_transpose(position, inner, written, by),
+                (Some(&sizes), None) => self.add_gather(position, sizes, written),
+                (None, _) => {}
+            }
         }
         self.take_unread_made(&old);
         true
     }
 
+    /// The way in which a Transpose is moved behind the node, in terms of what the Transpose reads, and the one that comes behind the
+    /// results, where one is left. `None` if it cannot be moved so.
+    fn way_behind(
+        &self,
+        node: &FusedNode<'_>,
+        moved: Transposition,
+        places: &[usize],
+    ) -> Option<(Moving, Option<Transposition>)> {
+        let rank = moved.axes().len();
+        let (moving, behind) = match node.moving {
+            Moving::No | Moving::Stays | Moving::Transpose | Moving::Reshape => return None,
+            Moving::Shape | Moving::ReducesAll => (node.moving, None),
+            Moving::All | Moving::First | Moving::Gathers => (node.moving, Some(moved)),
+            Moving::Divided { axis } => {
+                keeps_sides(moved, axis).then_some((node.moving, Some(moved)))?
+            }
+            Moving::Broadcast => {
+                let fits = |&place: &usize| {
+                    let shape = self.shape(node.reads[place]);
+                    shape.is_some_and(|shape| shape.len() <= rank)
+                };
+                let all_fit = places.iter().all(fits);
+                all_fit.then_some((node.moving, Some(moved)))?
+            }
+            Moving::Squeezes(axes) | Moving::Reduces(axes) => {
+                let gone = moved
+                    .inverse()
+                    .moved(&axes.marks(rank)?)
+                    .unwrap_or_default();
+                let all = (0..).zip(&gone).filter(|(_, gone)| **gone);
+                let all: Vec<i64> = all.map(|(axis, _)| axis).collect();
+                let axes = AxisSet::of(&all)?;
+                let moving = match node.moving {
+                    Moving::Squeezes(_) => Moving::Squeezes(axes),
+                    _ => Moving::Reduces(axes),
+                };
+                (moving, moved.without(&gone))
+            }
+            // It is kept even if it moves nothing.
+            Moving::Unsqueezes(axes) => {
+                return Some((node.moving, Some(moved.with(&axes.places(rank)?)?)));
+            }
+        };
+        Some((moving, behind.filter(|behind| !behind.is_none())))
+    }
+
+    /// Transposes the other way what the node reads at these places. By tensor: what it reads instead.
+    fn turned_inputs(
+        &mut self,
+        position: u32,
+        node: &FusedNode<'_>,
+        (moving, moved): (Moving, Transposition),
+        places: &[usize],
+    ) -> HashMap<u32, u32> {
+        let mut instead: HashMap<u32, u32> = HashMap::new();
+        if let (Moving::Gathers, Some(&numbers)) = (moving, node.reads.get(1)) {
+            let gathered = self.add_tensor(numbers, Some("Gather"), self.known(numbers));
+            self.add_gather(position, numbers, gathered);
+            instead.insert(numbers, gathered);
+        }
+        let mut seen = HashSet::new();
+        let reads = places.iter().map(|&place| node.reads[place]);
+        let reads: Vec<u32> = reads.filter(|&read| seen.insert(read)).collect();
+        if moving == Moving::Broadcast {
+            let rank = moved.axes().len();
+            for &read in &reads {
+                let axes = self.shape(read).map_or(rank, <[Dimension]>::len);
+                if axes < rank {
+                    instead.insert(read, self.with_axes(position, read, rank - axes));
+                }
+            }
+        }
+        for read in reads {
+            let from = instead.get(&read).copied().unwrap_or(read);
+            instead.insert(read, self.turned(position, from, moved.inverse()));
+        }
+        instead
+    }
+
     /// A Reshape that only moves axes of size 1 is a Transpose.
     fn reshape_at_once(&mut self, index: u32, moved: Transposition) -> bool {
-        let numbers = |shape: Option<&[Dimension]>| -> Option<Vec<u64>> {
-            let number = |dimension: &Dimension| match dimension {
-                Dimension::Known(size) => Some(*size),
-                _ => None,
-            };
-            shape?.iter().map(number).collect()
-        };
-        let both = self.node(index).and_then(|node| {
-            let to = node.reads.get(1).filter(|&&to| self.is_constant(to));
-            to?;
-            let before = numbers(self.shape(node.reads[0]))?;
-            let behind = numbers(self.shape(node.writes[0]))?;
-            moved.then(as_transposition(&before, &behind)?)
-        });
-        let Some(both) = both else {
-            return false;
-        };
         let Some(node) = self.node(index) else {
             return false;
         };
         let (position, read, written) = (node.position, node.reads[0], node.writes[0]);
+        let is_fixed = node.reads.get(1).is_some_and(|&to| self.is_constant(to));
+        let sizes = |tensor: u32| -> Option<Vec<u64>> {
+            self.shape(tensor)?.iter().map(Dimension::number).collect()
+        };
+        let both = || moved.then(as_transposition(&sizes(read)?, &sizes(written)?)?);
+        let Some(both) = is_fixed.then(both).flatten() else {
+            return false;
+        };
         // It is a Transpose behind all others, or gone.
         self.take(index);
         self.add_transpose(position, read, written, both);
@@ -490,17 +472,23 @@ impl<'s> Nodes<'s> {
         new
     }
 
-    /// Adds a node that makes one tensor of another.
-    fn add_made(&mut self, position: u32, by: &str, read: u32, written: u32, fusing: Fusing) {
-        let moving = match by {
-            "Transpose" => Moving::Transpose,
-            _ => Moving::No,
+    /// Adds a node that makes one tensor of another. One that only takes or adds axes shares the memory.
+    fn add_made(&mut self, position: u32, read: u32, written: u32, fusing: Fusing, moving: Moving) {
+        let share = Share {
+            written,
+            read,
+            always: true,
         };
-        self.add_node(FusedNode {
+        let shares = match moving {
+            Moving::Squeezes(_) | Moving::Unsqueezes(_) => vec![share].into(),
+            _ => Cow::default(),
+        };
+        self.add_reader(read, self.nodes.len() as u32);
+        self.add(FusedNode {
             position,
             reads: vec![read].into(),
             writes: vec![written].into(),
-            shares: Cow::default(),
+            shares,
             workspace: 0,
             fusing,
             equal: 0,
@@ -509,41 +497,23 @@ impl<'s> Nodes<'s> {
         });
     }
 
-    fn add_node(&mut self, node: FusedNode<'s>) {
-        let index = self.nodes.len() as u32;
-        for &read in node.reads.iter() {
-            self.add_reader(read, index);
-        }
-        self.add(node);
-    }
-
-    fn add_transpose(&mut self, position: u32, read: u32, written: u32, by: Transposition) {
-        let index = self.nodes.len() as u32;
-        self.add_made(position, "Transpose", read, written, Fusing::Transposes(by));
-        if let Some(moved) = &mut self.moved {
-            let key = (read, by.axes().to_vec());
-            moved.transposes.insert(key, index);
-        }
+    fn add_gather(&mut self, position: u32, read: u32, written: u32) {
+        self.add_made(position, read, written, Fusing::No, Moving::No);
     }
 
     /// Adds a Squeeze or an Unsqueeze of the first axes.
     fn add_axes(&mut self, position: u32, read: u32, written: u32, moving: Moving) {
-        self.add_node(FusedNode {
-            position,
-            reads: vec![read].into(),
-            writes: vec![written].into(),
-            shares: vec![Share {
-                written,
-                read,
-                always: true,
-            }]
-            .into(),
-            workspace: 0,
-            fusing: Fusing::No,
-            equal: 0,
-            casting: Casting::No,
-            moving,
-        });
+        self.add_made(position, read, written, Fusing::No, moving);
+    }
+
+    fn add_transpose(&mut self, position: u32, read: u32, written: u32, by: Transposition) {
+        let index = self.nodes.len() as u32;
+        let fusing = Fusing::Transposes(by);
+        self.add_made(position, read, written, fusing, Moving::Transpose);
+        if let Some(moved) = &mut self.moved {
+            let key = (read, by.axes().to_vec());
+            moved.transposes.insert(key, index);
+        }
     }
 
     /// The tensor with `more` axes in front.
@@ -559,7 +529,7 @@ impl<'s> Nodes<'s> {
             if self.readers[tensor as usize].0 > 0 {
                 let squeezed = self.add_tensor(tensor, Some("Squeeze"), Some(old));
                 self.restore(tensor, squeezed);
-                self.add_axes(position, tensor, squeezed, Moving::Squeezes { axes });
+                self.add_axes(position, tensor, squeezed, Moving::Squeezes(axes));
             }
             if let Some(moved) = &mut self.moved {
                 moved.shapes[tensor as usize] = Some(shape);
@@ -568,14 +538,14 @@ impl<'s> Nodes<'s> {
         }
         let producer = self.producer[tensor as usize];
         if let Some(node) = self.node(producer)
-            && node.moving == (Moving::Squeezes { axes })
+            && node.moving == (Moving::Squeezes(axes))
         {
             return node.reads[0];
         }
         let before = self.transposition(producer);
         let more: Vec<bool> = (0..shape.len()).map(|place| place < more).collect();
         let new = self.add_tensor(tensor, Some("Unsqueeze"), Some(shape.clone()));
-        let moving = Moving::Unsqueezes { axes };
+        let moving = Moving::Unsqueezes(axes);
         if let Some(before) = before
             && let Some(behind) = before.with(&more)
             && let Some(read) = self.node(producer).map(|node| node.reads[0])
@@ -595,13 +565,11 @@ impl<'s> Nodes<'s> {
         let shape = self.known(tensor);
         let moved = shape.as_ref().and_then(|shape| by.moved(shape));
         if self.is_constant(tensor) && self.is_told_nobody(tensor) {
-            let one = |shape: &Vec<Dimension>| shape.iter().all(|d| *d == Dimension::Known(1));
-            let by_axis =
-                |shape: &Vec<Dimension>| *shape == [Dimension::Known(by.axes().len() as u64)];
-            if shape
-                .as_ref()
-                .is_some_and(|shape| one(shape) || by_axis(shape))
-            {
+            let by_axis = [Dimension::Known(by.axes().len() as u64)];
+            let is_same = |shape: &Vec<Dimension>| {
+                *shape == by_axis || shape.iter().all(|size| *size == Dimension::Known(1))
+            };
+            if shape.as_ref().is_some_and(is_same) {
                 return tensor;
             }
             if self.readers[tensor as usize].0 > 0 {
@@ -660,7 +628,7 @@ impl<'s> Nodes<'s> {
         for &tensor in tensors {
             let index = self.producer[tensor as usize];
             let is_one = |node: &FusedNode<'_>| {
-                matches!(node.moving, Moving::Transpose | Moving::Squeezes { .. })
+                matches!(node.moving, Moving::Transpose | Moving::Squeezes(_))
             };
             if self.readers[tensor as usize].0 == 0
                 && self.is_told_nobody(tensor)
@@ -717,12 +685,9 @@ impl<'s> Nodes<'s> {
         let mut unlike = vec![false; self.producer.len()];
         for node in self.nodes.iter().flatten() {
             if matches!(node.fusing, Fusing::Product { .. }) {
-                let ranks: Vec<_> = node
-                    .reads
-                    .iter()
-                    .map(|&t| self.shape(t).map(<[_]>::len))
-                    .collect();
-                let alike = ranks.iter().all(|rank| rank.is_some() && *rank == ranks[0]);
+                let rank = |&read: &u32| self.shape(read).map(<[_]>::len);
+                let first = node.reads.first().and_then(rank);
+                let alike = first.is_some() && node.reads.iter().all(|read| rank(read) == first);
                 for &read in node.reads.iter().filter(|_| !alike) {
                     unlike[read as usize] = true;
                 }
@@ -734,6 +699,16 @@ impl<'s> Nodes<'s> {
             }
         }
     }
+}
+
+/// Does every axis stay on its side of this one?
+fn keeps_sides(moved: Transposition, axis: i64) -> bool {
+    let rank = moved.axes().len() as i64;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    let is_before = |place: usize| (place as i64) < axis;
+    let mut axes = moved.axes().iter().enumerate();
+    (0..rank).contains(&axis)
+        && axes.all(|(to, &from)| is_before(to) == is_before(usize::from(from)))
 }
 
 /// How a Transpose makes one shape of the other, if it only moves axes of size 1.

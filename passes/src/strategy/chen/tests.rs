@@ -165,8 +165,7 @@ fn branches_are_split_at_their_own_points() {
     with_task(&graph, |task| {
         let task = &Task {
             order: graph.order(),
-            watch: task.watch.clone(),
-            ..*task
+            ..task.clone()
         };
         let forward = ForwardPart::of(task);
         // Nothing but the sum separates all that is before from what is behind.

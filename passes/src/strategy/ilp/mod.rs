@@ -265,18 +265,11 @@ impl JointAnswer {
         let form = Task {
             graph: &graph,
             run: &graph,
-            runtime: task.runtime,
             order: graph.order(),
-            sequences: task.sequences,
-            device: task.device,
-            overrides: task.overrides,
             costs: &costs(&graph, task.device, task.overrides),
             recomputation: &recomputation,
-            effort: task.effort,
-            watch: task.watch.clone(),
-            solving: task.solving,
-            rewriting: task.rewriting,
             joint: None,
+            ..task.clone()
         };
         let judged = begun(&form, &self.sequence);
         judged.map_or(Bytes(u64::MAX), |judged| judged.plan.predicted_peak)
