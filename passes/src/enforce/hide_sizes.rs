@@ -237,7 +237,7 @@ impl<'a> Hiding<'a> {
     ) -> Option<usize> {
         let node = graph.node(id);
         let alone = match inferred_by(node, position) {
-            InferredBy::Unknown => true,
+            InferredBy::Unknown | InferredBy::Rank => true,
             InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
             InferredBy::AllNumbered => {
                 let first = self.inference.shape(node.input(0)?);

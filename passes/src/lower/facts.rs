@@ -17,7 +17,7 @@ pub(super) struct Facts {
 }
 
 /// KnownSizes that are tried for symbolic dimensions where none are given. Only ranks are taken from what follows.
-const TRIED: [u64; 5] = [64, 32, 256, 4, 1];
+const TRIED: [u64; 7] = [64, 32, 256, 60, 840, 4, 1];
 
 impl Facts {
     /// From the declarations, as far as they are right, and from what follows of them.
@@ -81,9 +81,8 @@ impl Facts {
             return;
         }
         let same: &[(usize, usize)] = match node.op_type.as_str() {
-            "BatchNormInternal" | "BatchNormalization" | "LayerNormalization" | "Dropout" => {
-                &[(0, 0)]
-            }
+            "BatchNormInternal" => &[(0, 0), (1, 3), (2, 4), (3, 1), (4, 1)],
+            "BatchNormalization" | "LayerNormalization" | "Dropout" => &[(0, 0)],
             "Relu" | "Sigmoid" | "Tanh" | "Gelu" | "QuickGelu" | "LeakyRelu" | "Identity"
             | "Cast" | "Clip" => &[(0, 0)],
             "ConvGrad" | "ConvTransposeGrad" => &[(0, 1), (1, 2)],

@@ -13,6 +13,7 @@ mod activation;
 mod arithmetic;
 mod body;
 mod convolution;
+mod dropout;
 mod facts;
 mod gather;
 mod gru;
@@ -154,6 +155,7 @@ pub fn lower(
     }
     if !lowered.replaced.is_empty() {
         settled::settle(graph, &original, &mut shared);
+        dropout::keep(graph);
     }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {

@@ -14,8 +14,9 @@ pub(super) fn resize_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     if rank != 4 {
         return case("where X does not have four dimensions");
     }
-    if site.node.input(2).is_some() {
-        return case("with a region (roi)");
+    // Of no other mode the region means anything.
+    if site.node.string("coordinate_transformation_mode") == Some("tf_crop_and_resize") {
+        return case("of a region (tf_crop_and_resize)");
     }
     let last = matrix(site, dy, x, 3)?;
     let part = site.add(fused_matmul(dy, last).int("transB", 1));

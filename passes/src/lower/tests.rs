@@ -43,6 +43,39 @@ fn an_old_operator_set_is_refused() {
     assert_snapshot!(lowered(12, interface, "[r] dx = com.microsoft.ReluGrad (dy, y)"), @"error: the file asks for operator set 12 of ai.onnx; expected 13 or newer: export it again");
 }
 
+/// Else a session without training takes them out at ORT_ENABLE_BASIC.
+#[test]
+fn a_dropout_whose_mask_nobody_reads_has_its_size_read() {
+    let interface = "(float[N,4] x, float[N,4] dy, float[N,4] y, bool mode) => (float[N,4] dx, float[N,4] a, float[N,4] b, float[N,4] c, bool[N,4] read)";
+    let nodes = "[r] dx = com.microsoft.ReluGrad (dy, y)
+        half = Constant <value_float = 0.5> ()
+        [one] a = Dropout (x, half, mode) [two] b, read = Dropout (x, half, mode) [no] c = Dropout (x, half)";
+    let listing = lowered(15, interface, nodes);
+    let dropouts = listing
+        .lines()
+        .filter(|line| line.contains("Dropout") || line.contains("Size"));
+    assert_snapshot!(dropouts.collect::<Vec<_>>().join("\n"), @r#"
+    a, "a/mask" = Dropout(x, half, mode)
+    "a/mask/size" = Size("a/mask")
+    b, read = Dropout(x, half, mode)
+    c = Dropout(x, half)
+    "#);
+}
+
+/// A region means something in one mode alone; old files have an empty one in each.
+#[test]
+fn a_region_that_means_nothing_is_none() {
+    let interface = "(float[N,2,8,8] dy, float[N,2,4,4] x, float[] roi, float[4] scales) => (float[N,2,4,4] dx)";
+    let resize = |mode: &str| {
+        let node = format!(
+            r#"dx = com.microsoft.ResizeGrad <mode = "nearest", coordinate_transformation_mode = "{mode}"> (dy, x, roi, scales)"#
+        );
+        lowered(15, interface, &node)
+    };
+    assert!(resize("asymmetric").contains("= Resize("));
+    assert_snapshot!(resize("tf_crop_and_resize"), @"error: node 0 (ResizeGrad): it cannot be written in standard operators of a region (tf_crop_and_resize)");
+}
+
 #[test]
 fn every_operator_has_one_entry() {
     let mut names: Vec<_> = TABLE.iter().map(|e| (e.domain, e.name)).collect();

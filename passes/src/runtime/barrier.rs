@@ -65,17 +65,24 @@ pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
     found
 }
 
-/// By node id: may a Reshape in front of it be made one with it, or with what reads an Identity there?
-pub(crate) fn into_reshapes(graph: &Graph) -> Vec<bool> {
+/// By node id: may none stand before it, for what the runtime would make of both? An Identity between them goes. What hands on
+/// where a Reshape reads it may be made one with that; and where it leaves the graph, a PassThrough has to write what leaves, which
+/// has memory of its own, and it refuses that (measured).
+pub(crate) fn keep_barriers_off(graph: &Graph, form: BarrierForm) -> Vec<bool> {
     let mut found = vec![false; graph.node_count()];
-    let mut is_reshaped = vec![false; graph.tensor_count()];
+    let mut kept_off = vec![false; graph.tensor_count()];
+    if form == BarrierForm::PassThrough {
+        for output in &graph.outputs {
+            kept_off[output.index()] = true;
+        }
+    }
     for &id in graph.order().iter().rev() {
         let node = graph.node(id);
-        let hands_on = is_identity(node) && node.writes().any(|t| is_reshaped[t.index()]);
-        if joins_reshapes(node) || hands_on {
+        let hands_on = is_identity(node) && node.writes().any(|t| kept_off[t.index()]);
+        if hands_on || form != BarrierForm::PassThrough && joins_reshapes(node) {
             found[id.index()] = true;
             if let Some(read) = node.input(0) {
-                is_reshaped[read.index()] = true;
+                kept_off[read.index()] = true;
             }
         }
     }

@@ -50,11 +50,6 @@ impl BarrierForm {
         }
     }
 
-    /// Is it made one with a Reshape behind it?
-    pub(crate) fn joins_reshapes(self) -> bool {
-        self != BarrierForm::PassThrough
-    }
-
     /// Can a barrier hand the tensor on?
     pub(crate) fn may_pass(self, tensor: &Tensor) -> bool {
         let may = |shape: &Vec<u64>| match shape.len() {

@@ -143,10 +143,12 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
-        let folded = nodes.fold();
-        let measured = nodes.measure_before_casts();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
+        let folded = nodes.fold();
+        let measured = nodes.measure_before_casts();
+        // The runtime looks again.
+        let merged = measured && nodes.merge_equal() || merged;
         let assembled = nodes.assemble();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[

@@ -42,6 +42,8 @@ pub enum Fusing {
     Adds,
     /// A Gelu.
     Gelu {
+        /// Is it the standard's, which 1.19.2 and 1.20.1 leave alone, and later releases do not (measured)?
+        standard: bool,
         /// The bytes that its kernel takes once it has a bias: on the CPU as many as it writes.
         workspace: u64,
     },
@@ -131,10 +133,14 @@ impl Fusing {
                 Fusing::AddsImages
             }
             ("", "Add") => Fusing::Adds,
-            (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
+            ("", "Gelu") | (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
                 let bytes = written.and_then(|written| graph.tensor(written).bytes());
                 let workspace = bytes.filter(|_| activates).map_or(0, |bytes| bytes.0);
-                Fusing::Gelu { workspace }
+                let standard = node.domain.is_empty();
+                Fusing::Gelu {
+                    standard,
+                    workspace,
+                }
             }
             ("", "Conv") if activates => Fusing::Convolution,
             ("", "Relu" | "Sigmoid" | "Tanh" | "LeakyRelu") if activates => Fusing::Activation,

@@ -24,8 +24,11 @@ pub enum InferredBy {
     Windowed,
     /// By a rule for first inputs of which all dimensions are numbers.
     AllNumbered,
-    /// Likewise; of other inputs only how many dimensions there are.
-    NumberedOrRank,
+    /// By a rule for first inputs of which the dimension at the node's axis is a number; of other inputs only how many dimensions there
+    /// are.
+    AxisNumbered,
+    /// How many dimensions there are, and nothing more. (Current releases know all of them.)
+    Rank,
     /// By the rule of recurrent layers for training, to which the hidden size is unknown.
     Recurrent,
 }
@@ -120,7 +123,8 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         ) => InferredBy::Of(1),
         ("", "Pad" | "Slice" | "Split") => InferredBy::Resized,
         ("", "Resize" | "Tile" | "Upsample") => InferredBy::Numbered,
-        ("", "TopK") => InferredBy::NumberedOrRank,
+        ("", "TopK") => InferredBy::AxisNumbered,
+        ("", "Einsum") => InferredBy::Rank,
         (MICROSOFT, "SplitTraining") => InferredBy::AllNumbered,
         ("", "Squeeze") if node.ints("axes").is_none() && node.input(1).is_none() => {
             InferredBy::AllNumbered
@@ -129,7 +133,7 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         | (MICROSOFT, "FusedConv") => InferredBy::Windowed,
         // Its sizes have to be declared: without, a session crashes.
         ("", "MaxPoolGrad") => InferredBy::Unknown,
-        ("", "Einsum" | "GroupNormalization" | "MeanVarianceNormalization") => InferredBy::Unknown,
+        ("", "GroupNormalization" | "MeanVarianceNormalization") => InferredBy::Unknown,
         (MICROSOFT, name) if !name.contains("Grad") => InferredBy::Other,
         ("", _) => InferredBy::Other,
         _ => InferredBy::Unknown,

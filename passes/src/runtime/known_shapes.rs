@@ -17,7 +17,7 @@ use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
 use super::transposes::{movable_casts, shapes_of_transposed};
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
-use crate::operators::MICROSOFT;
+use crate::operators::{MICROSOFT, resolve_axis};
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -377,13 +377,15 @@ impl RuntimeInference {
                 InferredBy::AllNumbered => {
                     by_rule(position).filter(|_| first.is_some_and(|first| all_numbers(first)))
                 }
-                InferredBy::NumberedOrRank => {
-                    let (numbered, whole) = (all_numbers(first?), by_rule(position)?);
-                    Some(match numbered {
+                InferredBy::AxisNumbered => {
+                    let (first, whole) = (first?, by_rule(position)?);
+                    let axis = resolve_axis(node.int("axis").unwrap_or(-1), first.len());
+                    Some(match axis.is_some_and(|axis| first[axis].is_number()) {
                         true => whole,
                         false => vec![Dimension::Unknown; whole.len()],
                     })
                 }
+                InferredBy::Rank => Some(vec![Dimension::Unknown; by_rule(position)?.len()]),
                 InferredBy::Recurrent => recurrent(shapes, node, position),
                 InferredBy::Unknown => None,
             }
@@ -432,7 +434,7 @@ impl RuntimeInference {
         let carried = node.inputs.len().checked_sub(scanned)?;
         let axis = |name: &str, at: usize, rank: usize| {
             let axis = node.ints(name).and_then(|axes| axes.get(at)).copied();
-            crate::operators::resolve_axis(axis.unwrap_or(0), rank)
+            resolve_axis(axis.unwrap_or(0), rank)
         };
         let mut length = Dimension::Unknown;
         let mut given = Vec::new();
@@ -773,7 +775,7 @@ mod tests {
     fn of_what_is_expanded_to_a_shape_of_something_unknown_nothing_is_known() {
         let text = r#"<ir_version: 8, opset_import: ["" : 15]>
             g (float[batch,4,6,8] x, float[batch,1,1,8] mask) => () {
-                product = Einsum <equation = "abcd->abcd"> (x)
+                product = MeanVarianceNormalization (x)
                 of_product = Shape (product)
                 of_x = Shape (x)
                 unknown = Expand (mask, of_product)
@@ -802,19 +804,23 @@ mod tests {
     #[test]
     fn what_is_chosen_has_as_many_dimensions_and_what_is_gathered_the_shape_of_the_indices() {
         let text = r#"<ir_version: 8, opset_import: ["" : 15]>
-            g (float[batch,6] x, float[batch,9,4] data) => () <int64[1] k = {6}> {
+            g (float[batch,6] x, float[batch,9,4] data) => () <int64[1] k = {6}, int64[1] one = {1}> {
                 chosen, at = TopK (x, k)
+                first, of_all = TopK <axis = 0> (x, one)
                 last = Constant <value_ints = [2]> ()
                 wide = Unsqueeze (at, last)
                 repeats = Constant <value = int64[3] {1, 1, 4}> ()
                 indices = Tile (wide, repeats)
-                unknown = Einsum <equation = "abc->abc"> (data)
+                ranked = Einsum <equation = "abc->abc"> (data)
+                unknown = MeanVarianceNormalization (data)
                 y = GatherElements <axis = 1> (unknown, indices)
             }"#;
         let bindings = [("batch".to_owned(), 2)].into();
-        assert_eq!(bound(text, "chosen", &bindings), "? ?");
+        assert_eq!(bound(text, "chosen", &bindings), "batch 6");
+        assert_eq!(bound(text, "first", &bindings), "? ?");
+        assert_eq!(bound(text, "ranked", &bindings), "? ? ?");
         assert_eq!(bound(text, "unknown", &bindings), "unknown");
-        assert_eq!(bound(text, "y", &bindings), "? ? 4");
+        assert_eq!(bound(text, "y", &bindings), "? 6 4");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
-use crate::runtime::barrier::{Passing, into_reshapes, out_of_reshapes};
+use crate::runtime::barrier::{Passing, keep_barriers_off, out_of_reshapes};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::level::Level;
@@ -99,10 +99,7 @@ impl Placement {
             false => parted(&base),
         };
         let form = release.barrier;
-        let joined = match form.joins_reshapes() {
-            true => into_reshapes(graph),
-            false => vec![false; graph.node_count()],
-        };
+        let kept_off = keep_barriers_off(graph, form);
         let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
         let passed = |(position, id): (usize, &NodeId)| {
@@ -112,7 +109,7 @@ impl Placement {
                 return None;
             }
             // What it hands over has memory of its own, which PassThrough refuses (measured).
-            if operators::hands_over(node) || !is_possible || joined[id.index()] {
+            if operators::hands_over(node) || !is_possible || kept_off[id.index()] {
                 return None;
             }
             let may_pass = |t: &&TensorId| {

@@ -2,6 +2,7 @@ use super::*;
 use crate::cost::Nanos;
 use crate::graph::Uses;
 use crate::graph::text::diff;
+use crate::runtime::barrier_form::BarrierForm;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
@@ -226,6 +227,22 @@ fn no_barrier_stands_before_an_identity_that_a_reshape_reads() {
     // What is behind an Identity behind a Reshape has its size read.
     let reshaped = crate::runtime::barrier::out_of_reshapes(&graph);
     assert!(reshaped[named("j").index()] && !reshaped[named("i").index()]);
+}
+
+/// Once the Identity is gone, the PassThrough would have to write what leaves the graph, and refuses that in 1.19.2.
+#[test]
+fn no_pass_through_stands_before_an_identity_that_writes_an_output() {
+    let text = "g (float[5,5] x) => (float[5,5] y, float[5,5] z) <float[5,5] a, float[5,5] i> {
+        a = Exp(x) c = Exp(a) i = Identity(c) y = Identity(i) d = Identity(a) z = Exp(d) }";
+    let graph = Graph::parse(text).unwrap();
+    let kept_off = |form| {
+        let off = crate::runtime::barrier::keep_barriers_off(&graph, form);
+        let name = |&id: &NodeId| graph.tensor(graph.node(id).output(0).unwrap()).name.clone();
+        let off = graph.order().iter().filter(|id| off[id.index()]);
+        off.map(name).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(kept_off(BarrierForm::PassThrough), "i y");
+    assert_eq!(kept_off(BarrierForm::Reshape), "");
 }
 
 #[test]

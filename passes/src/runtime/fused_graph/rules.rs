@@ -158,7 +158,18 @@ impl<'s> Nodes<'s> {
     /// An addition of a bias takes in the Gelu behind it.
     pub(super) fn gelu(&self, index: u32) -> Option<Change> {
         self.assigned(index)?;
-        let is_gelu = |fusing| matches!(fusing, Fusing::Gelu { .. });
+        let is_gelu: fn(Fusing) -> bool = match self.skeleton.release.trains {
+            true => |fusing| {
+                matches!(
+                    fusing,
+                    Fusing::Gelu {
+                        standard: false,
+                        ..
+                    }
+                )
+            },
+            false => |fusing| matches!(fusing, Fusing::Gelu { .. }),
+        };
         self.takes_in(index, Fusing::Bias, is_gelu)
     }
 
@@ -436,7 +447,7 @@ impl<'s> Nodes<'s> {
             reads.extend(others);
         }
         let workspace = match reader.fusing {
-            Fusing::Gelu { workspace } => workspace,
+            Fusing::Gelu { workspace, .. } => workspace,
             _ => node.workspace,
         };
         self.add(FusedNode {
