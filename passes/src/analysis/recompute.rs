@@ -8,6 +8,7 @@ use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};
 use crate::runtime::Release;
+use crate::runtime::fusing::normalized_at_once;
 use crate::runtime::rounding::Rounding;
 use crate::verify;
 
@@ -67,18 +68,26 @@ impl Recomputation {
         recomputation
     }
 
-    /// No copies by operators that the release does not have: a Dropout's, from its mask, is a DropoutGrad.
-    pub(crate) fn keep_to_release(&mut self, release: &Release) {
+    /// Where the release does not train, no copies by operators that it does not have: a Dropout's, from its mask, is a DropoutGrad.
+    /// And none of a layer normalization that it makes one node with the sum before it: two readers keep the sum apart, and bits are the
+    /// same at every level there.
+    pub(crate) fn keep_to_release(&mut self, graph: &Graph, release: &Release) {
+        if release.trains {
+            return;
+        }
         let from_mask = |rule: &&mut Recompute| **rule == Recompute::DropoutFromMask;
-        for rule in self
-            .rules
-            .iter_mut()
-            .filter(|_| !release.trains)
-            .filter(from_mask)
-        {
+        for rule in self.rules.iter_mut().filter(from_mask) {
             *rule = Recompute::Never(
                 "random, and no operator of the runtime makes it again from its mask",
             );
+        }
+        let uses = Uses::of(graph);
+        for &id in graph.order() {
+            if let Some(normalization) = normalized_at_once(graph, &uses, id) {
+                self.rules[normalization.index()] = Recompute::Never(
+                    "the runtime adds and normalizes at once, and rounds otherwise where it does not",
+                );
+            }
         }
     }
 
@@ -240,12 +249,33 @@ mod tests {
         let graph = Graph::parse(text).unwrap();
         let rule = |release: &Release| {
             let mut rules = said(&graph, &[]);
-            rules.keep_to_release(release);
+            rules.keep_to_release(&graph, release);
             rules.rule(graph.order()[0])
         };
         let [training, stock] = Release::ALL;
         assert_eq!(rule(training), Recompute::DropoutFromMask);
         assert!(matches!(rule(stock), Recompute::Never(_)));
+    }
+
+    /// Measured in 1.32.0: a frozen BERT, a copy of whose normalization had other gradients at ORT_ENABLE_ALL.
+    #[test]
+    fn a_normalization_that_takes_in_a_sum_is_not_copied_where_that_rounds_otherwise() {
+        let text = "g (float[2,4] x, float[4] s) => (float[2,4] y) <float[2,4] a, float[2,4] n> {
+            a = Add(x, x) n, m, v = LayerNormalization(a, s, s) y = Exp(n) }";
+        let rule = |text: &str, release: &Release| {
+            let graph = Graph::parse(text).unwrap();
+            let mut rules = said(&graph, &[]);
+            rules.keep_to_release(&graph, release);
+            rules.rule(graph.order()[1])
+        };
+        let [training, stock] = Release::ALL;
+        assert_eq!(rule(text, training), Recompute::Clone);
+        assert!(matches!(rule(text, stock), Recompute::Never(_)));
+        // With a reader of its statistics it does not take in the sum, nor one that others read.
+        let read = text.replace("y = Exp(n)", "y = Mul(n, v)");
+        assert_eq!(rule(&read, stock), Recompute::Clone);
+        let others = text.replace("y = Exp(n)", "y = Mul(n, a)");
+        assert_eq!(rule(&others, stock), Recompute::Clone);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Dropouts that a current session would take out.
 
 use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
-use crate::runtime::barrier::integers;
 
 /// Has the size of the mask read of each Dropout that may drop something, where nobody reads the mask: from ORT_ENABLE_BASIC on, builds
 /// without training take out a Dropout whose mask is not read, training or not (`EliminateDropout`; measured in 1.20.1, 1.26.0
@@ -45,8 +44,12 @@ fn measure(graph: &mut Graph, id: NodeId) -> Option<NodeId> {
         mask
     });
     let name = format!("{}/size", graph.tensor(mask).name);
-    let size = integers(graph, &name, Vec::new());
-    let size = graph.add_tensor(size);
+    let size = graph.add_tensor(Tensor {
+        element: Some(ElementType::Int64),
+        declared: Some(Vec::new()),
+        shape: Some(Vec::new()),
+        ..Tensor::new(graph.free_tensor_name(&name), TensorKind::Value)
+    });
     let node = Node::new(name, "", "Size", vec![Some(mask)], vec![Some(size)]);
     Some(graph.add_node(node))
 }

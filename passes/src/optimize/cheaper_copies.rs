@@ -19,18 +19,19 @@ pub(super) fn copies_of_dropouts(
 ) {
     let from_mask = |id: &&NodeId| recomputation.rule(**id) == Recompute::DropoutFromMask;
     let dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
-    if dropouts.is_empty() {
-        return;
-    }
     if !options.runtime.release.trains {
         // The published planners know of a copy that it reads what its original does; and bits are only known to agree on the CPU.
-        if options.strategy == Strategy::Auto
+        if !dropouts.is_empty()
+            && options.strategy == Strategy::Auto
             && options.variants.contains(&Group::Copies)
             && options.device.provider == Provider::Cpu
         {
             copy_dropouts_in_parts(recomputation, graph, &dropouts, options);
         }
-        recomputation.keep_to_release(options.runtime.release);
+        recomputation.keep_to_release(graph, options.runtime.release);
+        return;
+    }
+    if dropouts.is_empty() {
         return;
     }
     let mut with = graph.clone();

@@ -375,14 +375,27 @@ pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
 /// Does the runtime make one node of this sum and the layer normalization that alone reads it, though somebody reads mean and
 /// deviation? That node gives none (SkipLayerNormalization; measured: the step fails).
 pub(crate) fn loses_statistics(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
-    let Some(reader) = lone_reader(graph, uses, id) else {
-        return false;
-    };
+    normalization_of_sum(graph, uses, id).is_some_and(|reader| has_statistics(graph, uses, reader))
+}
+
+/// The layer normalization of which the runtime makes one node with this sum, which it alone reads, as nobody reads its mean and deviation.
+pub(crate) fn normalized_at_once(graph: &Graph, uses: &Uses, id: NodeId) -> Option<NodeId> {
+    let reader = normalization_of_sum(graph, uses, id)?;
+    let reader = Some(reader).filter(|reader| !has_statistics(graph, uses, reader))?;
+    uses.producer(reader.output(0)?)
+}
+
+/// The layer normalization that alone reads this sum.
+fn normalization_of_sum<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node> {
+    let node = graph.node(id);
+    let reader = lone_reader(graph, uses, id).filter(|_| node.is("", "Add"))?;
+    let normalizes = reader.is("", "LayerNormalization") && reader.input(0) == node.output(0);
+    normalizes.then_some(reader)
+}
+
+fn has_statistics(graph: &Graph, uses: &Uses, normalization: &Node) -> bool {
     let is_read = |tensor| !uses.readers(tensor).is_empty() || graph.outputs.contains(&tensor);
-    graph.node(id).is("", "Add")
-        && reader.is("", "LayerNormalization")
-        && reader.input(0) == graph.node(id).output(0)
-        && (1..3).any(|statistic| reader.output(statistic).is_some_and(is_read))
+    (1..3).any(|statistic| normalization.output(statistic).is_some_and(is_read))
 }
 
 /// The sums of which the runtime makes no node with a layer normalization because somebody else reads them too, by the node of the file
@@ -415,11 +428,7 @@ pub(crate) fn is_newly_normalized(
 ) -> bool {
     let node = graph.node(id);
     let is_apart = node.template.is_some_and(|of| apart.contains(&of));
-    is_apart
-        && node.is("", "Add")
-        && lone_reader(graph, uses, id).is_some_and(|reader| {
-            reader.is("", "LayerNormalization") && reader.input(0) == node.output(0)
-        })
+    is_apart && normalization_of_sum(graph, uses, id).is_some()
 }
 
 /// Does the runtime make one node of this one and of what alone reads it, an activation that the file has in pieces? Copies leave the

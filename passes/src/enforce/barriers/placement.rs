@@ -6,7 +6,7 @@ use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
 use crate::runtime::barrier::{Passing, keep_barriers_off, out_of_reshapes};
-use crate::runtime::fusing::Fusing;
+use crate::runtime::fusing::{Fusing, normalized_at_once};
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::level::Level;
 use crate::runtime::rounding::Rounding;
@@ -96,7 +96,7 @@ impl Placement {
         // In builds without training, bits are the same at every level, so that what becomes one node there is not parted.
         let parted = match release.trains {
             true => vec![false; base.size.len()],
-            false => parted(&base),
+            false => parted(graph, &uses, &base),
         };
         let form = release.barrier;
         let kept_off = keep_barriers_off(graph, form);
@@ -292,7 +292,7 @@ impl Placement {
 }
 
 /// By tensor: is it between nodes that the runtime makes one of, which rounds otherwise? Nodes that only forward are gone by then.
-fn parted(base: &Skeleton) -> Vec<bool> {
+fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
     let mut writer = vec![Fusing::No; base.size.len()];
     for node in 0..base.len() {
         let kind = match (base.fusing[node], base.reads.get(node)) {
@@ -304,6 +304,13 @@ fn parted(base: &Skeleton) -> Vec<bool> {
         }
     }
     let mut parted = vec![false; base.size.len()];
+    for &id in graph.order() {
+        if normalized_at_once(graph, uses, id).is_some() {
+            for sum in graph.node(id).writes() {
+                parted[sum.index()] = true;
+            }
+        }
+    }
     for node in (0..base.len()).rev() {
         let reader = base.fusing[node];
         let written = base.writes.get(node).iter();

@@ -260,7 +260,7 @@ impl JointAnswer {
             .model
             .sequence(columns, values, &parts.into_iter().collect());
         let mut recomputation = Recomputation::of(&graph, task.overrides);
-        recomputation.keep_to_release(task.runtime.release);
+        recomputation.keep_to_release(&graph, task.runtime.release);
         recomputation.keep_rounding(&graph, task.device.provider);
         let form = Task {
             graph: &graph,
