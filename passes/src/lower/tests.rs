@@ -62,6 +62,16 @@ fn a_dropout_whose_mask_nobody_reads_has_its_size_read() {
     "#);
 }
 
+/// A batch of 64 cannot be cut in five.
+#[test]
+fn types_follow_where_a_batch_has_to_be_a_multiple_of_something() {
+    let interface = "(float[N,2] x, float[N,2] dy) => (float[N,2] dx)";
+    let nodes = "parts = Constant <value_ints = [5, -1]> () pairs = Constant <value_ints = [-1, 2]> ()
+        y = Reshape (x, parts) d = Reshape (dy, parts) e = com.microsoft.ReluGrad (d, y) dx = Reshape (e, pairs)";
+    let listing = lowered(15, interface, nodes);
+    assert!(listing.contains("= Greater(y,"), "{listing}");
+}
+
 /// A region means something in one mode alone; old files have an empty one in each.
 #[test]
 fn a_region_that_means_nothing_is_none() {

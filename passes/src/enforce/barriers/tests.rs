@@ -11,6 +11,17 @@ use crate::verify;
 
 const CPU: Provider = Provider::Cpu;
 
+/// In lean settings, where objects of tensors take nothing.
+fn lean(release: &'static crate::runtime::Release) -> Conditions<'static> {
+    Conditions {
+        object: Bytes::ZERO,
+        provider: CPU,
+        runtime: release.with(crate::runtime::settings::RuntimeSettings::LEAN),
+        sequences: &[],
+        watch: None,
+    }
+}
+
 fn free(graph: &Graph) -> Vec<Cost> {
     let nothing = Cost {
         time: Nanos(1),
@@ -146,13 +157,7 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
             a = Exp(x) s = Mul(a, tenth) b = Exp(x) c = Exp(b) h = Identity(s) p = MatMul(h, w) y = Exp(p) z = Add(c, s) }"#;
     let graph = Graph::parse(text).unwrap();
     let parted = |release: &'static crate::runtime::Release| {
-        let conditions = Conditions {
-            object: Bytes::ZERO,
-            provider: CPU,
-            runtime: release.with(crate::runtime::settings::RuntimeSettings::LEAN),
-            sequences: &[],
-            watch: None,
-        };
+        let conditions = lean(release);
         let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
         let placement = enforceable.placement();
         let barriers = placement.barriers(&vec![true; placement.len()]);
@@ -182,13 +187,7 @@ fn a_barrier_of_what_comes_out_of_a_reshape_reads_its_size_as_well() {
         "<ir_version: 8, opset_import: [\"\" : 15]> {text}"
     ))
     .unwrap();
-    let conditions = Conditions {
-        object: Bytes::ZERO,
-        provider: CPU,
-        runtime: crate::runtime::STOCK.with(crate::runtime::settings::RuntimeSettings::LEAN),
-        sequences: &[],
-        watch: None,
-    };
+    let conditions = lean(&crate::runtime::STOCK);
     let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
     let enforced = enforceable.within_smallest_peak(Thinning::Quick);
     let listing = enforced.to_listing();
@@ -210,13 +209,7 @@ fn no_barrier_stands_before_an_identity_that_a_reshape_reads() {
         <int64[1] s = {25}, float[5,5] a, float[5,5] b, float[5,5] i, float[25] r, float[25] j> {
             a = Exp(x) b = Exp(a) i = Identity(a) r = Reshape(i, s) j = Identity(r) c = Exp(j) y = Exp(c) z = Reshape(b, s) }"#;
     let graph = Graph::parse(text).unwrap();
-    let conditions = Conditions {
-        object: Bytes::ZERO,
-        provider: CPU,
-        runtime: crate::runtime::STOCK.with(crate::runtime::settings::RuntimeSettings::LEAN),
-        sequences: &[],
-        watch: None,
-    };
+    let conditions = lean(&crate::runtime::STOCK);
     let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
     let placement = enforceable.placement();
     let barriers = placement.barriers(&vec![true; placement.len()]);
