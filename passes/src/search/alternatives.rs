@@ -252,7 +252,8 @@ impl Readings {
         for site in &alternatives.sites {
             let at = place[site.node.index()];
             for &part in site.forms.iter().flat_map(|form| &form.parts) {
-                if found.place_of(graph, part, at).1 == Rank::Late {
+                let is_constant = graph.node(part).reads().next().is_none();
+                if !is_constant && found.place_of(graph, part, at).1 == Rank::Late {
                     for tensor in graph.node(part).writes() {
                         found.late[tensor.index()] = true;
                     }
@@ -286,5 +287,45 @@ impl Readings {
             Some(reader) if single && written > read => (reader, Rank::Late),
             _ => (at, Rank::Instead),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operators::variants::VARIANTS;
+    use crate::rewrite::infer_shapes::InferShapes;
+
+    /// Made where the gradient stands, a mask would keep what it is made of until then.
+    #[test]
+    fn what_makes_something_smaller_stands_where_that_is_made_though_it_reads_a_constant() {
+        let mut graph = Graph::parse(
+            r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+            g (float[64,64] x) => (float[64,64] dx)
+            {
+                u = Tanh (x)
+                y = Relu (u)
+                v = Exp (y)
+                w = Neg (v)
+                [grad] dx = com.microsoft.ReluGrad (w, y)
+            }"#,
+        )
+        .unwrap();
+        let shapes = InferShapes::default();
+        crate::pass::Pass::run(&shapes, &mut graph).unwrap();
+        let order = graph.order().to_vec();
+        let variant = VARIANTS.iter().find(|v| v.name == "relu-bool-mask");
+        let offers = [(order[4], variant.expect("the variant"))];
+        let alternatives = Alternatives::of(&graph, &offers, std::slice::from_ref(&order));
+        let listed = alternatives.order(&order).into_iter();
+        let listed: Vec<&str> = listed
+            .map(|id| alternatives.graph.node(id).op_type.as_str())
+            .collect();
+        assert_eq!(
+            listed,
+            [
+                "Constant", "Tanh", "Relu", "Greater", "Exp", "Neg", "ReluGrad", "Cast", "ReluGrad"
+            ]
+        );
     }
 }
