@@ -12,16 +12,17 @@ use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fusing::{
-    becomes_a_gemm, is_newly_added, is_newly_normalized, is_piece_of_an_activation,
-    loses_statistics, sums_apart_from_normalizations,
+    becomes_a_gemm, is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation,
+    loses_statistics, read_by_several,
 };
 use crate::runtime::transposes::is_moved_behind;
 
 /// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
 /// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: the search
-/// simulates neither. And each convolution that the runtime would fuse with a sum, and each sum that it would take into a layer normalization,
-/// and did not before: the fused node rounds otherwise.
+/// simulates neither, and the first of four Slices that become a SpaceToDepth. And each convolution that the runtime would fuse with a sum,
+/// each sum that it would take into a layer normalization, each product that it would multiply by a number, and each Pad that it would leave to
+/// a convolution, where it did not before: the fused node rounds otherwise, or what a step takes at its time is something else.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
 pub struct KeepApart;
@@ -34,21 +35,23 @@ impl Pass for KeepApart {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let apart = sums_apart_from_normalizations(graph, &Uses::of(graph));
-        let fused = |graph: &Graph, uses: &Uses, id| Vec::from_iter(fused(graph, uses, id, &apart));
+        let several = read_by_several(graph, &Uses::of(graph));
+        let fused =
+            |graph: &Graph, uses: &Uses, id| Vec::from_iter(fused(graph, uses, id, &several));
         Ok(read_by_sizes(graph, fused))
     }
 }
 
-/// What the node writes, if it is a mirror that becomes part of a Gemm without its marker, or loses statistics that are read.
-fn fused(graph: &Graph, uses: &Uses, id: NodeId, apart: &HashSet<u32>) -> Option<TensorId> {
+/// What the node writes, if it is one of those.
+fn fused(graph: &Graph, uses: &Uses, id: NodeId, several: &HashSet<u32>) -> Option<TensorId> {
     let node = graph.node(id);
     let written = node.output(0);
     let merges = || node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id);
     written.filter(|_| {
         merges()
             || loses_statistics(graph, uses, id)
-            || is_newly_normalized(graph, uses, id, apart)
+            || is_newly_fused(graph, uses, id, several)
+            || is_part_of_depth(graph, uses, id)
             || is_piece_of_an_activation(graph, uses, id)
             || is_moved_behind(graph, uses, id)
             || is_newly_added(graph, uses, id)
@@ -131,6 +134,67 @@ mod tests {
         // The first instance is read by somebody else, or by another normalization of the file alone, as the runtime has it then.
         assert_eq!(sizes("y = Relu(a)"), 1);
         assert_eq!(sizes("y = LayerNormalization(a, s, s)"), 0);
+    }
+
+    /// How many Sizes there are, where each node comes from the node of the file that has its operator.
+    fn sizes(nodes: &str) -> usize {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]> g (float[1,2,4,4] x, float[1,2,4,4] w) => (float[1,2,4,4] y, float[1,2,4,4] z)
+            <float half = {{0.5}}, int64[8] pads = {{0, 0, 0, 0, 0, 0, 0, 0}}, float[1,2,4,4] a, float[1,2,4,4] b> {{ {nodes} }}"#
+        );
+        let mut graph = Graph::parse(&text).unwrap();
+        for id in graph.order().to_vec() {
+            let of = graph
+                .node(id)
+                .op_type
+                .bytes()
+                .fold(0, |sum, letter| sum + u32::from(letter));
+            graph.node_mut(id).template = Some(of);
+        }
+        KeepApart.run(&mut graph).unwrap();
+        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        nodes.filter(|node| node.is("", "Size")).count()
+    }
+
+    #[test]
+    fn what_copies_leave_to_one_reader_that_would_take_it_in_has_a_second_one() {
+        // A product and its multiplication by a number: whichever instance is left to that.
+        assert_eq!(
+            sizes("a = MatMul(x, w) y = Exp(a) b = MatMul(x, w) z = Mul(b, half)"),
+            1
+        );
+        assert_eq!(
+            sizes("a = MatMul(x, w) z = Mul(a, half) b = MatMul(x, w) y = Exp(b)"),
+            1
+        );
+        assert_eq!(
+            sizes("a = Pad(x, pads) y = Exp(a) b = Pad(x, pads) z = Conv(b, w)"),
+            1
+        );
+        // The runtime takes those in as they are in the file, too.
+        assert_eq!(
+            sizes("a = MatMul(x, w) y = Mul(a, half) b = MatMul(x, w) z = Mul(b, half)"),
+            0
+        );
+        assert_eq!(
+            sizes("a = Pad(x, pads) y = Conv(a, w) b = Pad(x, pads) z = Conv(b, w)"),
+            0
+        );
+        // A Shape of what has no number is a reader.
+        let shape = "a = MatMul(x, w) s = Shape(a) t = Expand(s, s) b = MatMul(x, w) y = Mul(b, half) z = Mul(a, t)";
+        assert_eq!(sizes(shape), 0);
+    }
+
+    #[test]
+    fn four_slices_that_become_a_space_to_depth_have_a_second_reader() {
+        let four = "s = Slice(x, one, two) t = Slice(x, two, two) u = Slice(x, one, one) v = Slice(x, two, one)
+            y = Concat <axis = 1> (s, t, u, v) z = Exp(y)";
+        assert_eq!(sizes(four), 1);
+        assert_eq!(sizes(&four.replace("(s, t, u, v)", "(s, t, u)")), 0);
+        assert_eq!(
+            sizes(&four.replace("Slice(x, two, one)", "Slice(w, two, one)")),
+            0
+        );
     }
 
     #[test]

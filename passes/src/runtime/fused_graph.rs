@@ -22,6 +22,7 @@
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
 //! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`optimized_shapes.rs`).
+//! - A convolution or an average pool does what the Pad does that it alone reads.
 //! - Slices and Gathers that take a tensor apart become one Split, which writes all parts at once.
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
@@ -150,6 +151,7 @@ impl Skeleton {
         // The runtime looks again.
         let merged = measured && nodes.merge_equal() || merged;
         let assembled = nodes.assemble();
+        let padded = nodes.take_in_pads();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
@@ -166,6 +168,7 @@ impl Skeleton {
             || shared
             || merged
             || assembled
+            || padded
         {
             nodes.take_functions_apart();
             forms.push(nodes.form());

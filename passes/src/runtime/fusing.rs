@@ -64,6 +64,8 @@ pub enum Fusing {
     Convolution,
     /// Such an activation.
     Activation,
+    /// A Pad with zeros that a convolution or an average pool reads, which pads by itself: goes from ORT_ENABLE_BASIC on if it alone does.
+    Pads,
     /// Puts the shape together to which a Reshape goes: constant from ORT_ENABLE_BASIC on, without what it alone reads.
     Assembles,
     /// Follows from constants (`folding.rs`): computed before the first step from ORT_ENABLE_BASIC on.
@@ -142,11 +144,54 @@ impl Fusing {
                     workspace,
                 }
             }
+            ("", "Pad") if !is_output && is_done_by_reader(graph, uses, node, folding) => {
+                Fusing::Pads
+            }
             ("", "Conv") if activates => Fusing::Convolution,
             ("", "Relu" | "Sigmoid" | "Tanh" | "LeakyRelu") if activates => Fusing::Activation,
             _ => Fusing::No,
         }
     }
+}
+
+/// Does this Pad put zeros around images, as does whoever reads it first? Source: `PadFusion`; measured in 1.19.2 and 1.32.0. What only
+/// some releases do is not simulated: with a MaxPool, and with what has no `pads`.
+fn is_done_by_reader(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding) -> bool {
+    const IMAGES: usize = 2;
+    let pads_itself = |reader: &Node| {
+        let is_one = reader.is("", "Conv") || reader.is("", "AveragePool");
+        let explicit = matches!(reader.string("auto_pad"), None | Some("NOTSET"));
+        is_one
+            && explicit
+            && reader.attribute("pads").is_some()
+            && reader.input(0) == node.output(0)
+    };
+    let readers = node
+        .output(0)
+        .map_or(&[][..], |written| uses.readers(written));
+    let constant = |position: usize| {
+        let tensor = node.input(position).filter(|&id| folding.is_constant(id))?;
+        graph.tensor(tensor).constant.as_ref()
+    };
+    let Some(Constant::Ints(pads)) = constant(1) else {
+        return false;
+    };
+    let (before, behind) = pads.split_at(pads.len() / 2);
+    let is_whole = |sizes: &[i64]| {
+        sizes.iter().all(|&size| size >= 0) && sizes.iter().take(IMAGES).all(|&size| size == 0)
+    };
+    let zeros = match node.input(2) {
+        None => true,
+        Some(_) => matches!(constant(2), Some(Constant::Floats(value)) if *value == [0.0]),
+    };
+    node.inputs.len() <= 3
+        && matches!(node.string("mode"), None | Some("constant"))
+        && zeros
+        && is_whole(before)
+        && is_whole(behind)
+        && readers
+            .first()
+            .is_some_and(|&id| pads_itself(graph.node(id)))
 }
 
 /// Does the runtime take casts out that are there for their shape alone? Measured for the opsets 11 to 21. Source:
@@ -398,20 +443,21 @@ fn has_statistics(graph: &Graph, uses: &Uses, normalization: &Node) -> bool {
     (1..3).any(|statistic| normalization.output(statistic).is_some_and(is_read))
 }
 
-/// The sums of which the runtime makes no node with a layer normalization because somebody else reads them too, by the node of the file
-/// that they and their copies come from: a copy that only the normalization reads would become one that rounds otherwise
-/// (SkipLayerNormalization; measured in 1.32.0).
-pub(crate) fn sums_apart_from_normalizations(graph: &Graph, uses: &Uses) -> HashSet<u32> {
+/// Nodes of which the runtime makes nothing with one that reads them, because another does too, by the node of the file that they and
+/// their copies come from: with that one reader left, an instance would become something that rounds otherwise, or runs
+/// at another time.
+pub(crate) fn read_by_several(graph: &Graph, uses: &Uses) -> HashSet<u32> {
     let mut readers: HashMap<u32, BTreeSet<(Option<u32>, &str)>> = HashMap::new();
     for &id in graph.order() {
         let node = graph.node(id);
-        let (true, Some(template)) = (node.is("", "Add"), node.template) else {
+        let Some(template) = node.template else {
             continue;
         };
         let all = readers.entry(template).or_default();
-        for written in node.writes() {
+        if let Some(written) = node.output(0) {
             let read = uses.readers(written).iter().map(|&id| graph.node(id));
-            let read = read.filter(|reader| !reader.is("", "Size"));
+            let is_sized = has_numbers(graph, written);
+            let read = read.filter(|of| !of.is("", "Size") && !(is_sized && is_folded(of)));
             all.extend(read.map(|reader| (reader.template, reader.op_type.as_str())));
         }
     }
@@ -419,16 +465,53 @@ pub(crate) fn sums_apart_from_normalizations(graph: &Graph, uses: &Uses) -> Hash
     readers.into_keys().collect()
 }
 
-/// Is it such a sum that a layer normalization alone reads?
-pub(crate) fn is_newly_normalized(
+/// Are all sizes of the tensor numbers in the file?
+fn has_numbers(graph: &Graph, tensor: TensorId) -> bool {
+    let declared = graph.tensor(tensor).declared.as_ref();
+    declared.is_some_and(|sizes| sizes.iter().all(Dimension::is_number))
+}
+
+/// Is it one of those, and would the runtime make one node of it and of what alone reads it now? Measured in 1.32.0 for a sum and
+/// its layer normalization (SkipLayerNormalization), a product and its multiplication by a number (FusedMatMul), and a Pad; the other
+/// products from the source.
+pub(crate) fn is_newly_fused(
     graph: &Graph,
     uses: &Uses,
     id: NodeId,
-    apart: &HashSet<u32>,
+    several: &HashSet<u32>,
 ) -> bool {
     let node = graph.node(id);
-    let is_apart = node.template.is_some_and(|of| apart.contains(&of));
-    is_apart && normalization_of_sum(graph, uses, id).is_some()
+    let is_one_of_several = node.template.is_some_and(|of| several.contains(&of));
+    let reader = lone_reader(graph, uses, id).filter(|_| is_one_of_several);
+    reader.is_some_and(|reader| {
+        let by = match (node.domain.as_str(), node.op_type.as_str()) {
+            ("", "Add") => return normalization_of_sum(graph, uses, id).is_some(),
+            ("", "MatMul" | "Gemm") | (MICROSOFT, "FusedMatMul") => {
+                &["Mul", "Div", "Add", "Sum", "Transpose"][..]
+            }
+            ("", "Pad") => &["Conv", "AveragePool", "MaxPool", "Cast"],
+            _ => return false,
+        };
+        reader.domain.is_empty() && by.contains(&reader.op_type.as_str())
+    })
+}
+
+/// Is it the first of four Slices of a tensor, each with every second row and column, that one Concat alone reads? Releases from 1.26.0 on make
+/// something else of them, which runs later (SpaceToDepth; measured in 1.26.0 and 1.32.0; not in 1.20.1).
+pub(crate) fn is_part_of_depth(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    const PARTS: usize = 4;
+    let node = graph.node(id);
+    let Some(joined) = lone_reader(graph, uses, id).filter(|_| node.is("", "Slice")) else {
+        return false;
+    };
+    let is_alike = |read: &TensorId| {
+        let other = uses.producer(*read).map(|id| graph.node(id));
+        other.is_some_and(|other| other.is("", "Slice") && other.input(0) == node.input(0))
+    };
+    joined.is("", "Concat")
+        && joined.inputs.len() == PARTS
+        && joined.input(0) == node.output(0)
+        && joined.inputs.iter().flatten().all(is_alike)
 }
 
 /// Does the runtime make one node of this one and of what alone reads it, an activation that the file has in pieces? Copies leave the

@@ -311,13 +311,31 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
             }
         }
     }
+    // A product reads past a Transpose first, and multiplies by the number before it then.
+    let mut scaled = vec![false; base.size.len()];
+    for node in 0..base.len() {
+        let scales = match (base.fusing[node], base.reads.get(node)) {
+            (Fusing::Scales { .. }, _) => true,
+            (Fusing::Forwards | Fusing::Transposes(_), &[read]) => scaled[read as usize],
+            _ => false,
+        };
+        for &written in base.writes.get(node) {
+            scaled[written as usize] = scales;
+        }
+    }
     for node in (0..base.len()).rev() {
         let reader = base.fusing[node];
-        let written = base.writes.get(node).iter();
-        let is_handed_on =
-            reader == Fusing::Forwards && written.clone().any(|&written| parted[written as usize]);
+        let mut written = base.writes.get(node).iter();
+        let leads_on = written.any(|&written| parted[written as usize]);
         for &read in base.reads.get(node) {
-            parted[read as usize] |= is_handed_on || writer[read as usize].rounds_with(reader);
+            let read = read as usize;
+            parted[read] |= match reader {
+                Fusing::Forwards => leads_on,
+                Fusing::Transposes(_) => leads_on && scaled[read],
+                Fusing::Product { .. } => scaled[read],
+                _ => false,
+            };
+            parted[read] |= writer[read].rounds_with(reader);
         }
     }
     parted

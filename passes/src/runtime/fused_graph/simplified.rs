@@ -84,6 +84,23 @@ impl<'s> Nodes<'s> {
         }
     }
 
+    /// Takes out what pads for one reader, which does so itself. Was there anything?
+    pub(super) fn take_in_pads(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.nodes.len() as u32 {
+            let reader = self.only_reader(index);
+            if let Some(reader) = reader.filter(|_| self.is(index, Fusing::Pads))
+                && let (Some(pad), Some(node)) = (self.take(index), self.take(reader))
+            {
+                let (read, written) = (pad.reads[0], pad.writes[0]);
+                let of = |tensor: u32| if tensor == written { read } else { tensor };
+                self.put(reader, node.reading(of));
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Puts one node in the place of those that split a tensor, which no Shape writes. Were there any?
     pub(super) fn split(&mut self) -> bool {
         // By tensor: where those parts begin that are still taken, and by whom.

@@ -539,6 +539,26 @@ fn slices_that_take_a_tensor_apart_become_one_split() {
     assert!(with(": 15", ": 12"));
 }
 
+// As sessions of 1.19.2 and 1.32.0 do.
+#[test]
+fn a_convolution_does_what_the_pad_does_that_it_alone_reads() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[1,2,4,4] x, float[2,2,3,3] w) => (float[1,2,4,4] y, float[1,2,6,6] z)
+        <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}, float zero = {0}, float[1,2,6,6] p, float[1,2,4,4] c>
+        { p = Pad <mode = "constant"> (x, pads, zero) c = Conv <pads = [0, 0, 0, 0]> (p, w) y = Exp(c) z = Pad(x, pads) }"#;
+    assert_eq!(forms(text), ["c(x,w) y(c) z(x,pads)"]);
+    let stays = |from: &str, to: &str| forms(&text.replace(from, to)).is_empty();
+    assert!(stays("z = Pad(x, pads)", "z = Exp(p)"));
+    assert!(stays("zero = {0}", "zero = {1}"));
+    assert!(stays("\"constant\"", "\"reflect\""));
+    assert!(stays("pads = {0, 0, 1", "pads = {0, 1, 1"));
+    assert!(stays("Conv <pads = [0, 0, 0, 0]>", "Conv"));
+    assert!(stays(
+        "Conv <pads = [0, 0, 0, 0]> (p, w)",
+        "MaxPool <pads = [0, 0, 0, 0]> (p)"
+    ));
+}
+
 // As sessions of 1.32.0 do with lowered LSTM layers in both directions.
 #[test]
 fn gathers_of_all_rows_become_one_split() {
