@@ -168,6 +168,12 @@ mod tests {
             1
         );
         assert_eq!(
+            sizes(
+                "a = MatMul(x, w) i = Identity(a) y = Exp(a) b = MatMul(x, w) j = Identity(b) z = Mul(j, half)"
+            ),
+            1
+        );
+        assert_eq!(
             sizes("a = Pad(x, pads) y = Exp(a) b = Pad(x, pads) z = Conv(b, w)"),
             1
         );

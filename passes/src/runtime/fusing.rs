@@ -455,8 +455,8 @@ pub(crate) fn read_by_several(graph: &Graph, uses: &Uses) -> HashSet<u32> {
         };
         let all = readers.entry(template).or_default();
         if let Some(written) = node.output(0) {
-            let read = uses.readers(written).iter().map(|&id| graph.node(id));
             let is_sized = has_numbers(graph, written);
+            let read = readers_past_identities(graph, uses, written).into_iter();
             let read = read.filter(|of| !of.is("", "Size") && !(is_sized && is_folded(of)));
             all.extend(read.map(|reader| (reader.template, reader.op_type.as_str())));
         }
@@ -572,10 +572,27 @@ pub(crate) fn is_newly_added(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     readers.len() > 1
 }
 
-/// The one node that reads the first result of a node, once shapes are folded.
+/// Who reads the tensor once Identities have gone.
+fn readers_past_identities<'g>(graph: &'g Graph, uses: &Uses, tensor: TensorId) -> Vec<&'g Node> {
+    let mut found = Vec::new();
+    let mut open = vec![tensor];
+    while let Some(tensor) = open.pop() {
+        for reader in uses.readers(tensor).iter().map(|&id| graph.node(id)) {
+            match reader.output(0) {
+                Some(same) if reader.is("", "Identity") && !graph.outputs.contains(&same) => {
+                    open.push(same);
+                }
+                _ => found.push(reader),
+            }
+        }
+    }
+    found
+}
+
+/// The one node that reads the first result of a node, once shapes are folded and Identities gone.
 fn lone_reader<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node> {
     let written = graph.node(id).output(0)?;
-    let readers = uses.readers(written).iter().map(|&id| graph.node(id));
+    let readers = readers_past_identities(graph, uses, written).into_iter();
     let mut lasting = readers.filter(|reader| !is_folded(reader));
     let reader = lasting.next()?;
     lasting.next().is_none().then_some(reader)
