@@ -72,8 +72,6 @@ pub struct Search {
     /// The same with little work.
     small: Option<FoundSchedule>,
     starts: Option<Starts>,
-    /// What no start came down to, without what the caller owns: the most that was asked for in vain.
-    missed: f64,
     /// What came of the starts of a rough estimate.
     rough: Option<Rough>,
 }
@@ -105,11 +103,6 @@ struct FoundSchedule {
 }
 
 impl FoundSchedule {
-    /// Is any node replaced?
-    fn has_variants(&self) -> bool {
-        self.decisions.forms.iter().any(|&form| form != 0)
-    }
-
     fn of(state: &State<'_>) -> FoundSchedule {
         FoundSchedule {
             peak: state.peak(),
@@ -168,7 +161,6 @@ impl Search {
             smallest: None,
             small: None,
             starts: None,
-            missed: 0.0,
             rough: None,
         }
     }
@@ -225,9 +217,7 @@ impl Search {
         if !self.given.iter().any(is_known) {
             self.smallest.take_if(|smallest| found.peak < smallest.peak);
             self.small.take_if(|small| found.peak < small.peak);
-            // What has been improved has had its start.
-            self.starts.take_if(|starts| !starts.improved);
-            self.missed = 0.0;
+            self.starts = None;
             self.given.push(found);
         }
     }

@@ -14,7 +14,6 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
     let mut random = Random::new(seed);
     let mut best = (state.cost(), state.decisions());
     let mut current = best.clone();
-    let budget = state.budget();
     let start = state.evaluations();
     let mut round = 0u64;
     while !state.is_spent(limit) && best.0 > 0 {
@@ -22,9 +21,6 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         if removed == 0 {
             break;
         }
-        let exponents = TUNING.exponents_of_rounds;
-        let exponent = exponents[random.below(exponents.len())];
-        state.aim(budget, exponent);
         let mut noise = Some(Noise {
             random: Random::new(random.next()),
             amount: most_noise * random.unit(),

@@ -34,36 +34,24 @@ impl Search {
     fn improve_within(&mut self, budget: Bytes, below: u64) -> Option<FoundSchedule> {
         let target = self.target(budget);
         let mut bounds = Vec::new();
-        if below < u64::MAX && self.starts.is_none() {
-            // Where it finds nothing the other starts may.
-            if let Some(best) = self.cheapest_rough(budget)
-                && self.is_far(budget, &best, below, TUNING.rough_hope, &mut bounds)
-            {
-                return Some(best);
-            }
-        }
         self.estimate(budget)?;
         let starts = self.starts.as_ref()?;
         let mut found = starts.found.clone();
-        let (effort, rounds, most) = match starts.improved {
-            true => (self.effort.evaluations / TUNING.again, 1, 1),
-            false => (self.effort.evaluations, TUNING.rounds, TUNING.most_rounds),
+        let rounds = match starts.improved {
+            true => 0,
+            false => TUNING.most_rounds,
         };
+        let effort = self.effort.evaluations / TUNING.rounds;
         let mut given_up = false;
         let mut before: Option<u64> = None;
-        for round in 0..most {
-            let worth = if round < rounds {
+        for round in 0..rounds {
+            let worth = if round < TUNING.rounds {
                 TUNING.gap_not_worth_rounds
             } else {
                 TUNING.gap
             };
             let best = found.first()?;
-            let hope = if round == 0 {
-                TUNING.hope
-            } else {
-                TUNING.late_hope
-            };
-            given_up = self.is_far(budget, best, below, hope, &mut bounds);
+            given_up = round > 0 && self.is_far(budget, best, below, &mut bounds);
             if given_up {
                 break;
             }
@@ -79,17 +67,16 @@ impl Search {
                 let from = &found[chain as usize % found.len()];
                 let mut state = State::new(&self.problem, target, Exponent::One);
                 neighbourhood::restore(&mut state, &from.decisions);
-                let seed = self.effort.seed.wrapping_mul(most).wrapping_add(round);
+                let seed = self.effort.seed.wrapping_mul(rounds).wrapping_add(round);
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
                 let noise = TUNING.noise[chain as usize % TUNING.noise.len()];
-                neighbourhood::improve(&mut state, seed, noise, effort / rounds);
+                neighbourhood::improve(&mut state, seed, noise, effort);
                 self.problem.watch.count(state.evaluations());
                 FoundSchedule::of(&state)
             });
             found.extend(improved);
             found.sort_by_key(|found| found.cost);
-            found.dedup_by(|a, b| a.decisions == b.decisions);
-            found.truncate(TUNING.best);
+            found.truncate(1);
         }
         let best = found.first()?.clone();
         self.starts = Some(Starts {
@@ -100,13 +87,12 @@ impl Search {
         Some(best)
     }
 
-    /// Would the search have to close more than the `hope`d for part of the gap to add less than `below`?
+    /// Would the search have to close more of the gap than is to be hoped for, to add less than `below`?
     fn is_far(
         &self,
         budget: Bytes,
         found: &FoundSchedule,
         below: u64,
-        hope: f64,
         bounds: &mut Vec<(Vec<FormNumber>, u64)>,
     ) -> bool {
         let added = self.added(found.cost);
@@ -114,7 +100,7 @@ impl Search {
             return false;
         }
         let bound = self.bound_for(budget, found, bounds);
-        (added - below) as f64 > hope * (added - bound) as f64
+        (added - below) as f64 > TUNING.hope * (added - bound) as f64
     }
 
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are

@@ -22,7 +22,7 @@ pub(super) struct Rough {
 pub(super) struct Starts {
     pub(super) budget: Bytes,
     pub(super) found: Vec<FoundSchedule>,
-    /// Have they, or those that they come from, been through the neighbourhood search?
+    /// Have they been through the neighbourhood search?
     pub(super) improved: bool,
 }
 
@@ -31,8 +31,6 @@ pub(super) struct Starts {
 pub(super) enum Start {
     /// Without copies.
     Greedy(Exponent),
-    /// The same, and with the nodes as they are: variants that save at once can be in the way.
-    Frozen(Exponent),
     /// With everything up to that price computed again.
     Plenty(f64),
     /// With these decisions.
@@ -45,7 +43,11 @@ impl Search {
     pub fn estimate(&mut self, budget: Bytes) -> Option<u64> {
         let known = self.starts.as_ref();
         if known.is_none_or(|starts| starts.budget != budget) {
-            self.starts = Some(self.find_starts(budget));
+            self.starts = Some(Starts {
+                budget,
+                found: self.find_starts(budget),
+                improved: false,
+            });
         }
         let cost = self.starts.as_ref()?.found.first()?.cost;
         Some(self.added(cost))
@@ -64,7 +66,7 @@ impl Search {
     /// What a part of the starts adds at least: for a comparison with other searches.
     pub fn rough_estimate(&mut self, budget: Bytes) -> Option<u64> {
         let target = self.target(budget);
-        if self.is_out_of_reach(target) {
+        if target < self.problem.structural_bound() {
             return None;
         }
         let mut starts = vec![Start::Greedy(Exponent::One)];
@@ -101,37 +103,16 @@ impl Search {
         Some(self.plan(&found.decisions))
     }
 
-    /// Is it less than what one step needs, or than what was missed from every start?
-    fn is_out_of_reach(&self, target: f64) -> bool {
-        target < self.problem.structural_bound() || target <= self.missed
-    }
-
-    fn find_starts(&mut self, budget: Bytes) -> Starts {
+    /// The cheapest schedules within `budget` that are made at once.
+    fn find_starts(&mut self, budget: Bytes) -> Vec<FoundSchedule> {
         let target = self.target(budget);
-        let near = self.starts.take().filter(|known| {
-            known.improved
-                && budget <= known.budget
-                && target >= self.target(known.budget) * TUNING.same_starts
-        });
-        // What is known may still be brought down there.
-        if near.is_none() && self.is_out_of_reach(target) {
-            return Starts {
-                budget,
-                found: Vec::new(),
-                improved: false,
-            };
+        if target < self.problem.structural_bound() {
+            return Vec::new();
         }
-        let improved = near.is_some();
-        let mut starts: Vec<Start> = match near {
-            Some(known) => {
-                let decisions = known.found.into_iter().map(|found| found.decisions);
-                decisions.map(Start::From).collect()
-            }
-            None => self.anew(),
-        };
-        let mut known = self.known_within(target, improved);
+        let mut starts = self.anew();
+        let mut known = self.known_within(target);
         let mut found = Vec::new();
-        if self.problem.is_large() && !improved {
+        if self.problem.is_large() {
             // What is known takes much longer to prune than the greedy search takes in all, and what is dearer as it
             // is hardly ever ends cheaper.
             found = self.found(&starts, target);
@@ -141,23 +122,13 @@ impl Search {
         }
         let known = known.into_iter().map(|known| known.decisions.clone());
         starts.extend(known.map(Start::From));
-        let tried = self.each(&starts, target);
-        let frozen = self.frozen(&starts, &tried);
-        found.extend(tried.into_iter().flatten());
-        found.extend(self.each(&frozen, target).into_iter().flatten());
+        found.extend(self.each(&starts, target));
         found = cheapest(found);
         if found.is_empty() && self.smallest.is_none() && self.find_smallest().peak <= target {
             let smallest = Start::From(self.find_smallest().decisions.clone());
             found = self.found(&[smallest], target);
         }
-        if found.is_empty() && !improved && TUNING.missed_once {
-            self.missed = target;
-        }
-        Starts {
-            budget,
-            found,
-            improved,
-        }
+        found
     }
 
     /// Those that begin with nothing that is known.
@@ -170,57 +141,42 @@ impl Search {
         greedy.chain(prices.map(Start::Plenty)).collect()
     }
 
-    /// Of what is known besides, the schedules that fit. What was given has no part in what is `improved` already.
-    fn known_within(&self, target: f64, improved: bool) -> Vec<&FoundSchedule> {
+    /// Of what is known besides, the schedules that fit.
+    fn known_within(&self, target: f64) -> Vec<&FoundSchedule> {
         let given = self.given.iter().chain(self.frugal.iter().flatten());
-        let given = given.filter(|given| !improved && given.peak <= target);
+        let given = given.filter(|given| given.peak <= target);
         let given = given.min_by_key(|given| given.cost);
         let smallest = self.smallest.as_ref().or(self.small.as_ref());
         let smallest = smallest.filter(|smallest| smallest.peak <= target);
         given.into_iter().chain(smallest).collect()
     }
 
-    /// The same as the greedy ones of what was `tried`, with the nodes as they are, but where no variant was taken: there the same is
-    /// found.
-    fn frozen(&self, starts: &[Start], tried: &[Option<FoundSchedule>]) -> Vec<Start> {
-        if self.problem.is_large() || self.problem.sites.is_empty() || !TUNING.frozen {
-            return Vec::new();
-        }
-        let differs = |exponent: &Exponent| {
-            let greedy = Start::Greedy(*exponent);
-            let of = starts.iter().position(|start| *start == greedy);
-            of.is_some_and(|of| tried[of].as_ref().is_none_or(FoundSchedule::has_variants))
-        };
-        let exponents = TUNING.exponents.iter().copied();
-        exponents.filter(differs).map(Start::Frozen).collect()
-    }
-
-    /// What comes of each of the starts.
-    fn each(&self, starts: &[Start], target: f64) -> Vec<Option<FoundSchedule>> {
+    /// What comes of the starts, where something does.
+    fn each(&self, starts: &[Start], target: f64) -> Vec<FoundSchedule> {
         let rough = self.rough.as_ref().filter(|rough| rough.target == target);
         let rough = rough.map_or(&[][..], |rough| &rough.found);
-        parallel::map(starts, |start| {
+        let found = parallel::map(starts, |start| {
             match rough.iter().find(|(other, _)| other == start) {
                 Some((_, found)) => found.clone(),
                 None => self.start(start, target),
             }
-        })
+        });
+        found.into_iter().flatten().collect()
     }
 
     /// The cheapest of what comes of the starts.
     fn found(&self, starts: &[Start], target: f64) -> Vec<FoundSchedule> {
-        cheapest(self.each(starts, target).into_iter().flatten().collect())
+        cheapest(self.each(starts, target))
     }
 
     fn start(&self, start: &Start, target: f64) -> Option<FoundSchedule> {
         let exponent = match start {
-            Start::Greedy(exponent) | Start::Frozen(exponent) => *exponent,
+            Start::Greedy(exponent) => *exponent,
             Start::Plenty(_) | Start::From(_) => Exponent::One,
         };
         let mut state = State::new(&self.problem, target, exponent);
         match start {
             Start::Greedy(_) => {}
-            Start::Frozen(_) => state.freeze(true),
             Start::Plenty(price) => {
                 evict_many::evict_below(&mut state, *price);
                 if state.all_copies().is_empty() {
@@ -233,7 +189,7 @@ impl Search {
             Start::Greedy(Exponent::One | Exponent::Half) | Start::From(_) => {
                 self.limit(TUNING.start_per_step)
             }
-            Start::Greedy(Exponent::Two) | Start::Frozen(_) | Start::Plenty(_) => {
+            Start::Greedy(Exponent::Two) | Start::Plenty(_) => {
                 let steps = self.problem.steps.len() as u64;
                 (self.effort.evaluations / TUNING.other).max(steps * TUNING.other_per_step)
             }

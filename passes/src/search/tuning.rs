@@ -53,9 +53,6 @@ crate::tuning::tuning! {
         /// The most copies that one of its rounds takes out at random.
         /// Without, of five: -0.27 to +0.07 points, 4 % fewer evaluations.
         scattered: usize = 8, off 1;
-        /// How it may weigh what is over the budget, by chance.
-        /// Without, of five: -0.23 to +0.001 points, 4 % fewer evaluations.
-        exponents_of_rounds: &'static [Exponent] = &[Exponent::Half, Exponent::One, Exponent::Two], off &[Exponent::One];
         /// How much each neighbourhood search may distort its scores: little finds what is near, much finds what is not.
         /// Without, of five: -0.13 to +0.15 points, 3 % fewer evaluations.
         noise: &'static [f64] = &[0.6, 5.0], off &[0.6];
@@ -74,42 +71,22 @@ crate::tuning::tuning! {
         /// A gap this narrow is not worth any.
         /// Without: -0.05 to 0 points, 10 % more evaluations.
         gap_not_worth_rounds: f64 = 0.0005, off 0.0;
-        /// A search that has to add less than something is given up where its best rough start would have to lose more than
-        /// this part of its gap for that, ...
-        rough_hope: f64 = 0.75, off 2.0;
-        /// ... its best start this part, ...
-        /// Without, of five: the same plans, 1 % more evaluations.
-        hope: f64 = 0.5, off 2.0;
-        /// ... or what came of a round this one.
+        /// A search that has to add less than something is given up where what came of a round would have to lose more than this part
+        /// of its gap for that.
         /// Without, of five: the same plans, 17 % more evaluations.
-        late_hope: f64 = 0.25, off 2.0;
-        /// So many of the best the rounds go on from.
-        /// Without, of five: -0.09 to 0 points, 2 % fewer evaluations.
-        best: usize = 2, off 1;
+        hope: f64 = 0.25, off 2.0;
         /// A search takes at most so many evaluations for each pair of steps: small graphs have been looked at all over by then.
         /// Without: eight times the work for the same plan of a network of 33 nodes.
         evaluations_per_pair: u64 = 50, off u64::MAX;
-        /// What has been improved for a budget near by is searched again for this part of the effort.
-        /// Without, of five: -0.24 to 0 points, 1 % fewer evaluations.
-        again: u64 = 4, off 1;
         /// What the greedy search begins with, each by itself.
         /// Without, of five: 0 to +0.21 points, 9 % fewer evaluations.
         exponents: &'static [Exponent] = &[Exponent::One, Exponent::Half, Exponent::Two], off &[Exponent::One];
         /// Everything up to a price is computed again at first, for prices below which these parts of all bytes lie.
         /// Without, of five: 0 to +0.18 points, 4 % fewer evaluations.
         plenty: &'static [f64] = &[0.3, 0.5, 0.7, 0.85, 1.0], off &[];
-        /// The greedy search also begins with the nodes as they are: variants that save at once can be in the way.
-        /// Without, of five: no dearer or cheaper plan, as many evaluations.
-        frozen: bool = true, off false;
         /// Schedules for very little memory are starts too.
         /// Without, of five: no dearer or cheaper plan, 3 % fewer evaluations.
         frugal: bool = true, off false;
-        /// What was missed from every start is not begun again, nor what is less.
-        missed_once: bool = true, off false;
-        /// A budget this much below one that is known has the same starts: the stages aim a little lower when the runtime's
-        /// order needs more than the plan's.
-        /// Without, of five: -0.23 to 0 points, 2 % fewer evaluations.
-        same_starts: f64 = 0.98, off 1.0;
         /// A start may evaluate so much for each step: of 100,000 nodes, 300 to 460 for each were needed.
         start_per_step: u64 = 1000, off 100_000;
         /// One of those that mostly are beaten may evaluate so much: where they take more they are.
