@@ -457,7 +457,7 @@ pub(crate) fn read_by_several(graph: &Graph, uses: &Uses) -> HashSet<u32> {
         if let Some(written) = node.output(0) {
             let is_sized = has_numbers(graph, written);
             let read = readers_past_identities(graph, uses, written).into_iter();
-            let read = read.filter(|of| !of.is("", "Size") && !(is_sized && is_folded(of)));
+            let read = read.filter(|of| !(of.is("", "Size") || is_sized && is_folded(of)));
             all.extend(read.map(|reader| (reader.template, reader.op_type.as_str())));
         }
     }
