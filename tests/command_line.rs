@@ -232,7 +232,7 @@ fn json_has_the_promised_keys() {
       "lower_bound_overhead": 0.006248950109188645,
       "overhead_in_every_session": null,
       "recomputed_nodes": 1,
-      "evaluations": 3912096,
+      "evaluations": 6072755,
       "barriers": 1,
       "variants": 0,
       "nodes_before": 33,
