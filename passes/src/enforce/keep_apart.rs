@@ -2,15 +2,19 @@
 //!
 //! A Gemm that is made of several nodes (`becomes_a_gemm`) has none of their attributes, so no marker either, and is then merged with one of the original or of another
 //! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
-//! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory.
+//! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory, where it runs directly behind
+//! what it reads. Builds without training run it at the end of the step in DEFAULT order, and what it reads is kept for it (measured in
+//! 1.32.0): there a barrier that waits for nothing else stands between the nodes.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
 
-use super::release_unread::read_by_sizes;
+use super::release_unread::{read_by_sizes, release};
 use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
+use crate::runtime::Release;
+use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::fusing::{
     becomes_a_gemm, is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation,
     loses_statistics, read_by_several,
@@ -23,9 +27,12 @@ use crate::runtime::transposes::is_moved_behind;
 /// simulates neither, and the first of four Slices that become a SpaceToDepth. And each convolution that the runtime would fuse with a sum,
 /// each sum that it would take into a layer normalization, each product that it would multiply by a number, and each Pad that it would leave to
 /// a convolution, where it did not before: the fused node rounds otherwise, or what a step takes at its time is something else.
-/// **Needs**: concrete shapes.
+/// **Needs**: concrete shapes; nodes listed in a topological order.
 /// **Keeps**: everything that is there.
-pub struct KeepApart;
+pub struct KeepApart {
+    /// Who runs the graph.
+    pub release: &'static Release,
+}
 
 impl Pass for KeepApart {
     type Error = Infallible;
@@ -36,32 +43,80 @@ impl Pass for KeepApart {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let several = read_by_several(graph, &Uses::of(graph));
-        let fused =
-            |graph: &Graph, uses: &Uses, id| Vec::from_iter(fused(graph, uses, id, &several));
-        Ok(read_by_sizes(graph, fused))
+        let moves = self.release.moves_transposes();
+        let fused = |graph: &Graph, uses: &Uses, id| {
+            let is_moved = || moves && is_moved_behind(graph, uses, id);
+            let written = graph.node(id).output(0);
+            written.filter(|_| is_fused(graph, uses, id, &several) || is_moved())
+        };
+        let sized = self.release.shapes_follow || !self.release.barrier.is_possible(graph);
+        Ok(match sized {
+            true => read_by_sizes(graph, |graph, uses, id| {
+                Vec::from_iter(fused(graph, uses, id))
+            }),
+            false => self.part(graph, fused),
+        })
     }
 }
 
-/// What the node writes, if it is one of those.
-fn fused(graph: &Graph, uses: &Uses, id: NodeId, several: &HashSet<u32>) -> Option<TensorId> {
-    let node = graph.node(id);
-    let written = node.output(0);
-    let merges = || node.attribute(MARKER).is_some() && becomes_a_gemm(graph, uses, id);
-    written.filter(|_| {
-        merges()
-            || loses_statistics(graph, uses, id)
-            || is_newly_fused(graph, uses, id, several)
-            || is_part_of_depth(graph, uses, id)
-            || is_piece_of_an_activation(graph, uses, id)
-            || is_moved_behind(graph, uses, id)
-            || is_newly_added(graph, uses, id)
-    })
+impl KeepApart {
+    /// Puts a barrier behind each of those tensors, or lets a Size read what no barrier hands on.
+    fn part(
+        &self,
+        graph: &mut Graph,
+        fused: impl Fn(&Graph, &Uses, NodeId) -> Option<TensorId>,
+    ) -> Changed {
+        let uses = Uses::of(graph);
+        let before = graph.order().iter();
+        let before: Vec<(NodeId, Option<TensorId>)> =
+            before.map(|&id| (id, fused(graph, &uses, id))).collect();
+        if before.iter().all(|(_, parted)| parted.is_none()) {
+            return Changed::No;
+        }
+        let mut barriers = BarrierWriter::new(self.release, graph);
+        let mut order = Vec::with_capacity(before.len());
+        for (id, parted) in before {
+            order.push(id);
+            let Some(tensor) = parted else { continue };
+            if !self.release.barrier.may_pass(graph.tensor(tensor)) {
+                order.push(release(graph, tensor));
+                continue;
+            }
+            let handed_on = barriers.add(graph, &mut order, tensor, &[tensor]);
+            for &reader in uses.readers(tensor) {
+                for input in &mut graph.node_mut(reader).inputs {
+                    if *input == Some(tensor) {
+                        *input = Some(handed_on);
+                    }
+                }
+            }
+        }
+        graph.set_order(order);
+        Changed::Yes
+    }
+}
+
+/// Is what the node writes, and one other node reads, one of those tensors?
+fn is_fused(graph: &Graph, uses: &Uses, id: NodeId, several: &HashSet<u32>) -> bool {
+    let is_mirror = graph.node(id).attribute(MARKER).is_some();
+    is_mirror && becomes_a_gemm(graph, uses, id)
+        || loses_statistics(graph, uses, id)
+        || is_newly_fused(graph, uses, id, several)
+        || is_part_of_depth(graph, uses, id)
+        || is_piece_of_an_activation(graph, uses, id)
+        || is_newly_added(graph, uses, id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::text::diff;
+    use crate::runtime::{STOCK, TRAINING};
+
+    fn kept_apart(graph: &mut Graph) -> Result<Changed, Infallible> {
+        let release = &TRAINING;
+        KeepApart { release }.run(graph)
+    }
 
     #[test]
     fn a_sum_that_a_layer_normalization_would_take_in_with_its_statistics_has_a_second_reader() {
@@ -74,20 +129,20 @@ mod tests {
             }";
         let mut graph = Graph::parse(text).unwrap();
         let before = graph.to_listing();
-        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(kept_apart(&mut graph), Ok(Changed::Yes));
         insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
           a = Add(x, x)
         + "a/size" = Size(a)
           n, m, v = LayerNormalization(a, s, s)
         "#);
-        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No));
+        assert_eq!(kept_apart(&mut graph), Ok(Changed::No));
         // Whoever reads no statistics misses none, and what has two readers is left alone.
         for other in [
             text.replace("Neg(v)", "Neg(s)"),
             text.replace("Relu(n)", "Add(n, a)"),
         ] {
             let mut graph = Graph::parse(&other).unwrap();
-            assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No), "{other}");
+            assert_eq!(kept_apart(&mut graph), Ok(Changed::No), "{other}");
         }
     }
 
@@ -98,7 +153,7 @@ mod tests {
                 "g (float[4,4] x) => (float[4,4] y) <float one = {{1}}, float[4,4] s, float[4,4] t, float[4,4] m> {{ {nodes} }}"
             );
             let mut graph = Graph::parse(&text).unwrap();
-            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+            kept_apart(&mut graph) == Ok(Changed::Yes)
         };
         assert!(read("s = Sigmoid(x) y = Mul(x, s)"));
         assert!(read("m = Mul(x, one) s = Sigmoid(m) y = Mul(s, x)"));
@@ -127,7 +182,7 @@ mod tests {
                 let of = graph.node(id).op_type.len() as u32;
                 graph.node_mut(id).template = Some(of);
             }
-            KeepApart.run(&mut graph).unwrap();
+            kept_apart(&mut graph).unwrap();
             let nodes = graph.order().iter().map(|&id| graph.node(id));
             nodes.filter(|node| node.is("", "Size")).count()
         };
@@ -151,7 +206,7 @@ mod tests {
                 .fold(0, |sum, letter| sum + u32::from(letter));
             graph.node_mut(id).template = Some(of);
         }
-        KeepApart.run(&mut graph).unwrap();
+        kept_apart(&mut graph).unwrap();
         let nodes = graph.order().iter().map(|&id| graph.node(id));
         nodes.filter(|node| node.is("", "Size")).count()
     }
@@ -192,6 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn builds_without_training_have_a_barrier_that_keeps_nothing() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[2,4] x) => (float[2,4] y) <float[2,4] s> {
+            s = Sigmoid(x) y = Mul(x, s) }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let before = graph.to_listing();
+        let release = &STOCK;
+        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
+          s = Sigmoid(x)
+        - y = Mul(x, s)
+        + "ckpt-opt/barrier_0/size_0" = Size(s)
+        + "ckpt-opt/barrier_0/zeros" = Constant()
+        + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
+        + "s/barrier_0" = Reshape(s, "ckpt-opt/barrier_0/shape")
+        + y = Mul(x, "s/barrier_0")
+        "#);
+        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::No));
+        // An older operator set has no barriers.
+        let mut graph = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
+        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        assert!(graph.to_listing().contains("Size(s)"));
+    }
+
+    #[test]
     fn four_slices_that_become_a_space_to_depth_have_a_second_reader() {
         let four = "s = Slice(x, one, two) t = Slice(x, two, two) u = Slice(x, one, one) v = Slice(x, two, one)
             y = Concat <axis = 1> (s, t, u, v) z = Exp(y)";
@@ -211,7 +290,7 @@ mod tests {
                  <float[1,2,4,4] a, float[1,2,4,4] b> {{ {nodes} }}"
             );
             let mut graph = Graph::parse(&text).unwrap();
-            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+            kept_apart(&mut graph) == Ok(Changed::Yes)
         };
         // What reads the copy, and what reads the first instance, read one tensor once.
         assert!(read(
@@ -236,7 +315,7 @@ mod tests {
                 "g (float[4,4] x) => (float[4,4] y) <float[4,4] t, float[4,4] a, float[4,4] b> {{ t = Transpose<perm = [1, 0]>(x) {nodes} }}"
             );
             let mut graph = Graph::parse(&text).unwrap();
-            KeepApart.run(&mut graph) == Ok(Changed::Yes)
+            kept_apart(&mut graph) == Ok(Changed::Yes)
         };
         assert!(read(
             "a = Exp(t) b = Add(a, x) y = Transpose<perm = [1, 0]>(b)"
@@ -274,7 +353,7 @@ mod tests {
         )
         .unwrap();
         let before = graph.to_listing();
-        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(kept_apart(&mut graph), Ok(Changed::Yes));
         insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
           a = MatMul <__recompute = 1> (x, w)
         + "a/size" = Size(a)
@@ -288,6 +367,6 @@ mod tests {
         + "g/size" = Size(g)
           h = Gemm <__recompute = 1> (g, w, v)
         "#);
-        assert_eq!(KeepApart.run(&mut graph), Ok(Changed::No));
+        assert_eq!(kept_apart(&mut graph), Ok(Changed::No));
     }
 }

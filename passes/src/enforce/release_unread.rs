@@ -68,7 +68,8 @@ fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
         .collect()
 }
 
-fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
+/// Adds a Size that reads the tensor.
+pub(super) fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
     let of = &graph.tensor(tensor).name;
     let (node, output) = (format!("ckpt-opt/release/{of}"), format!("{of}/size"));
     let size = Tensor {

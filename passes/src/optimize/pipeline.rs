@@ -455,7 +455,9 @@ impl<'o> Pipeline<'o> {
             if untouched.need() + moved <= budget && fits(&untouched) {
                 return Some(untouched);
             }
-            let Ok(_) = self.options.passes.run(&KeepApart, &mut untouched.graph);
+            let release = self.options.runtime.release;
+            let keep_apart = KeepApart { release };
+            let Ok(_) = self.options.passes.run(&keep_apart, &mut untouched.graph);
             untouched = Candidate::new(untouched.graph, self.options);
         }
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {

@@ -345,10 +345,10 @@ impl Pipeline<'_> {
         let passes = &self.options.passes;
         graph.own_pieces();
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
-        let Ok(_) = passes.run(&KeepApart, &mut graph);
+        let release = self.options.runtime.release;
+        let Ok(_) = passes.run(&KeepApart { release }, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
         let mut graph = self.in_its_layout(graph);
-        let release = self.options.runtime.release;
         let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);
         self.hidden(graph, budget)
     }
