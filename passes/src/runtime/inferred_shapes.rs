@@ -16,16 +16,18 @@ pub enum InferredBy {
     Expanded,
     /// By another rule of the operator.
     Other,
-    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is.
+    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is. Where what it depends on
+    /// is computed in the step, how many dimensions there are; of a Split not even that.
     Resized,
-    /// By a rule that does not take over a dimension of the first input that is no number.
+    /// By a rule that does not take over a dimension of the first input that is no number. Where what it depends on is computed in the step,
+    /// how many dimensions there are.
     Numbered,
     /// By a rule that does not take over a spatial dimension of the first input that is no number.
     Windowed,
     /// By a rule for first inputs of which all dimensions are numbers.
     AllNumbered,
-    /// By a rule for first inputs of which the dimension at the node's axis is a number; of other inputs only how many dimensions there
-    /// are.
+    /// By a rule for first inputs of which the dimension at the node's axis is a number; of other inputs, or where what it depends on is
+    /// computed in the step, only how many dimensions there are.
     AxisNumbered,
     /// How many dimensions there are, and nothing more. (Current releases know all of them.)
     Rank,
@@ -98,6 +100,7 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         ("", "GatherElements") => InferredBy::Of(1),
         (MICROSOFT, "PassThrough") => InferredBy::Of(position),
         (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => InferredBy::Of(0),
+        (MICROSOFT, "DivGrad") => InferredBy::Of(position + 1),
         // Not that of dY, from which every other gradient has it (measured).
         (MICROSOFT, "LayerNormalizationGrad") if position == 0 => InferredBy::Of(1),
         (MICROSOFT, "LayerNormalizationGrad") => InferredBy::Of(2),
