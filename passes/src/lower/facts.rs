@@ -60,6 +60,15 @@ impl Facts {
         facts
     }
 
+    /// Takes in the `number` of each dimension of which none was known, where it is one whatever is fed.
+    pub(super) fn take_numbers(&mut self, number: &dyn Fn(TensorId, usize) -> Option<u64>) {
+        for (at, sizes) in self.sizes.iter_mut().enumerate() {
+            for (axis, size) in sizes.iter_mut().flatten().enumerate() {
+                *size = size.or_else(|| number(TensorId(at as u32), axis));
+            }
+        }
+    }
+
     /// One entry for each dimension; a number where it does not depend on a binding.
     pub(super) fn sizes(&self, id: TensorId) -> Option<&KnownSizes> {
         self.sizes.get(id.index())?.as_ref()

@@ -39,6 +39,7 @@ use thiserror::Error;
 
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
 use facts::Facts;
+use probe::Probes;
 use site::{LoweringSite, Shared};
 
 pub use site::Obstacle;
@@ -92,12 +93,34 @@ pub fn lower(
     bindings: &BTreeMap<String, u64>,
     update: Option<Update>,
 ) -> Result<LoweringSummary, LowerError> {
-    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
-    let uses = Uses::of(graph);
-    if topological(graph, &uses).is_err() {
+    if topological(graph, &Uses::of(graph)).is_err() {
         return Err(LowerError::Circle);
     }
-    let facts = Facts::of(graph, bindings);
+    let original = graph.clone();
+    let mut facts = Facts::of(graph, bindings);
+    let lowered = lower_by(graph, &facts, update);
+    // What the file says is enough for most graphs, and what follows from it takes longer to find out.
+    if let Err(LowerError::Node {
+        problem: Obstacle::Size { .. },
+        ..
+    }) = lowered
+        && let Some(probes) = Probes::of(&original, &original)
+    {
+        facts.take_numbers(&|id, axis| probes.number(id, axis));
+        *graph = original;
+        return lower_by(graph, &facts, update);
+    }
+    lowered
+}
+
+/// The same by these facts.
+fn lower_by(
+    graph: &mut Graph,
+    facts: &Facts,
+    update: Option<Update>,
+) -> Result<LoweringSummary, LowerError> {
+    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
+    let uses = Uses::of(graph);
     let original = graph.clone();
     let mut shared = Shared::new(graph);
     let mut lowered = LoweringSummary::default();
@@ -125,7 +148,7 @@ pub fn lower(
             return Err(LowerError::Opset { found: opset });
         }
         let described = describe(graph, id);
-        let mut site = LoweringSite::new(graph, &uses, &facts, &mut shared, id);
+        let mut site = LoweringSite::new(graph, &uses, facts, &mut shared, id);
         let update = update.filter(|_| entry.name.starts_with("InPlaceAccumulator"));
         let written = match update {
             Some(update) => update::update(&mut site, update),

@@ -184,6 +184,14 @@ fn what_is_needed_to_lower_a_node_is_named() {
     assert_snapshot!(lowered(15, interface, node), @r#"error: AveragePoolGrad "p": nothing says how large dimension 2 of "dx" is; expected a number"#);
 }
 
+#[test]
+fn a_size_that_follows_from_inputs_need_not_be_declared() {
+    let interface = "(float[N,3,9,9] x, float[N,8,9,9] dy, float[8,3,3,3] w, float s) => (float[1] z) <int64[1] all = {-1}>";
+    let nodes = "k = Div (w, s) [g] dx, dk = com.microsoft.ConvGrad <pads = [1, 1, 1, 1]> (dy, x, k) z = Reshape (dk, all)";
+    let listing = lowered(15, interface, nodes);
+    assert!(listing.contains("dk = "), "{listing}");
+}
+
 /// The same with the update of the weights in it, and what overwrites what.
 fn updated(update: Update, interface: &str, nodes: &str) -> String {
     let text = format!(
