@@ -169,16 +169,27 @@ fn lower_by(
     graph.set_order(constants.into_iter().chain(order).collect());
     lowered.updated = updates.len();
     match shared.step {
-        Some(step) => {
-            drop_unread(graph, &shared.dropped);
-            update::wait_for_readers(graph, &mut shared, step, &updates);
-        }
+        Some(_) => drop_unread(graph, &shared.dropped),
         None if update.is_some() => return Err(LowerError::NothingToUpdate),
         None => {}
     }
+    // By what they write: nodes get other numbers.
+    let updates: Vec<Vec<TensorId>> = updates
+        .iter()
+        .map(|nodes| {
+            nodes
+                .iter()
+                .flat_map(|&id| graph.node(id).writes())
+                .collect()
+        })
+        .collect();
     if !lowered.replaced.is_empty() {
         settled::settle(graph, &original, &mut shared);
         dropout::keep(graph);
+    }
+    // Who waited for a shape only waits for nothing once shapes are settled.
+    if let Some(step) = shared.step {
+        update::wait_for_readers(graph, step, &updates);
     }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {

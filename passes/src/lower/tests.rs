@@ -239,6 +239,32 @@ fn an_update_waits_for_all_that_read_its_weight() {
 }
 
 #[test]
+fn what_was_waited_for_only_because_its_shape_was_asked_for_is_waited_for() {
+    let interface = "(float[N,2] x, float[2,3] w, float[2,3] b, bool[1] lazy, float[1,1] one) => (float[N,3] y, bool[1] done)";
+    let nodes = "[use] y = MatMul (x, w) [shape] s = Shape (y) [dy] dy = Expand (one, s)
+        [dw] w_grad = com.microsoft.FusedMatMul <transA = 1> (x, dy) [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
+    assert_snapshot!(updated(Update::Sgd, interface, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/sizes/Shape" = Shape(x)
+    "ckpt-opt/sizes/Gather" = Gather("ckpt-opt/sizes/Shape", "ckpt-opt/lower/constant_0")
+    "ckpt-opt/sizes/Concat" = Concat("ckpt-opt/sizes/Gather", "ckpt-opt/lower/constant_2")
+    y = MatMul(x, w)
+    dy = Expand(one, "ckpt-opt/sizes/Concat")
+    w_grad = FusedMatMul(x, dy)
+    "ckpt-opt/update/Constant" = Constant()
+    "ckpt-opt/update/Size" = Size(y)
+    "ckpt-opt/update/Min" = Min("ckpt-opt/update/Size", "ckpt-opt/update/Constant")
+    "ckpt-opt/update/Reshape" = Reshape(learning_rate, "ckpt-opt/update/Min")
+    "sum/Mul:0" = Mul(w_grad, "ckpt-opt/update/Reshape")
+    "w.next" = Sub(w, "sum/Mul:0")
+    in x w one learning_rate
+    out y w.next
+    w.next over w
+    "#);
+}
+
+#[test]
 fn adamw_rounds_in_the_sequence_of_its_kernel() {
     let nodes = "[use] y = com.microsoft.FusedMatMul <transB = 1> (x, w) [dx] dx = MatMul (y, w) [dw] w_grad = com.microsoft.FusedMatMul <transA = 1> (y, dx)
         [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
