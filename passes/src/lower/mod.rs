@@ -38,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
+use crate::rewrite::infer_shapes::undeclared_input;
 use facts::Facts;
 use probe::Probes;
 use site::{LoweringSite, Shared};
@@ -69,6 +70,14 @@ pub enum LowerError {
     InBody { node: String, operator: String },
     #[error("{node}: {problem}")]
     Node { node: String, problem: Obstacle },
+    #[error(
+        "graph input {tensor:?} is not declared as a tensor of known type and rank, so shapes cannot be worked out; {node}: {problem}"
+    )]
+    Undeclared {
+        tensor: String,
+        node: String,
+        problem: Obstacle,
+    },
     #[error(
         "the file asks for operator set {found} of ai.onnx; expected {OLDEST} or newer: export it again"
     )]
@@ -155,9 +164,16 @@ fn lower_by(
             None => (entry.write)(&mut site),
         };
         let made = written.and_then(|()| site.finish());
-        let made = made.map_err(|problem| LowerError::Node {
-            node: described,
-            problem,
+        let made = made.map_err(|problem| match undeclared_input(&original) {
+            Some(input) if problem.is_unknown() => LowerError::Undeclared {
+                tensor: original.tensor(input).name.clone(),
+                node: described,
+                problem,
+            },
+            _ => LowerError::Node {
+                node: described,
+                problem,
+            },
         })?;
         order.extend(&made);
         if update.is_some() {

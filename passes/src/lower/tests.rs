@@ -192,6 +192,13 @@ fn a_size_that_follows_from_inputs_need_not_be_declared() {
     assert!(listing.contains("dk = "), "{listing}");
 }
 
+#[test]
+fn an_input_that_is_not_declared_is_to_blame_for_what_does_not_follow() {
+    let interface = "(float[4] x, buffer) => (float[4] z)";
+    let nodes = "[use] y = Exp (x) [sum] z = com.microsoft.InPlaceAccumulatorV2 (buffer, y)";
+    assert_snapshot!(lowered(15, interface, nodes), @r#"error: graph input "buffer" is not declared as a tensor of known type and rank, so shapes cannot be worked out; InPlaceAccumulatorV2 "sum": nothing says of which type "buffer" is; expected it in the file's value_info"#);
+}
+
 /// The same with the update of the weights in it, and what overwrites what.
 fn updated(update: Update, interface: &str, nodes: &str) -> String {
     let text = format!(
