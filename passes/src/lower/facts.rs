@@ -26,10 +26,7 @@ impl Facts {
             sizes: Vec::with_capacity(graph.tensor_count()),
             elements: Vec::with_capacity(graph.tensor_count()),
         };
-        let shaped = TRIED
-            .iter()
-            .find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
-        let shaped = shaped.map(|(shaped, _)| shaped);
+        let shaped = tried(graph, bindings);
         for id in graph.tensor_ids() {
             let tensor = graph.tensor(id);
             // Without the numbers that shape inference found to be wrong.
@@ -153,6 +150,13 @@ impl Facts {
             }
         }
     }
+}
+
+/// The graph with all shapes, for some sizes that its nodes accept.
+pub(super) fn tried(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Option<Graph> {
+    let mut tried = TRIED.iter();
+    let shaped = tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
+    shaped.map(|(shaped, _)| shaped)
 }
 
 /// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.

@@ -13,6 +13,7 @@ mod activation;
 mod arithmetic;
 mod body;
 mod convolution;
+mod declared;
 mod dropout;
 mod facts;
 mod gather;
@@ -107,7 +108,7 @@ pub fn lower(
     }
     let original = graph.clone();
     let mut facts = Facts::of(graph, bindings);
-    let lowered = lower_by(graph, &facts, update);
+    let lowered = lower_by(graph, bindings, &facts, update);
     // What the file says is enough for most graphs, and what follows from it takes longer to find out.
     if let Err(LowerError::Node {
         problem: Obstacle::Size { .. },
@@ -117,7 +118,7 @@ pub fn lower(
     {
         facts.take_numbers(&|id, axis| probes.number(id, axis));
         *graph = original;
-        return lower_by(graph, &facts, update);
+        return lower_by(graph, bindings, &facts, update);
     }
     lowered
 }
@@ -125,6 +126,7 @@ pub fn lower(
 /// The same by these facts.
 fn lower_by(
     graph: &mut Graph,
+    bindings: &BTreeMap<String, u64>,
     facts: &Facts,
     update: Option<Update>,
 ) -> Result<LoweringSummary, LowerError> {
@@ -202,6 +204,7 @@ fn lower_by(
     if !lowered.replaced.is_empty() {
         settled::settle(graph, &original, &mut shared);
         dropout::keep(graph);
+        declared::declare(graph, bindings);
     }
     // Who waited for a shape only waits for nothing once shapes are settled.
     if let Some(step) = shared.step {

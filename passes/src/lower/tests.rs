@@ -3,7 +3,7 @@ use std::sync::Arc;
 use insta::assert_snapshot;
 
 use super::*;
-use crate::graph::Body;
+use crate::graph::{Body, Dimension};
 
 /// The nodes that stand for those of a graph with these inputs and outputs.
 fn lowered(opset: i64, interface: &str, nodes: &str) -> String {
@@ -190,6 +190,30 @@ fn a_size_that_follows_from_inputs_need_not_be_declared() {
     let nodes = "k = Div (w, s) [g] dx, dk = com.microsoft.ConvGrad <pads = [1, 1, 1, 1]> (dy, x, k) z = Reshape (dk, all)";
     let listing = lowered(15, interface, nodes);
     assert!(listing.contains("dk = "), "{listing}");
+}
+
+#[test]
+fn what_not_all_releases_work_out_is_declared() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,4] x, float[N,4] dy, float[N,5] u) => (float[N,4] dx, bool[N,4] late) <float least = {0.0}> {
+            y = Exp (x) above = GreaterOrEqual (y, least) late = Not (above)
+            both = Einsum <equation = "nk,nl->kl"> (y, u) dx = com.microsoft.ReluGrad (dy, y)
+        }"#;
+    let mut graph = Graph::parse(text).unwrap();
+    lower(&mut graph, &BTreeMap::new(), None).unwrap();
+    let declared = |name: &str| {
+        graph
+            .tensor(graph.tensor_named(name).unwrap())
+            .declared
+            .clone()
+    };
+    let n = Dimension::Symbol("N".to_owned());
+    assert_eq!(declared("above"), Some(vec![n, Dimension::Known(4)]));
+    assert_eq!(
+        declared("both"),
+        Some(vec![Dimension::Known(4), Dimension::Known(5)])
+    );
+    assert_eq!(declared("y"), None);
 }
 
 #[test]

@@ -143,6 +143,17 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
     }
 }
 
+/// The same in the newest release that is known, where not all releases have the same rule: Einsum tells all sizes from 1.20.1 on, comparisons
+/// (of opset 16 or newer) and how many classes OneHot has between 1.20.1 and 1.26.0 at the latest (measured in 1.19.2, 1.20.1, 1.26.0
+/// and 1.32.0, of each case in `testdata/operators.json`).
+pub(super) fn newly_inferred_by(node: &Node) -> Option<InferredBy> {
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "GreaterOrEqual" | "LessOrEqual") => Some(InferredBy::Broadcast),
+        ("", "Einsum" | "OneHot") => Some(InferredBy::Other),
+        _ => None,
+    }
+}
+
 /// An input, and which dimensions of the output at `position`, which has `rank` of them, the runtime knows from that
 /// input alone: each with the input's dimension that it is. Source: the standard's shape inference.
 pub fn dimensions_from(

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::folding::Folding;
-use super::inferred_shapes::{InferredBy, inferred_by};
+use super::inferred_shapes::{InferredBy, inferred_by, newly_inferred_by};
 use super::moving::{Added, KnownDimensions};
 use super::named_sizes::{self, KnownInput};
 use super::release::PatternOf;
@@ -202,6 +202,32 @@ pub(crate) fn runtime_shapes_optimized(graph: &Graph, targets: &Targets) -> Vec<
     inference.all(graph)
 }
 
+/// May there be any [`newly_known`] shapes?
+pub(crate) fn has_newly_known(graph: &Graph) -> bool {
+    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    nodes.any(|node| newly_inferred_by(node).is_some())
+}
+
+/// The shapes that the newest releases work out and others do not: what has no declaration shares its memory in the ones and not in the
+/// others (measured: a mask of three comparisons, 49 KiB more in 1.20.1 than in 1.32.0). `graph` needs concrete shapes.
+pub(crate) fn newly_known(graph: &Graph) -> Vec<(TensorId, Vec<Dimension>)> {
+    let known = runtime_shapes(graph);
+    let inference = RuntimeInference {
+        newest: true,
+        ..RuntimeInference::of(graph)
+    };
+    let newly = inference.all(graph);
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let written = nodes
+        .filter(|node| newly_inferred_by(node).is_some())
+        .flat_map(Node::writes);
+    let differs = |id: &TensorId| newly[id.index()] != known[id.index()];
+    written
+        .filter(differs)
+        .filter_map(|id| Some((id, newly[id.index()].clone()?)))
+        .collect()
+}
+
 /// The runtime's inference of shapes, node by node.
 pub(crate) struct RuntimeInference {
     /// By tensor: as declared, until its node has been looked at.
@@ -210,6 +236,8 @@ pub(crate) struct RuntimeInference {
     constants: Folding,
     /// Does it fold?
     optimizes: bool,
+    /// Is it that of the newest release, and not what all have?
+    newest: bool,
     /// What becomes constant.
     targets: Targets,
 }
@@ -221,6 +249,7 @@ impl RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
             constants: Folding::none(graph),
             optimizes: false,
+            newest: false,
             targets: Targets::new(),
         }
     }
@@ -334,7 +363,8 @@ impl RuntimeInference {
         };
         let mut inferred = |position: usize| {
             let output = node.output(position)?;
-            match inferred_by(node, position) {
+            let newly = newly_inferred_by(node).filter(|_| self.newest);
+            match newly.unwrap_or_else(|| inferred_by(node, position)) {
                 InferredBy::Of(input) => known(shapes, node.input(input)).cloned(),
                 InferredBy::Broadcast => broadcast(shapes, node),
                 InferredBy::Expanded => expanded(graph, constants, shapes, node, output),
@@ -352,7 +382,7 @@ impl RuntimeInference {
                 InferredBy::Other if node.is("", "Range") => {
                     by_rule(position).or_else(|| Some(vec![Dimension::Unknown]))
                 }
-                InferredBy::Other if node.is("", "OneHot") => one_hot(first?, node),
+                InferredBy::Other if node.is("", "OneHot") && !self.newest => one_hot(first?, node),
                 InferredBy::Other if node.is("", "Shape") && first.is_none() => {
                     Some(vec![Dimension::Unknown])
                 }
