@@ -135,6 +135,10 @@ impl Error {
                 error: LowerError::Circle,
                 ..
             } => INVALID_GRAPH,
+            Error::Lower {
+                error: LowerError::Undeclared { .. },
+                ..
+            } => UNKNOWN_SHAPE,
             Error::Lower { .. } | Error::ReadTooLate { .. } => LOWERING,
             Error::Export(error) => exported(error),
             Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,

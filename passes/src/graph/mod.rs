@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use element::ElementType;
 pub use outputs::OutputList;
-pub use topology::{Cycle, topological};
+pub use topology::{Cycle, in_sequence, topological};
 pub use uses::Uses;
 
 /// A node of a [`Graph`].
@@ -114,6 +114,8 @@ pub struct Tensor {
     /// Of a sequence, an optional value, a map: of what is no tensor and has no shape. What it holds, as far as that is
     /// known. No pass touches such a value.
     pub other: Option<crate::bytes::Bytes>,
+    /// Of a result of what the runtime takes apart: whose shape it has. The runtime works that out of the whole first, and keeps it.
+    pub like: Option<TensorId>,
     /// Of a graph output: the graph input in whose memory the caller has it written. It takes none of its own then.
     pub overwrites: Option<TensorId>,
 }
@@ -130,6 +132,7 @@ impl Tensor {
             shape: None,
             constant: None,
             other: None,
+            like: None,
             overwrites: None,
         }
     }
@@ -469,6 +472,10 @@ impl Graph {
         let is_piece = |node: &&mut Arc<Node>| node.piece_of.is_some();
         for piece in self.nodes.iter_mut().filter(is_piece) {
             Arc::make_mut(piece).piece_of = None;
+        }
+        let is_of_whole = |tensor: &&mut Arc<Tensor>| tensor.like.is_some();
+        for result in self.tensors.iter_mut().filter(is_of_whole) {
+            Arc::make_mut(result).like = None;
         }
     }
 

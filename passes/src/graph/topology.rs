@@ -1,5 +1,6 @@
 //! A sequence in which every node comes behind the writers of what it reads.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -109,6 +110,27 @@ pub fn topological(graph: &Graph, uses: &Uses) -> Result<Vec<NodeId>, Cycle> {
         }
     }
     Ok(order)
+}
+
+/// The nodes of `graph` as they are listed, or in a topological order where one is listed before what it reads: the runtime lists the pieces
+/// of what it takes apart behind all others. As they are listed, too, if there is no such order.
+pub fn in_sequence(graph: &Graph) -> Cow<'_, [NodeId]> {
+    let mut is_missing = vec![false; graph.tensor_count()];
+    for written in graph.order().iter().flat_map(|&id| graph.node(id).writes()) {
+        is_missing[written.index()] = true;
+    }
+    let in_order = graph.order().iter().all(|&id| {
+        let node = graph.node(id);
+        let has_all = node.reads().all(|read| !is_missing[read.index()]);
+        for written in node.writes() {
+            is_missing[written.index()] = false;
+        }
+        has_all
+    });
+    if !in_order && let Ok(order) = topological(graph, &Uses::of(graph)) {
+        return Cow::Owned(order);
+    }
+    Cow::Borrowed(graph.order())
 }
 
 /// An edge from each writer to each of its readers, in file order.

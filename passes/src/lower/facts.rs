@@ -26,10 +26,7 @@ impl Facts {
             sizes: Vec::with_capacity(graph.tensor_count()),
             elements: Vec::with_capacity(graph.tensor_count()),
         };
-        let shaped = TRIED
-            .iter()
-            .find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
-        let shaped = shaped.map(|(shaped, _)| shaped);
+        let shaped = tried(graph, bindings);
         for id in graph.tensor_ids() {
             let tensor = graph.tensor(id);
             // Without the numbers that shape inference found to be wrong.
@@ -58,6 +55,15 @@ impl Facts {
             facts.fill_in(&shaped);
         }
         facts
+    }
+
+    /// Takes in the `number` of each dimension of which none was known, where it is one whatever is fed.
+    pub(super) fn take_numbers(&mut self, number: &dyn Fn(TensorId, usize) -> Option<u64>) {
+        for (at, sizes) in self.sizes.iter_mut().enumerate() {
+            for (axis, size) in sizes.iter_mut().flatten().enumerate() {
+                *size = size.or_else(|| number(TensorId(at as u32), axis));
+            }
+        }
     }
 
     /// One entry for each dimension; a number where it does not depend on a binding.
@@ -144,6 +150,13 @@ impl Facts {
             }
         }
     }
+}
+
+/// The graph with all shapes, for some sizes that its nodes accept.
+pub(super) fn tried(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Option<Graph> {
+    let mut tried = TRIED.iter();
+    let shaped = tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
+    shaped.map(|(shaped, _)| shaped)
 }
 
 /// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.

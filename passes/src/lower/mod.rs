@@ -13,6 +13,7 @@ mod activation;
 mod arithmetic;
 mod body;
 mod convolution;
+mod declared;
 mod dropout;
 mod facts;
 mod gather;
@@ -38,7 +39,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
+use crate::rewrite::infer_shapes::undeclared_input;
 use facts::Facts;
+use probe::Probes;
 use site::{LoweringSite, Shared};
 
 pub use site::Obstacle;
@@ -69,6 +72,14 @@ pub enum LowerError {
     #[error("{node}: {problem}")]
     Node { node: String, problem: Obstacle },
     #[error(
+        "graph input {tensor:?} is not declared as a tensor of known type and rank, so shapes cannot be worked out; {node}: {problem}"
+    )]
+    Undeclared {
+        tensor: String,
+        node: String,
+        problem: Obstacle,
+    },
+    #[error(
         "the file asks for operator set {found} of ai.onnx; expected {OLDEST} or newer: export it again"
     )]
     Opset { found: i64 },
@@ -92,12 +103,35 @@ pub fn lower(
     bindings: &BTreeMap<String, u64>,
     update: Option<Update>,
 ) -> Result<LoweringSummary, LowerError> {
-    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
-    let uses = Uses::of(graph);
-    if topological(graph, &uses).is_err() {
+    if topological(graph, &Uses::of(graph)).is_err() {
         return Err(LowerError::Circle);
     }
-    let facts = Facts::of(graph, bindings);
+    let original = graph.clone();
+    let mut facts = Facts::of(graph, bindings);
+    let lowered = lower_by(graph, bindings, &facts, update);
+    // What the file says is enough for most graphs, and what follows from it takes longer to find out.
+    if let Err(LowerError::Node {
+        problem: Obstacle::Size { .. },
+        ..
+    }) = lowered
+        && let Some(probes) = Probes::of(&original, &original)
+    {
+        facts.take_numbers(&|id, axis| probes.number(id, axis));
+        *graph = original;
+        return lower_by(graph, bindings, &facts, update);
+    }
+    lowered
+}
+
+/// The same by these facts.
+fn lower_by(
+    graph: &mut Graph,
+    bindings: &BTreeMap<String, u64>,
+    facts: &Facts,
+    update: Option<Update>,
+) -> Result<LoweringSummary, LowerError> {
+    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
+    let uses = Uses::of(graph);
     let original = graph.clone();
     let mut shared = Shared::new(graph);
     let mut lowered = LoweringSummary::default();
@@ -125,16 +159,23 @@ pub fn lower(
             return Err(LowerError::Opset { found: opset });
         }
         let described = describe(graph, id);
-        let mut site = LoweringSite::new(graph, &uses, &facts, &mut shared, id);
+        let mut site = LoweringSite::new(graph, &uses, facts, &mut shared, id);
         let update = update.filter(|_| entry.name.starts_with("InPlaceAccumulator"));
         let written = match update {
             Some(update) => update::update(&mut site, update),
             None => (entry.write)(&mut site),
         };
         let made = written.and_then(|()| site.finish());
-        let made = made.map_err(|problem| LowerError::Node {
-            node: described,
-            problem,
+        let made = made.map_err(|problem| match undeclared_input(&original) {
+            Some(input) if problem.is_unknown() => LowerError::Undeclared {
+                tensor: original.tensor(input).name.clone(),
+                node: described,
+                problem,
+            },
+            _ => LowerError::Node {
+                node: described,
+                problem,
+            },
         })?;
         order.extend(&made);
         if update.is_some() {
@@ -146,16 +187,28 @@ pub fn lower(
     graph.set_order(constants.into_iter().chain(order).collect());
     lowered.updated = updates.len();
     match shared.step {
-        Some(step) => {
-            drop_unread(graph, &shared.dropped);
-            update::wait_for_readers(graph, &mut shared, step, &updates);
-        }
+        Some(_) => drop_unread(graph, &shared.dropped),
         None if update.is_some() => return Err(LowerError::NothingToUpdate),
         None => {}
     }
+    // By what they write: nodes get other numbers.
+    let updates: Vec<Vec<TensorId>> = updates
+        .iter()
+        .map(|nodes| {
+            nodes
+                .iter()
+                .flat_map(|&id| graph.node(id).writes())
+                .collect()
+        })
+        .collect();
     if !lowered.replaced.is_empty() {
         settled::settle(graph, &original, &mut shared);
         dropout::keep(graph);
+        declared::declare(graph, bindings);
+    }
+    // Who waited for a shape only waits for nothing once shapes are settled.
+    if let Some(step) = shared.step {
+        update::wait_for_readers(graph, step, &updates);
     }
     lowered.accumulated = shared.accumulated;
     if shared.opset > opset {

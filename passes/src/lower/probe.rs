@@ -91,6 +91,14 @@ impl Probes {
         self.follows(one) && self.follows(other) && self.sets.iter().all(same)
     }
 
+    /// A dimension's size that is the same in every set.
+    pub(super) fn number(&self, id: TensorId, axis: usize) -> Option<u64> {
+        let size = |set: &ProbedSizes| set.shapes.get(id.index())?.as_ref()?.get(axis).copied();
+        let first = size(self.sets.first()?).filter(|_| self.follows(id))?;
+        let is_same = |set: &ProbedSizes| size(set) == Some(first);
+        self.sets.iter().all(is_same).then_some(first)
+    }
+
     /// The numbers that an integer or a list of integers holds, and whether it is a list.
     pub(super) fn contents(&self, id: TensorId) -> Option<(Vec<Multiple>, bool)> {
         if !self.follows(id) {

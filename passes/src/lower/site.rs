@@ -44,6 +44,16 @@ pub enum Obstacle {
     Opset { found: i64, needed: i64 },
 }
 
+impl Obstacle {
+    /// Is it that the file says too little of a tensor?
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(
+            self,
+            Obstacle::Rank { .. } | Obstacle::Element { .. } | Obstacle::Size { .. }
+        )
+    }
+}
+
 /// A constant's type, shape and bits.
 type Contents = (i32, Vec<u64>, Vec<u64>);
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use insta::assert_snapshot;
 
 use super::*;
-use crate::graph::Body;
+use crate::graph::{Body, Dimension};
 
 /// The nodes that stand for those of a graph with these inputs and outputs.
 fn lowered(opset: i64, interface: &str, nodes: &str) -> String {
@@ -184,6 +184,45 @@ fn what_is_needed_to_lower_a_node_is_named() {
     assert_snapshot!(lowered(15, interface, node), @r#"error: AveragePoolGrad "p": nothing says how large dimension 2 of "dx" is; expected a number"#);
 }
 
+#[test]
+fn a_size_that_follows_from_inputs_need_not_be_declared() {
+    let interface = "(float[N,3,9,9] x, float[N,8,9,9] dy, float[8,3,3,3] w, float s) => (float[1] z) <int64[1] all = {-1}>";
+    let nodes = "k = Div (w, s) [g] dx, dk = com.microsoft.ConvGrad <pads = [1, 1, 1, 1]> (dy, x, k) z = Reshape (dk, all)";
+    let listing = lowered(15, interface, nodes);
+    assert!(listing.contains("dk = "), "{listing}");
+}
+
+#[test]
+fn what_not_all_releases_work_out_is_declared() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,4] x, float[N,4] dy, float[N,5] u) => (float[N,4] dx, bool[N,4] late) <float least = {0.0}> {
+            y = Exp (x) above = GreaterOrEqual (y, least) late = Not (above)
+            both = Einsum <equation = "nk,nl->kl"> (y, u) dx = com.microsoft.ReluGrad (dy, y)
+        }"#;
+    let mut graph = Graph::parse(text).unwrap();
+    lower(&mut graph, &BTreeMap::new(), None).unwrap();
+    let declared = |name: &str| {
+        graph
+            .tensor(graph.tensor_named(name).unwrap())
+            .declared
+            .clone()
+    };
+    let n = Dimension::Symbol("N".to_owned());
+    assert_eq!(declared("above"), Some(vec![n, Dimension::Known(4)]));
+    assert_eq!(
+        declared("both"),
+        Some(vec![Dimension::Known(4), Dimension::Known(5)])
+    );
+    assert_eq!(declared("y"), None);
+}
+
+#[test]
+fn an_input_that_is_not_declared_is_to_blame_for_what_does_not_follow() {
+    let interface = "(float[4] x, buffer) => (float[4] z)";
+    let nodes = "[use] y = Exp (x) [sum] z = com.microsoft.InPlaceAccumulatorV2 (buffer, y)";
+    assert_snapshot!(lowered(15, interface, nodes), @r#"error: graph input "buffer" is not declared as a tensor of known type and rank, so shapes cannot be worked out; InPlaceAccumulatorV2 "sum": nothing says of which type "buffer" is; expected it in the file's value_info"#);
+}
+
 /// The same with the update of the weights in it, and what overwrites what.
 fn updated(update: Update, interface: &str, nodes: &str) -> String {
     let text = format!(
@@ -226,6 +265,32 @@ fn an_update_waits_for_all_that_read_its_weight() {
     "w.next" = Sub(w, "sum/Mul:0")
     in x w learning_rate
     out y dx w.next
+    w.next over w
+    "#);
+}
+
+#[test]
+fn what_was_waited_for_only_because_its_shape_was_asked_for_is_waited_for() {
+    let interface = "(float[N,2] x, float[2,3] w, float[2,3] b, bool[1] lazy, float[1,1] one) => (float[N,3] y, bool[1] done)";
+    let nodes = "[use] y = MatMul (x, w) [shape] s = Shape (y) [dy] dy = Expand (one, s)
+        [dw] w_grad = com.microsoft.FusedMatMul <transA = 1> (x, dy) [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
+    assert_snapshot!(updated(Update::Sgd, interface, nodes), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "ckpt-opt/lower/constant_2" = Constant()
+    "ckpt-opt/sizes/Shape" = Shape(x)
+    "ckpt-opt/sizes/Gather" = Gather("ckpt-opt/sizes/Shape", "ckpt-opt/lower/constant_0")
+    "ckpt-opt/sizes/Concat" = Concat("ckpt-opt/sizes/Gather", "ckpt-opt/lower/constant_2")
+    y = MatMul(x, w)
+    dy = Expand(one, "ckpt-opt/sizes/Concat")
+    w_grad = FusedMatMul(x, dy)
+    "ckpt-opt/update/Constant" = Constant()
+    "ckpt-opt/update/Size" = Size(y)
+    "ckpt-opt/update/Min" = Min("ckpt-opt/update/Size", "ckpt-opt/update/Constant")
+    "ckpt-opt/update/Reshape" = Reshape(learning_rate, "ckpt-opt/update/Min")
+    "sum/Mul:0" = Mul(w_grad, "ckpt-opt/update/Reshape")
+    "w.next" = Sub(w, "sum/Mul:0")
+    in x w one learning_rate
+    out y w.next
     w.next over w
     "#);
 }

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::operation::{NewNode, op};
-use super::site::{LoweringSite, Obstacle, Shared, StepInputs, case, cast};
+use super::site::{LoweringSite, Obstacle, StepInputs, case, cast};
 use crate::analysis::overwrites::unordered;
 use crate::graph::{
     AttributeValue, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
@@ -258,13 +258,9 @@ fn put_weight(site: &mut LoweringSite, weight: TensorId, new: NewNode) -> Result
     Ok(())
 }
 
-/// Lets each update, of which these are the nodes, wait for all that read its weight.
-pub(super) fn wait_for_readers(
-    graph: &mut Graph,
-    shared: &mut Shared,
-    inputs: StepInputs,
-    updates: &[Vec<NodeId>],
-) {
+/// Lets each update, whose nodes write these, wait for all that read its weight.
+pub(super) fn wait_for_readers(graph: &mut Graph, inputs: StepInputs, updates: &[Vec<TensorId>]) {
+    let uses = Uses::of(graph);
     let mut readers: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
     for (reader, writer) in unordered(graph) {
         readers.entry(writer).or_default().push(reader);
@@ -272,7 +268,9 @@ pub(super) fn wait_for_readers(
     let mut order = Vec::with_capacity(graph.order().len() + 4 * readers.len());
     let mut zeros = None;
     let mut first_of = BTreeMap::new();
-    for nodes in updates {
+    for written in updates {
+        let producers = written.iter().filter_map(|&tensor| uses.producer(tensor));
+        let nodes: Vec<NodeId> = producers.collect();
         let found = nodes.iter().find_map(|id| readers.remove(id));
         if let (Some(readers), Some(&first)) = (found, nodes.first()) {
             first_of.insert(first, (nodes, readers));
@@ -284,14 +282,8 @@ pub(super) fn wait_for_readers(
                 .iter()
                 .filter_map(|&reader| graph.node(reader).writes().next())
                 .collect();
-            let rate = handed_on(
-                (graph, shared),
-                &mut order,
-                inputs.learning_rate,
-                &waits,
-                &mut zeros,
-            );
-            for &node in *nodes {
+            let rate = handed_on(graph, &mut order, inputs.learning_rate, &waits, &mut zeros);
+            for &node in nodes {
                 for input in graph.node_mut(node).inputs.iter_mut().flatten() {
                     if *input == inputs.learning_rate {
                         *input = rate;
@@ -310,7 +302,7 @@ pub(super) fn wait_for_readers(
 
 /// The learning rate, once those are there.
 fn handed_on(
-    (graph, shared): (&mut Graph, &mut Shared),
+    graph: &mut Graph,
     order: &mut Vec<NodeId>,
     rate: TensorId,
     waits: &[TensorId],
@@ -330,7 +322,6 @@ fn handed_on(
             node.set_attribute(name, value);
         }
         order.push(graph.add_node(node));
-        shared.keep(output);
         output
     };
     let zeros = *zeros.get_or_insert_with(|| {

@@ -216,6 +216,15 @@ fn needs_sizes(input: &Tensor) -> bool {
     !is_known && input.other.is_none()
 }
 
+/// An input without which nothing can be inferred: nothing says of which type it is, or how many dimensions it has.
+pub(crate) fn undeclared_input(graph: &Graph) -> Option<TensorId> {
+    let is_undeclared = |&&id: &&TensorId| {
+        let tensor = graph.tensor(id);
+        needs_sizes(tensor) && (tensor.element.is_none() || tensor.declared.is_none())
+    };
+    graph.inputs.iter().find(is_undeclared).copied()
+}
+
 /// The dimensions of inputs of which `inference` does not know the size, by name or place.
 fn open_dimensions(graph: &Graph, inference: &Inference) -> BTreeSet<String> {
     let mut open = BTreeSet::new();

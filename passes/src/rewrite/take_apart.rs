@@ -7,6 +7,7 @@ use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::functions::function;
+use crate::runtime::inferred_shapes::{InferredBy, inferred_by};
 
 /// **Does**: replaces each node that the runtime would take apart by its pieces, which stand where it stood;
 /// pieces that only an omitted output is made of are left out.
@@ -65,6 +66,11 @@ fn take_apart(graph: &mut Graph, id: NodeId, function: &Graph, all: bool) -> Vec
     let Some(first) = original.writes().next() else {
         return vec![id];
     };
+    for (position, output) in original.outputs.iter().enumerate() {
+        if let (Some(output), InferredBy::Of(input)) = (*output, inferred_by(&original, position)) {
+            graph.tensor_mut(output).like = original.input(input);
+        }
+    }
     let base = graph.tensor(first).name.clone();
     let outside = |inside: &[TensorId], tensors: &[Option<TensorId>]| {
         let pairs = inside.iter().copied().zip(tensors.iter().copied());
@@ -131,6 +137,7 @@ mod tests {
     use crate::graph::{AttributeValue, Constant};
     use crate::optimize::{BudgetRequest, measure, optimize};
     use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::known_shapes::runtime_shapes;
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
     use crate::verify;
@@ -174,6 +181,28 @@ mod tests {
             assert_eq!(shape(&before), shape(&after));
         }
         verify::equivalence(&before, &after, &Default::default()).unwrap();
+    }
+
+    // Measured: a session knows the shapes by the rule of the whole, which its pieces have not; a file that is written with pieces has them alone.
+    #[test]
+    fn results_have_the_shapes_that_the_whole_tells_until_the_pieces_are_written() {
+        let mut graph = graph("x, y");
+        let provider = Provider::Cpu;
+        TakeApart { provider }.as_the_runtime_does(&mut graph);
+        let shapes = |graph: &Graph| {
+            let known = runtime_shapes(&inferred(graph.clone()));
+            ["x", "y"].map(|name| {
+                let shape = known[graph.tensor_named(name).unwrap().index()].clone();
+                shape
+                    .unwrap()
+                    .iter()
+                    .map(|size| size.number())
+                    .collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(shapes(&graph), [vec![None, Some(4)], vec![Some(4)]]);
+        graph.own_pieces();
+        assert_eq!(shapes(&graph), [vec![None, None], vec![None]]);
     }
 
     /// In tensors of dY's size, as the runtime was measured: the pieces that were added last come first, and within an output

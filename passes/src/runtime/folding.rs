@@ -4,7 +4,7 @@
 //! hundreds of nodes.
 
 use super::merged::is_known_to_repeat;
-use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind};
+use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, in_sequence};
 use crate::operators::{self, Recompute};
 
 /// What a session has before the first step, once it has optimized a graph.
@@ -21,7 +21,7 @@ impl Folding {
     /// Of a graph of whose shapes the runtime knows these. O(nodes).
     pub(crate) fn of(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> Folding {
         let mut folding = Folding::none(graph);
-        for &id in graph.order() {
+        for &id in in_sequence(graph).iter() {
             folding.look_at(graph, graph.node(id), shapes);
         }
         folding

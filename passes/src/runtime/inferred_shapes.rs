@@ -16,16 +16,18 @@ pub enum InferredBy {
     Expanded,
     /// By another rule of the operator.
     Other,
-    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is.
+    /// By a rule that says nothing of a dimension of the first input that is no number, unless it stays as it is. Where what it depends on
+    /// is computed in the step, how many dimensions there are; of a Split not even that.
     Resized,
-    /// By a rule that does not take over a dimension of the first input that is no number.
+    /// By a rule that does not take over a dimension of the first input that is no number. Where what it depends on is computed in the step,
+    /// how many dimensions there are.
     Numbered,
     /// By a rule that does not take over a spatial dimension of the first input that is no number.
     Windowed,
     /// By a rule for first inputs of which all dimensions are numbers.
     AllNumbered,
-    /// By a rule for first inputs of which the dimension at the node's axis is a number; of other inputs only how many dimensions there
-    /// are.
+    /// By a rule for first inputs of which the dimension at the node's axis is a number; of other inputs, or where what it depends on is
+    /// computed in the step, only how many dimensions there are.
     AxisNumbered,
     /// How many dimensions there are, and nothing more. (Current releases know all of them.)
     Rank,
@@ -98,6 +100,7 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         ("", "GatherElements") => InferredBy::Of(1),
         (MICROSOFT, "PassThrough") => InferredBy::Of(position),
         (MICROSOFT, name) if FIRST_GRADIENT.contains(&name) && position == 0 => InferredBy::Of(0),
+        (MICROSOFT, "DivGrad") => InferredBy::Of(position + 1),
         // Not that of dY, from which every other gradient has it (measured).
         (MICROSOFT, "LayerNormalizationGrad") if position == 0 => InferredBy::Of(1),
         (MICROSOFT, "LayerNormalizationGrad") => InferredBy::Of(2),
@@ -137,6 +140,17 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
         (MICROSOFT, name) if !name.contains("Grad") => InferredBy::Other,
         ("", _) => InferredBy::Other,
         _ => InferredBy::Unknown,
+    }
+}
+
+/// The same in the newest release that is known, where not all releases have the same rule: Einsum tells all sizes from 1.20.1 on, comparisons
+/// (of opset 16 or newer) and how many classes OneHot has between 1.20.1 and 1.26.0 at the latest (measured in 1.19.2, 1.20.1, 1.26.0
+/// and 1.32.0, of each case in `testdata/operators.json`).
+pub(super) fn newly_inferred_by(node: &Node) -> Option<InferredBy> {
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "GreaterOrEqual" | "LessOrEqual") => Some(InferredBy::Broadcast),
+        ("", "Einsum" | "OneHot") => Some(InferredBy::Other),
+        _ => None,
     }
 }
 

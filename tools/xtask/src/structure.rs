@@ -43,7 +43,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
         "rewrite",
         &["analysis", "graph", "operators", "plan", "runtime"],
     ),
-    ("lower", &["analysis", "graph", "rewrite"]),
+    ("lower", &["analysis", "graph", "rewrite", "runtime"]),
     (
         "enforce",
         &[
