@@ -37,6 +37,9 @@ use support::{assert_success, malloc_counter, root};
 /// How far a predicted peak may lie from the measured one, beyond what the caller owns.
 const ACCURACY: f64 = 0.03;
 
+/// The same of what an arena reserves that grows as requested: which piece of it each allocation gets decides how often it grows.
+const AS_REQUESTED: f64 = 0.1;
+
 #[test]
 fn both_execution_orders_are_simulated_exactly() {
     const GRAPHS: usize = 60;
@@ -1023,7 +1026,11 @@ fn the_arena_reserves_what_is_predicted() {
             };
             let key = format!("reserved_{when}{key}_bytes");
             let predicted = number(&plan, &key) - number(&plan, "fixed_bytes");
-            assert_close(&key, predicted, measured);
+            let accuracy = match growth {
+                "as-requested" => AS_REQUESTED,
+                _ => ACCURACY,
+            };
+            assert_within(accuracy, &key, predicted, measured);
         }
     }
 }
@@ -1240,9 +1247,13 @@ fn check_file(settings: &str, original: &Path, dims: &[&str], budget: &str) {
 }
 
 fn assert_close(which: &str, predicted: f64, measured: f64) {
+    assert_within(ACCURACY, which, predicted, measured);
+}
+
+fn assert_within(accuracy: f64, which: &str, predicted: f64, measured: f64) {
     let error = predicted / measured - 1.0;
     assert!(
-        error.abs() <= ACCURACY,
+        error.abs() <= accuracy,
         "peak {which}: {predicted} bytes predicted, {measured} measured ({:+.1} %)",
         100.0 * error
     );
