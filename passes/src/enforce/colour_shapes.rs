@@ -22,7 +22,7 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fusing::{Fusing, normalized_at_once};
+use crate::runtime::fusing::{Fusing, normalized_at_once, sum_of_convolution};
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::promise::Promise;
@@ -96,7 +96,7 @@ fn names(
 ) -> BTreeMap<TensorId, Vec<Dimension>> {
     let groups = match release.trains {
         true => groups.to_vec(),
-        false => with_summands(graph, groups),
+        false => with_summands(graph, groups, release),
     };
     let inferred = inferred(graph, release);
     let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
@@ -235,23 +235,37 @@ fn stand_ins(graph: &Graph, node: &Node, is_trusted: impl Fn(TensorId) -> bool) 
     reads.into_iter().map(stand_in).collect()
 }
 
-/// The same, with one number for both summands where the runtime adds and normalizes at once: it does only where it knows them to have the
-/// same shape, and rounds otherwise else (SkipLayerNormalization; measured in 1.32.0).
-fn with_summands(graph: &Graph, groups: &[u32]) -> Vec<u32> {
+/// The same, with one number for both summands where the runtime makes one node of the sum and the layer normalization behind it or the
+/// convolution before it: it does only where it knows them to have the same shape, and rounds otherwise else (measured in 1.32.0). What a
+/// barrier hands on lies where it did, whatever it is called.
+fn with_summands(graph: &Graph, groups: &[u32], release: &Release) -> Vec<u32> {
     let uses = Uses::of(graph);
     let numbers = groups.iter().copied().max().map_or(0, |last| last + 1);
     let mut parent: Vec<u32> = (0..numbers).collect();
+    let mut handed_on = Vec::new();
     for &id in graph.order() {
-        if normalized_at_once(graph, &uses, id).is_some()
-            && let &[Some(one), Some(other)] = &*graph.node(id).inputs
-        {
-            let other = root(&mut parent, groups[other.index()]);
-            let one = root(&mut parent, groups[one.index()]);
-            parent[other as usize] = one;
+        let convolved = sum_of_convolution(graph, &uses, id);
+        let normalized = normalized_at_once(graph, &uses, id).map(|_| &*graph.node(id).inputs);
+        let (one, other) = match (convolved, normalized) {
+            (Some(of), _) => (of.convolved, of.other),
+            (None, Some(&[Some(one), Some(other)])) => (one, other),
+            _ => continue,
+        };
+        let by = uses.producer(other).map(|id| graph.node(id));
+        if by.is_some_and(|by| release.is_barrier(by)) {
+            handed_on.push((other, one));
+            continue;
         }
+        let other = root(&mut parent, groups[other.index()]);
+        let one = root(&mut parent, groups[one.index()]);
+        parent[other as usize] = one;
     }
-    let groups = groups.iter().map(|&group| root(&mut parent, group));
-    groups.collect()
+    let roots = groups.iter().map(|&group| root(&mut parent, group));
+    let mut groups: Vec<u32> = roots.collect();
+    for (other, one) in handed_on {
+        groups[other.index()] = groups[one.index()];
+    }
+    groups
 }
 
 fn root(parent: &mut [u32], tensor: u32) -> u32 {

@@ -1,12 +1,13 @@
 //! Keeps the runtime from merging mirrors after it has fused them.
 //!
-//! A Gemm that is made of several nodes (`becomes_a_gemm`) has none of their attributes, so no marker either, and is then merged with one of the original or of another
+//! A Gemm that is made of several nodes (`reads_of_gemm`) has none of their attributes, so no marker either, and is then merged with one of the original or of another
 //! mirror that reads the same. From ORT_ENABLE_BASIC on a result would be kept that the plan computes again. None of these
 //! fusions is made where a second node reads what the first one writes; a Size takes neither time nor memory, where it runs directly behind
 //! what it reads. Builds without training run it at the end of the step in DEFAULT order, and what it reads is kept for it (measured in
-//! 1.32.0): there a barrier that waits for nothing else stands between the nodes.
+//! 1.32.0): there a barrier that waits for nothing else stands between the nodes. And there all bits are the same at every level, so a mirror
+//! has to become a Gemm where its original does: it reads one tensor, the smallest, from such a barrier, and what reads something else is not merged.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 
 use super::release_unread::{read_by_sizes, release};
@@ -16,12 +17,13 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::fusing::{
-    becomes_a_gemm, is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation,
-    loses_statistics, read_by_several,
+    is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation, loses_statistics,
+    read_by_several, reads_of_gemm,
 };
 use crate::runtime::transposes::is_moved_behind;
 
-/// **Does**: lets a Size read, or a barrier hand on, what every mirror writes that the runtime would make a Gemm of, and each sum that it would take
+/// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, or a barrier hand on what that reads, if
+/// another reads the same. Lets a Size read, or a barrier hand on, each sum that it would take
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
 /// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: the search
 /// simulates neither, and the first of four Slices that become a SpaceToDepth. And each convolution that the runtime would fuse with a sum,
@@ -52,7 +54,9 @@ impl Pass for KeepApart {
         let sized = self.release.shapes_follow || !self.release.barrier.is_possible(graph);
         Ok(match sized {
             true => read_by_sizes(graph, |graph, uses, id| {
-                Vec::from_iter(fused(graph, uses, id))
+                let merged = || loses_marker(graph, uses, id);
+                let merged = || graph.node(id).output(0).filter(|_| merged());
+                Vec::from_iter(fused(graph, uses, id).or_else(merged))
             }),
             false => self.part(graph, fused),
         })
@@ -60,51 +64,115 @@ impl Pass for KeepApart {
 }
 
 impl KeepApart {
-    /// Puts a barrier behind each of those tensors, or lets a Size read what no barrier hands on.
+    /// Puts a barrier behind each of those tensors, or lets a Size read what no barrier hands on; and one before a mirror that would be
+    /// merged.
     fn part(
         &self,
         graph: &mut Graph,
         fused: impl Fn(&Graph, &Uses, NodeId) -> Option<TensorId>,
     ) -> Changed {
         let uses = Uses::of(graph);
-        let before = graph.order().iter();
-        let before: Vec<(NodeId, Option<TensorId>)> =
-            before.map(|&id| (id, fused(graph, &uses, id))).collect();
-        if before.iter().all(|(_, parted)| parted.is_none()) {
+        let before = graph.order().to_vec();
+        let fused = before.iter().map(|&id| fused(graph, &uses, id));
+        let mut behind: Vec<Option<TensorId>> = fused.collect();
+        // By node: what it reads from a barrier.
+        let mut handed = HashMap::new();
+        let mut gemms = HashSet::new();
+        for (&id, behind) in before.iter().zip(&mut behind) {
+            if behind.is_none() && self.is_merged(graph, &uses, id, &mut gemms) {
+                match self.to_hand_on(graph, &uses, id) {
+                    Some((reader, tensor)) => drop(handed.insert(reader, tensor)),
+                    None => *behind = graph.node(id).output(0),
+                }
+            }
+        }
+        if handed.is_empty() && behind.iter().all(Option::is_none) {
             return Changed::No;
         }
         let mut barriers = BarrierWriter::new(self.release, graph);
         let mut order = Vec::with_capacity(before.len());
-        for (id, parted) in before {
+        // By tensor: what hands it on for one node. Two barriers that read the same would be merged.
+        let mut latest = HashMap::new();
+        for (id, behind) in before.into_iter().zip(behind) {
+            if let Some(&tensor) = handed.get(&id) {
+                let read = latest.get(&tensor).copied().unwrap_or(tensor);
+                let handed_on = barriers.add(graph, &mut order, read, &[read]);
+                latest.insert(tensor, handed_on);
+                graph.node_mut(id).read_instead(tensor, handed_on);
+            }
             order.push(id);
-            let Some(tensor) = parted else { continue };
+            let Some(tensor) = behind else { continue };
             if !self.release.barrier.may_pass(graph.tensor(tensor)) {
                 order.push(release(graph, tensor));
                 continue;
             }
             let handed_on = barriers.add(graph, &mut order, tensor, &[tensor]);
             for &reader in uses.readers(tensor) {
-                for input in &mut graph.node_mut(reader).inputs {
-                    if *input == Some(tensor) {
-                        *input = Some(handed_on);
-                    }
-                }
+                graph.node_mut(reader).read_instead(tensor, handed_on);
             }
         }
         graph.set_order(order);
         Changed::Yes
     }
+
+    /// Is it a mirror that loses its marker, of which the runtime makes what it makes of others, too? `gemms` are what those before read.
+    fn is_merged(
+        &self,
+        graph: &Graph,
+        uses: &Uses,
+        id: NodeId,
+        gemms: &mut HashSet<Vec<TensorId>>,
+    ) -> bool {
+        let read = reads_of_gemm(graph, uses, id).into_iter();
+        let read: Vec<TensorId> = read
+            .map(|(_, tensor)| self.source(graph, uses, tensor))
+            .collect();
+        !read.is_empty() && !gemms.insert(read) && loses_marker(graph, uses, id)
+    }
+
+    /// A tensor that the Gemm made of this node can read from a barrier, and still is made; and the node that reads it now. Of all the smallest,
+    /// what the caller owns before the rest, as it is there anyway.
+    fn to_hand_on(&self, graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, TensorId)> {
+        let may = |&(_, read): &(NodeId, TensorId)| {
+            let by = uses.producer(read).map(|id| graph.node(id));
+            let is_taken_in = by.is_some_and(|node| node.is("", "Transpose"));
+            !is_taken_in && self.release.barrier.may_pass(graph.tensor(read))
+        };
+        let price = |&(_, read): &(NodeId, TensorId)| {
+            (uses.producer(read).is_some(), graph.tensor(read).bytes())
+        };
+        let read = reads_of_gemm(graph, uses, id).into_iter();
+        read.filter(may).min_by_key(price)
+    }
+
+    /// What the tensor is, whoever handed it on, or transposed it.
+    fn source(&self, graph: &Graph, uses: &Uses, tensor: TensorId) -> TensorId {
+        let mut at = tensor;
+        while let Some(id) = uses.producer(at) {
+            let node = graph.node(id);
+            let hands_on = self.release.is_barrier(node)
+                || node.domain.is_empty() && ["Identity", "Transpose"].contains(&&*node.op_type);
+            match node.input(0).filter(|_| hands_on) {
+                Some(read) => at = read,
+                None => break,
+            }
+        }
+        at
+    }
 }
 
 /// Is what the node writes, and one other node reads, one of those tensors?
 fn is_fused(graph: &Graph, uses: &Uses, id: NodeId, several: &HashSet<u32>) -> bool {
-    let is_mirror = graph.node(id).attribute(MARKER).is_some();
-    is_mirror && becomes_a_gemm(graph, uses, id)
-        || loses_statistics(graph, uses, id)
+    loses_statistics(graph, uses, id)
         || is_newly_fused(graph, uses, id, several)
         || is_part_of_depth(graph, uses, id)
         || is_piece_of_an_activation(graph, uses, id)
         || is_newly_added(graph, uses, id)
+}
+
+/// Is it a mirror of which a Gemm is made that has no marker?
+fn loses_marker(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    graph.node(id).attribute(MARKER).is_some() && !reads_of_gemm(graph, uses, id).is_empty()
 }
 
 #[cfg(test)]
@@ -268,6 +336,37 @@ mod tests {
         let mut graph = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
         assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
         assert!(graph.to_listing().contains("Size(s)"));
+    }
+
+    #[test]
+    fn builds_without_training_let_a_mirror_become_a_gemm_that_reads_something_else() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4,2] x, float[2,2] w, float[2] v) => (float[4,2] y)
+            <float[4,2] p, float[4,2] a, float[4,2] q, float[4,2] b, float[4,2] r, float[4,2] c, float[4,2] s, float[4,2] d, float[4,2] t> {
+            p = MatMul(x, w) a = Add(p, v)
+            q = MatMul<__recompute = 1>(x, w) b = Add<__recompute = 1>(q, v)
+            r = MatMul<__recompute = 2>(x, w) c = Add<__recompute = 2>(r, v)
+            s = MatMul<__recompute = 1>(a, w) d = Add<__recompute = 1>(s, v)
+            t = Sum(b, c) y = Sum(t, d) }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let before = graph.to_listing();
+        let release = &STOCK;
+        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
+          q = MatMul <__recompute = 1> (x, w)
+        - b = Add <__recompute = 1> (q, v)
+        + "ckpt-opt/barrier_0/size_0" = Size(v)
+        + "ckpt-opt/barrier_0/zeros" = Constant()
+        + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
+        + "v/barrier_0" = Reshape(v, "ckpt-opt/barrier_0/shape")
+        + b = Add <__recompute = 1> (q, "v/barrier_0")
+          r = MatMul <__recompute = 2> (x, w)
+        - c = Add <__recompute = 2> (r, v)
+        + "ckpt-opt/barrier_1/size_0" = Size("v/barrier_0")
+        + "ckpt-opt/barrier_1/shape" = Min("ckpt-opt/barrier_1/size_0", "ckpt-opt/barrier_0/zeros")
+        + "v/barrier_0/barrier_1" = Reshape("v/barrier_0", "ckpt-opt/barrier_1/shape")
+        + c = Add <__recompute = 2> (r, "v/barrier_0/barrier_1")
+          s = MatMul <__recompute = 1> (a, w)
+        "#);
     }
 
     #[test]

@@ -3,20 +3,23 @@
 //! At ORT_ENABLE_ALL the runtime would copy what such nodes read and write into another layout, which is not simulated
 //! (`runtime/blocks.rs`). It leaves a convolution alone whose weights may change, and a pool of which it does not know how many channels
 //! it reads (measured). So both read these from a Reshape to zeros, each of which means the same dimension as
-//! before, and of which the runtime does not know that they are zeros. It only forwards, and all bits stay.
+//! before, and of which the runtime does not know that they are zeros. It only forwards, and all bits stay. A convolution with such
+//! weights takes in no constants behind it any more (`takes_in_constants`): where bits have to be the same at that level, it is left alone, and
+//! the session has to do without those blocks.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 
 use super::hide_sizes;
 use crate::graph::{
-    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
+    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
 };
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::integers;
 use crate::runtime::blocks::{self, InBlocks};
+use crate::runtime::fusing::takes_in_constants;
 use crate::runtime::known_shapes::runtime_shapes;
 
 /// Since then a Constant may have a list of integers, and a Min takes them.
@@ -51,7 +54,7 @@ impl Pass for KeepLayout {
         if self.provider != Provider::Cpu || graph.opsets.get("") < Some(&OPSET) {
             return Ok(Changed::No);
         }
-        let in_blocks: HashMap<NodeId, InBlocks> = blocks::found(graph).into_iter().collect();
+        let in_blocks = self.keepable(graph);
         if in_blocks.is_empty() {
             return Ok(Changed::No);
         }
@@ -71,6 +74,21 @@ impl Pass for KeepLayout {
         }
         graph.set_order(keeping.order);
         Ok(Changed::Yes)
+    }
+}
+
+impl KeepLayout {
+    /// What can be kept from blocks. Builds without training have all bits at every level, so a convolution that takes in constants
+    /// there has to do so.
+    fn keepable(self, graph: &Graph) -> HashMap<NodeId, InBlocks> {
+        let uses = Uses::of(graph);
+        let constants = blocks::constants(graph);
+        let is_constant = |tensor| constants.contains(&tensor);
+        let takes_in = |&(id, _): &(NodeId, InBlocks)| {
+            !self.release.trains && takes_in_constants(graph, &uses, id, is_constant)
+        };
+        let found = blocks::found(graph).into_iter();
+        found.filter(|found| !takes_in(found)).collect()
     }
 }
 
@@ -261,6 +279,32 @@ mod tests {
         let kept = after.tensor_named("x/kept").unwrap();
         let shape = shapes[kept.index()].as_ref().unwrap();
         assert!(!matches!(shape[CHANNELS], Dimension::Known(_)), "{shape:?}");
+    }
+
+    #[test]
+    fn builds_without_training_still_put_constants_into_weights() {
+        let left = |behind: &str, release| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[2,16,9,9] x) => (float[2,16,8,8] y)
+                <float[16,16,2,2] w = {{...}}, float[16,1,1] c = {{...}}, float[16] s = {{...}}, float[2,16,8,8] a> {{ a = Conv (x, w) {behind} }}"#
+            );
+            in_blocks(&kept(&Graph::parse(&text).unwrap(), Provider::Cpu, release)).len()
+        };
+        for behind in [
+            "y = Mul (a, c)",
+            "y = Add (c, a)",
+            "y = BatchNormalization (a, s, s, s, s)",
+        ] {
+            assert_eq!(left(behind, &STOCK), 1, "{behind}");
+            assert_eq!(left(behind, &TRAINING), 0, "{behind}");
+        }
+        for behind in [
+            "y = Relu (a)",
+            "y = Add (a, a)",
+            "b = Mul (a, c) y = Add (a, b)",
+        ] {
+            assert_eq!(left(behind, &STOCK), 0, "{behind}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod barriers;
 pub mod colour_shapes;
+pub mod forward_summands;
 pub mod hide_sizes;
 pub mod keep_apart;
 pub mod keep_layout;

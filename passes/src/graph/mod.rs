@@ -344,6 +344,15 @@ impl Node {
         self.inputs.iter().flatten().chain(&self.captures).copied()
     }
 
+    /// Lets the node read another tensor wherever it reads this one; not in its bodies.
+    pub fn read_instead(&mut self, tensor: TensorId, instead: TensorId) {
+        for input in &mut self.inputs {
+            if *input == Some(tensor) {
+                *input = Some(instead);
+            }
+        }
+    }
+
     /// Every tensor the node writes.
     pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.outputs.iter().flatten().copied()

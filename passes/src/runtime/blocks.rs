@@ -102,7 +102,7 @@ fn channels(graph: &Graph, node: &Node, input: usize) -> Option<u64> {
 }
 
 /// What is constant when a session has loaded the file and folded what it can.
-fn constants(graph: &Graph) -> HashSet<TensorId> {
+pub(crate) fn constants(graph: &Graph) -> HashSet<TensorId> {
     let is_given = |&id: &TensorId| graph.tensor(id).kind == TensorKind::Initializer;
     let mut constants: HashSet<TensorId> = graph.tensor_ids().filter(is_given).collect();
     for input in &graph.inputs {

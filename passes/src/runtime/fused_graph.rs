@@ -22,7 +22,8 @@
 //! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
 //!
 //! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`optimized_shapes.rs`).
-//! - A convolution or an average pool does what the Pad does that it alone reads.
+//! - A convolution or an average pool does what the Pad does that it alone reads, and a convolution by constants multiplies by and adds more of
+//!   them.
 //! - Slices and Gathers that take a tensor apart become one Split, which writes all parts at once.
 //!
 //! Not simulated: what leaves order and large tensors alone, and what training graphs were not seen to have.
@@ -152,6 +153,7 @@ impl Skeleton {
         let merged = measured && nodes.merge_equal() || merged;
         let assembled = nodes.assemble();
         let padded = nodes.take_in_pads();
+        let weighted = nodes.take_in_constants();
         let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
@@ -169,6 +171,7 @@ impl Skeleton {
             || merged
             || assembled
             || padded
+            || weighted
         {
             nodes.take_functions_apart();
             forms.push(nodes.form());

@@ -8,7 +8,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::folding::Folding;
 use super::known_shapes::is_resolved;
 use super::transposes::Transposition;
-use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{
+    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses,
+};
 use crate::operators::{self, MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
@@ -61,7 +63,15 @@ pub enum Fusing {
         adds: bool,
     },
     /// A convolution that takes in the activation which alone reads its result.
-    Convolution,
+    Convolution {
+        /// Are its weights and its bias constant? It takes in constants before.
+        constant: bool,
+    },
+    /// A product with, or a sum with constants, one for each channel of an image, or a normalization by them.
+    Channels {
+        /// Does a convolution that takes it in have a bias then, whether it had one or not?
+        biased: bool,
+    },
     /// Such an activation.
     Activation,
     /// A Pad with zeros that a convolution or an average pool reads, which pads by itself: goes from ORT_ENABLE_BASIC on if it alone does.
@@ -85,7 +95,9 @@ impl Fusing {
     /// Can the runtime make one node of this one and a `reader` of its result, which rounds otherwise than both do? Only of products with a
     /// number, and of sums.
     pub(crate) fn rounds_with(self, reader: Fusing) -> bool {
-        use Fusing::{Adds, AddsImages, Bias, Convolution, Gemm, Product, Scales, Sum, Transposes};
+        use Fusing::{
+            Adds, AddsImages, Bias, Channels, Convolution, Gemm, Product, Scales, Sum, Transposes,
+        };
         matches!(
             (self, reader),
             (Scales { .. }, Product { .. })
@@ -93,7 +105,8 @@ impl Fusing {
                 | (Product { adds: true }, Adds | AddsImages | Bias)
                 | (Gemm, Sum | Transposes(_))
                 | (Transposes(_), Sum)
-                | (Convolution, AddsImages)
+                | (Convolution { .. }, AddsImages)
+                | (Convolution { constant: true }, Channels { .. })
         )
     }
 
@@ -123,6 +136,13 @@ impl Fusing {
             ("", "Shape") => Fusing::Shape {
                 passes_casts: is_rid_of_casts(graph),
             },
+            ("", "Mul" | "Add" | "BatchNormalization")
+                if !is_output && is_by_channel(graph, node, folding) =>
+            {
+                Fusing::Channels {
+                    biased: name != "Mul",
+                }
+            }
             ("", "Mul" | "Div") if !is_output => scaled(graph, node, (&shape, folding)),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
@@ -147,11 +167,29 @@ impl Fusing {
             ("", "Pad") if !is_output && is_done_by_reader(graph, uses, node, folding) => {
                 Fusing::Pads
             }
-            ("", "Conv") if activates => Fusing::Convolution,
+            ("", "Conv") if activates => Fusing::Convolution {
+                constant: node.reads().skip(1).all(|read| folding.is_constant(read)),
+            },
             ("", "Relu" | "Sigmoid" | "Tanh" | "LeakyRelu") if activates => Fusing::Activation,
             _ => Fusing::No,
         }
     }
+}
+
+/// Does the node compute with constants, one for each channel of an image, as a convolution before it can? Source: `ConvMulFusion`,
+/// `ConvAddFusion`, `ConvBNFusion`; measured for the first two in 1.32.0.
+fn is_by_channel(graph: &Graph, node: &Node, folding: &Folding) -> bool {
+    let sizes = |tensor: TensorId| graph.tensor(tensor).shape.as_deref();
+    if node.op_type == "BatchNormalization" {
+        let single = node.writes().count() == 1 && node.int("training_mode").unwrap_or(0) == 0;
+        return single && node.reads().skip(1).all(|read| folding.is_constant(read));
+    }
+    let constants = node.reads().find(|&read| folding.is_constant(read));
+    constants.is_some_and(|constants| matches!(sizes(constants), Some([_, 1, 1])))
+        && node
+            .output(0)
+            .and_then(sizes)
+            .is_some_and(|written| written.len() == 4)
 }
 
 /// Does this Pad put zeros around images, as does whoever reads it first? Source: `PadFusion`; measured in 1.19.2 and 1.32.0. What only
@@ -403,17 +441,29 @@ pub fn is_activation_of_gemm(node: &Node) -> bool {
     node.domain.is_empty() && GEMM_ACTIVATIONS.contains(&node.op_type.as_str())
 }
 
-/// Becomes the node part of another Gemm, which has none of its attributes? With the one node that reads its result, or
-/// with what it reads. Measured for MatMul and Add; for Gemm and Sum, and Gemm and Transpose, from the source.
-pub(crate) fn becomes_a_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+/// What a Gemm reads that the runtime makes of this node and the one that alone reads its result, or what it reads; and which of both
+/// reads it. Nothing where none is made. It has none of their attributes. Measured for MatMul and Add; for Gemm and Sum, and Gemm and Transpose,
+/// from the source.
+pub(crate) fn reads_of_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<(NodeId, TensorId)> {
     let node = graph.node(id);
-    let Some(alone) = lone_reader(graph, uses, id) else {
-        return false;
+    let alone = lone_reader(graph, uses, id);
+    let Some((reader, written)) = alone.zip(node.output(0)) else {
+        return Vec::new();
     };
-    match (node.domain.as_str(), node.op_type.as_str()) {
-        ("", "MatMul") => alone.is("", "Add") && multiplies_matrices(graph, node),
-        ("", "Gemm") => takes_in(node, alone) || reads_a_transpose(graph, uses, node),
-        _ => false,
+    let with_reader = match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "MatMul") => reader.is("", "Add") && multiplies_matrices(graph, node),
+        ("", "Gemm") => takes_in(node, reader),
+        _ => return Vec::new(),
+    };
+    let own = node.reads().map(|read| (id, read));
+    let reader_id = reader.output(0).and_then(|result| uses.producer(result));
+    match reader_id.filter(|_| with_reader) {
+        Some(reader_id) => {
+            let others = reader.reads().filter(|&read| read != written);
+            own.chain(others.map(|read| (reader_id, read))).collect()
+        }
+        None if node.is("", "Gemm") && reads_a_transpose(graph, uses, node) => own.collect(),
+        None => Vec::new(),
     }
 }
 
@@ -490,6 +540,9 @@ pub(crate) fn is_newly_fused(
                 &["Mul", "Div", "Add", "Sum", "Transpose"][..]
             }
             ("", "Pad") => &["Conv", "AveragePool", "MaxPool", "Cast"],
+            ("", "Conv") => {
+                return takes_in_constants(graph, uses, id, |read| is_constant(graph, uses, read));
+            }
             _ => return false,
         };
         reader.domain.is_empty() && by.contains(&reader.op_type.as_str())
@@ -543,21 +596,13 @@ pub(crate) fn is_piece_of_an_activation(graph: &Graph, uses: &Uses, id: NodeId) 
 }
 
 /// Does the runtime make one node of this convolution and of the sum that alone reads its result, though it did not before
-/// there were copies, when somebody else read that too? The node rounds otherwise. Source: `ConvAddActivationFusion`;
-/// measured (a residual network in ORTModule).
+/// there were copies, when somebody else read that too? The node rounds otherwise. Measured (a residual network in ORTModule).
 pub(crate) fn is_newly_added(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     let node = graph.node(id);
-    let (Some(sum), Some(written)) = (lone_reader(graph, uses, id), node.output(0)) else {
+    let Some(weights) = node.input(1) else {
         return false;
     };
-    let Some(weights) = node.input(1).filter(|_| node.is("", "Conv")) else {
-        return false;
-    };
-    let of = graph.tensor(written);
-    let is_alike = |read| graph.tensor(read).shape == of.shape;
-    let is_image = of.shape.as_ref().is_some_and(|shape| shape.len() == 4);
-    let fuses = sum.is("", "Add") && is_image && sum.reads().all(is_alike);
-    if !fuses || of.element != Some(ElementType::Float) || node.reads().count() != 3 {
+    if sum_of_convolution(graph, uses, id).is_none() {
         return false;
     }
     // Who reads what this node, and what its copies write: all of them were readers of one tensor.
@@ -570,6 +615,86 @@ pub(crate) fn is_newly_added(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
         .map(|reader| (reader.template, reader.op_type.as_str()))
         .collect();
     readers.len() > 1
+}
+
+/// A sum of two images of one size that the runtime lets a convolution add.
+pub(crate) struct ConvolvedSum {
+    /// The sum.
+    pub(crate) sum: NodeId,
+    /// What comes from the convolution.
+    pub(crate) convolved: TensorId,
+    /// What it adds.
+    pub(crate) other: TensorId,
+}
+
+/// The one that alone reads what this convolution writes, or what becomes part of it: of one with a bias. Source:
+/// `ConvAddActivationFusion`.
+pub(crate) fn sum_of_convolution(graph: &Graph, uses: &Uses, id: NodeId) -> Option<ConvolvedSum> {
+    const WITH_BIAS: usize = 3;
+    const AXES: usize = 4;
+    let node = graph.node(id);
+    if !node.is("", "Conv") {
+        return None;
+    }
+    let is_constant = |read| is_constant(graph, uses, read);
+    let has_constants = node.reads().skip(1).all(is_constant);
+    let mut biased = node.reads().count() == WITH_BIAS;
+    let mut convolved = node.output(0)?;
+    let mut reader = lone_reader_of(graph, uses, convolved)?;
+    while has_constants && computes_with(reader, convolved, is_constant) {
+        biased |= !reader.is("", "Mul");
+        convolved = reader.output(0)?;
+        reader = lone_reader_of(graph, uses, convolved)?;
+    }
+    let &[Some(one), Some(other)] = &*reader.inputs else {
+        return None;
+    };
+    let written = graph.tensor(convolved);
+    let is_alike = |read| graph.tensor(read).shape == written.shape;
+    let is_image = written.shape.as_ref().is_some_and(|of| of.len() == AXES)
+        && written.element == Some(ElementType::Float);
+    let fuses = reader.is("", "Add") && is_image && is_alike(one) && is_alike(other);
+    Some(ConvolvedSum {
+        sum: uses
+            .producer(reader.output(0)?)
+            .filter(|_| biased && fuses)?,
+        convolved,
+        other: if one == convolved { other } else { one },
+    })
+}
+
+/// Does the runtime put into the weights of this convolution what alone reads its result: a product with, or a sum with constants, or a
+/// normalization by constants? Weights and bias must be constant. Source: `ConvMulFusion`, `ConvAddFusion`, `ConvBNFusion`; measured
+/// for the first two in 1.32.0.
+pub(crate) fn takes_in_constants(
+    graph: &Graph,
+    uses: &Uses,
+    id: NodeId,
+    is_constant: impl Fn(TensorId) -> bool + Copy,
+) -> bool {
+    let node = graph.node(id);
+    let convolves = node.is("", "Conv") && node.reads().skip(1).all(is_constant);
+    let reader = lone_reader(graph, uses, id).filter(|_| convolves);
+    let computes =
+        |written| reader.is_some_and(|reader| computes_with(reader, written, is_constant));
+    node.output(0).is_some_and(computes)
+}
+
+/// Does the file say what is in the tensor?
+fn is_constant(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
+    let by = uses.producer(tensor).map(|id| graph.node(id));
+    graph.tensor(tensor).kind == TensorKind::Initializer
+        || by.is_some_and(|by| by.is("", "Constant"))
+}
+
+/// Is it a product, a sum or a normalization of the tensor with constants?
+fn computes_with(node: &Node, tensor: TensorId, is_constant: impl Fn(TensorId) -> bool) -> bool {
+    let by = ["Mul", "Add", "BatchNormalization"];
+    let mut others = node.reads().filter(|&read| read != tensor).peekable();
+    node.domain.is_empty()
+        && by.contains(&&*node.op_type)
+        && others.peek().is_some()
+        && others.all(is_constant)
 }
 
 /// Who reads the tensor once Identities have gone.
@@ -591,8 +716,11 @@ fn readers_past_identities<'g>(graph: &'g Graph, uses: &Uses, tensor: TensorId) 
 
 /// The one node that reads the first result of a node, once shapes are folded and Identities gone.
 fn lone_reader<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node> {
-    let written = graph.node(id).output(0)?;
-    let readers = readers_past_identities(graph, uses, written).into_iter();
+    lone_reader_of(graph, uses, graph.node(id).output(0)?)
+}
+
+fn lone_reader_of<'g>(graph: &'g Graph, uses: &Uses, tensor: TensorId) -> Option<&'g Node> {
+    let readers = readers_past_identities(graph, uses, tensor).into_iter();
     let mut lasting = readers.filter(|reader| !is_folded(reader));
     let reader = lasting.next()?;
     lasting.next().is_none().then_some(reader)

@@ -103,7 +103,7 @@ pub(crate) struct Skeleton {
     /// By tensor, for those in float16 of a graph with [`Skeleton::casting`]: what casts make of it for its readers, and behind
     /// that what its node writes before a cast, both in float32; [`NO_TENSOR`] for all others.
     pub(crate) wide: Vec<u32>,
-    /// By tensor of such a graph, and of one with equal nodes or an Identity, if the runtime knows the whole shape: equal numbers for what it
+    /// By tensor of such a graph, and of one with equal nodes, an Identity or a convolution, if the runtime knows the whole shape: equal numbers for what it
     /// knows to be equal. Other tensors are not computed in each other's place.
     pub(crate) known: Vec<Option<u32>>,
     /// By the result of a Cast or a Shape that the runtime may move in front of a Transpose, in their sequence: the tensor that it
@@ -164,9 +164,12 @@ impl Skeleton {
         if is_cast || merges {
             skeleton.shared = shared_constants(graph);
         }
-        let forwards = |&id: &NodeId| graph.node(id).is("", "Identity");
+        let renames = |&id: &NodeId| {
+            let node = graph.node(id);
+            node.is("", "Identity") || node.is("", "Conv")
+        };
         let mut known = Vec::new();
-        if is_cast || merges || graph.order().iter().any(forwards) {
+        if is_cast || merges || graph.order().iter().any(renames) {
             known = numbered(shapes);
             skeleton.known = known[..skeleton.size.len()].to_vec();
         }

@@ -89,6 +89,10 @@ impl<'s> Nodes<'s> {
                     if let Some(Change::Reader(activation)) = self.activate_convolution(sum) {
                         self.take_in_reader(sum, activation);
                     }
+                    let last = self.nodes.len() as u32 - 1;
+                    if let Some(node) = self.take(last) {
+                        self.put(last, node.in_place_of_known(&self.skeleton.known));
+                    }
                 }
                 Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
                 Some(Change::Measures(sizes)) => self.measure_before(index, sizes),
@@ -133,17 +137,25 @@ impl<'s> Nodes<'s> {
     pub(super) fn activate_convolution(&self, index: u32) -> Option<Change> {
         self.assigned(index)?;
         let activates = |fusing| fusing == Fusing::Activation;
-        self.takes_in(index, Fusing::Convolution, activates)
+        let only = self
+            .only_reader(index)
+            .filter(|_| self.is_convolution(index))?;
+        activates(self.node(only)?.fusing).then_some(Change::Reader(only))
+    }
+
+    fn is_convolution(&self, index: u32) -> bool {
+        let node = self.node(index);
+        node.is_some_and(|node| matches!(node.fusing, Fusing::Convolution { .. }))
     }
 
     /// A convolution with a bias takes in the addition of another image that alone reads it: of two, the one with the lowest index.
     pub(super) fn add_to_convolution(&self, index: u32) -> Option<Change> {
         const WITH_BIAS: usize = 3;
         let alone = |index: u32, addition: u32| {
-            self.is(index, Fusing::Convolution) && self.only_reader(index) == Some(addition)
+            self.is_convolution(index) && self.only_reader(index) == Some(addition)
         };
         let addition = self.only_reader(index)?;
-        let adds = self.is(index, Fusing::Convolution) && self.is(addition, Fusing::AddsImages);
+        let adds = self.is_convolution(index) && self.is(addition, Fusing::AddsImages);
         let added = self.node(addition).filter(|_| adds)?.reads.iter();
         let producers = added.map(|&read| self.producer[read as usize]);
         let convolutions = producers.filter(|&index| {
@@ -432,7 +444,7 @@ impl<'s> Nodes<'s> {
                 let added = added.filter(|read| !node.writes.contains(read));
                 added.map(in_place).collect()
             }
-            Fusing::Convolution => node
+            Fusing::Convolution { .. } => node
                 .shares
                 .iter()
                 .map(|share| in_place(&share.read))

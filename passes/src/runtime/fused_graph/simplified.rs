@@ -101,6 +101,37 @@ impl<'s> Nodes<'s> {
         any
     }
 
+    /// Takes out what computes with constants behind a convolution by constants, whose weights and bias they become part of. Was there
+    /// anything?
+    pub(super) fn take_in_constants(&mut self) -> bool {
+        const WITHOUT_BIAS: usize = 2;
+        let mut any = false;
+        for index in 0..self.nodes.len() as u32 {
+            while self.is(index, Fusing::Convolution { constant: true })
+                && let Some(reader) = self.only_reader(index)
+                && let Some(Fusing::Channels { biased }) = self.node(reader).map(|of| of.fusing)
+                && let (Some(node), Some(reader)) = (self.take(index), self.take(reader))
+            {
+                let mut reads = node.reads.into_owned();
+                if biased && reads.len() == WITHOUT_BIAS {
+                    // As constant as the weights.
+                    reads.push(reads[1]);
+                }
+                self.put(
+                    index,
+                    FusedNode {
+                        reads: reads.into(),
+                        writes: reader.writes,
+                        shares: Cow::default(),
+                        ..node
+                    },
+                );
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Puts one node in the place of those that split a tensor, which no Shape writes. Were there any?
     pub(super) fn split(&mut self) -> bool {
         // By tensor: where those parts begin that are still taken, and by whom.
