@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::folding::Folding;
 use super::known_shapes::is_resolved;
+use super::release::Release;
 use super::transposes::Transposition;
 use crate::graph::{
     Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses,
@@ -21,6 +22,11 @@ pub enum Fusing {
     No,
     /// Goes from ORT_ENABLE_BASIC on; its readers read its input.
     Forwards,
+    /// A Not that only Wheres read: goes from ORT_ENABLE_BASIC on, and they choose the other way round.
+    Negates {
+        /// Does every release do so? Of later Wheres the newer ones alone (measured: 1.26.0 and 1.32.0, not 1.19.2 and 1.20.1).
+        always: bool,
+    },
     /// A Transpose: one that reads it does both at once, and a matrix product can do some by the way, unless its result is a graph
     /// output that the product reads.
     Transposes(Transposition),
@@ -91,7 +97,31 @@ pub enum Fusing {
     },
 }
 
+/// Since then there is another Where, of which `NotWhereFusion` knows in some releases alone.
+const NEW_WHERE: i64 = 16;
+
+/// Does somebody read what this Not writes, and nothing but Wheres? Source: `NotWhereFusion`.
+fn is_read_by_wheres(graph: &Graph, uses: &Uses, node: &Node) -> bool {
+    let written = node.output(0);
+    let readers = written.map_or(&[][..], |written| uses.readers(written));
+    let mut readers = readers.iter().map(|&id| graph.node(id)).peekable();
+    readers.peek().is_some()
+        && readers.all(|reader| {
+            let values = [1, 2].map(|position| reader.input(position));
+            reader.is("", "Where") && reader.input(0) == written && !values.contains(&written)
+        })
+}
+
 impl Fusing {
+    /// Does such a node go, so that its readers read its input?
+    pub(crate) fn goes(self, release: &Release) -> bool {
+        match self {
+            Fusing::Forwards => true,
+            Fusing::Negates { always } => always || !release.trains,
+            _ => false,
+        }
+    }
+
     /// Can the runtime make one node of this one and a `reader` of its result, which rounds otherwise than both do? Only of products with a
     /// number, and of sums.
     pub(crate) fn rounds_with(self, reader: Fusing) -> bool {
@@ -129,6 +159,9 @@ impl Fusing {
             ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
                 .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),
             ("", "Identity") if !is_output => Fusing::Forwards,
+            ("", "Not") if !is_output && is_read_by_wheres(graph, uses, node) => Fusing::Negates {
+                always: graph.opsets.get("") < Some(&NEW_WHERE),
+            },
             ("", "Transpose") => {
                 Transposition::of(graph, uses, node, &shape).map_or(Fusing::No, Fusing::Transposes)
             }

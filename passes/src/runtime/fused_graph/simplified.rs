@@ -11,16 +11,18 @@ use crate::runtime::moving::Moving;
 const PASSES_CASTS: Fusing = Fusing::Shape { passes_casts: true };
 
 impl<'s> Nodes<'s> {
-    /// Takes the nodes out that only forward; whoever reads them reads their input.
+    /// Takes the nodes out that only forward, or that their readers can do without; whoever reads them reads their input.
     pub(super) fn close_ranks(&mut self) {
         let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
         for index in 0..self.nodes.len() as u32 {
             let Some(node) = self.take(index) else {
                 continue;
             };
-            if let (Fusing::Forwards, &[read], &[written]) =
-                (node.fusing, &*node.reads, &*node.writes)
-            {
+            if let (true, &[read], &[written]) = (
+                node.fusing.goes(self.skeleton.release),
+                &*node.reads,
+                &*node.writes,
+            ) {
                 // Positions are topological: whatever is forwarded has its source already.
                 source[written as usize] = source[read as usize];
                 continue;

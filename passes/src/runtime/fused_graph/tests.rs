@@ -94,10 +94,53 @@ fn of_nodes_that_compute_the_same_one_is_left() {
 }
 
 #[test]
+fn a_convolution_by_constants_takes_in_more_of_them() {
+    let text = |weights: &str, nodes: &str| {
+        format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]> g (float[2,2,4,4] x, float[2,2,4,4] u{weights}) => (float[2,2,4,4] y)
+            <float[2,2,1,1] w = {{...}}, float[2,1,1] k = {{...}}, float[2] s = {{...}}, float[2,2,4,4] a, float[2,2,4,4] b,
+            float[2,2,4,4] c, float[2,2,4,4] d> {{ a = Conv(x, w) {nodes} }}"#
+        )
+    };
+    let chain = "b = Mul(a, k) c = Add(k, b) d = Exp(c) y = Exp(d)";
+    assert_eq!(forms(&text("", chain)), ["c(x,w,w) d(c) y(d)"]);
+    let normalized = "b = BatchNormalization(a, s, s, s, s) y = Exp(b)";
+    assert_eq!(forms(&text("", normalized)), ["b(x,w,w) y(b)"]);
+    // With the bias that it has then, it adds an image.
+    let sum = "b = Add(a, k) c = Add(b, u) y = Exp(c)";
+    assert_eq!(
+        forms(&text("", sum)),
+        ["b(x,w,w) c(b,u) y(c)", "y(c) c(x,w,w,u)"]
+    );
+    // Not where weights may change, where two nodes read, or of another shape.
+    assert!(forms(&text(", float[2,2,1,1] w", "b = Mul(a, k) y = Exp(b)")).is_empty());
+    assert!(forms(&text("", "b = Mul(a, k) y = Add(a, b)")).is_empty());
+    assert!(forms(&text("", "b = Mul(a, u) y = Exp(b)")).is_empty());
+}
+
+#[test]
 fn of_two_activations_behind_each_other_only_the_first_is_fused() {
     let text = "g (float[4,4] x, float[4,4] w) => (float[4,4] y) <float[4,4] a, float[4,4] b>
         { a = Gemm(x, w) b = Sigmoid(a) y = Relu(b) }";
     assert_eq!(forms(text), ["y(b) b(x,w)"]);
+}
+
+#[test]
+fn a_not_that_only_wheres_read_goes() {
+    let text = |opset: u8, last: &str| {
+        format!(
+            r#"<ir_version: 8, opset_import: ["" : {opset}]> g (bool[4] x, float[4] v) => (float[4] y, float[4] z)
+            <bool[4] a, bool[4] n> {{ a = Or(x, x) n = Not(a) y = Where(n, v, v) z = {last} }}"#
+        )
+    };
+    let (both, other) = ("Where(n, v, v)", "Cast <to = 1> (n)");
+    let gone = ["a(x,x) y(a,v,v) z(a,v,v)"];
+    for release in crate::runtime::Release::ALL {
+        assert_eq!(forms_by(release, &text(15, both)), gone, "{}", release.name);
+        assert!(forms_by(release, &text(15, other)).is_empty());
+    }
+    assert_eq!(forms_by(&crate::runtime::STOCK, &text(16, both)), gone);
+    assert!(forms(&text(16, both)).is_empty());
 }
 
 #[test]
