@@ -456,7 +456,12 @@ fn numbered(shapes: &[KnownDimensions]) -> Vec<Option<u32>> {
 
 /// In-place results need shapes that the runtime knows to be equal, number by number and name by name, and equal
 /// element sizes.
-fn same_size(graph: &Graph, shapes: &[KnownDimensions], written: TensorId, read: TensorId) -> bool {
+pub(crate) fn same_size(
+    graph: &Graph,
+    shapes: &[KnownDimensions],
+    written: TensorId,
+    read: TensorId,
+) -> bool {
     let (known, other) = (&shapes[read.index()], &shapes[written.index()]);
     let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
     let (written, read) = (graph.tensor(written), graph.tensor(read));

@@ -13,6 +13,9 @@ use crate::graph::{Graph, NodeId, TensorId, TensorKind};
 use crate::operators::{self, Provider, Recompute};
 use crate::plan::RELEASED_FROM;
 use crate::runtime::casts::as_computed;
+use crate::runtime::known_shapes::runtime_shapes;
+use crate::runtime::moving::KnownDimensions;
+use crate::runtime::skeleton::same_size;
 use crate::watch::Watch;
 
 /// A position in the order of first computations.
@@ -94,7 +97,8 @@ pub(crate) struct Value {
     pub readers: Vec<Step>,
     /// Steps whose copies read it.
     pub copy_readers: Vec<Step>,
-    /// Readers that overwrite it with their result, if they are its last.
+    /// Readers that overwrite it with their result, if they are its last: where the runtime knows before a step that both have the
+    /// same size.
     pub overwriters: Vec<Step>,
 }
 
@@ -341,6 +345,8 @@ impl StepInfo {
 
 struct Builder<'g> {
     graph: &'g Graph,
+    /// What the runtime knows of shapes before a step, by tensor.
+    shapes: Vec<KnownDimensions>,
     order: &'g [NodeId],
     is_output: Vec<bool>,
     /// The values in which a tensor lies, one for each form of its producer; none for what the
@@ -359,6 +365,7 @@ impl<'g> Builder<'g> {
         }
         Builder {
             graph,
+            shapes: runtime_shapes(graph),
             order,
             is_output,
             values_of: vec![Vec::new(); graph.tensor_count()],
@@ -511,12 +518,9 @@ impl<'g> Builder<'g> {
     }
 
     fn overwrites(&self, node: &crate::graph::Node, output: TensorId, input: TensorId) -> bool {
-        let (written, read) = (self.graph.tensor(output), self.graph.tensor(input));
-        read.kind == TensorKind::Value
+        self.graph.tensor(input).kind == TensorKind::Value
             && !self.is_output[output.index()]
-            && read.shape.is_some()
-            && read.shape == written.shape
-            && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
+            && same_size(self.graph, &self.shapes, output, input)
             && node
                 .reads()
                 .filter(|&t| self.values_of[t.index()] == self.values_of[input.index()])

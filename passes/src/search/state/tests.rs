@@ -288,6 +288,28 @@ fn an_original_that_nobody_reads_costs_little() {
 }
 
 #[test]
+fn results_lie_in_place_only_where_the_runtime_knows_sizes_to_be_equal() {
+    let graph = Graph::parse(
+        "<ir_version: 8, opset_import: [\"\" : 17]>
+        g (float[1] x, int64[1] to) => (float[1] y) <float[1000] a, float[1000] b>
+        { a = Expand (x, to)  b = Relu (a)  y = ReduceSum <keepdims = 1> (b) }",
+    );
+    let mut graph = graph.unwrap();
+    let needs = |graph: &Graph| {
+        let (problem, _) = problem(graph);
+        let needed = State::new(&problem, 0.0, Exponent::One).peak();
+        let run = Liveness::in_file_order(graph, CPU, &costs(graph));
+        assert_eq!(problem.fixed + Bytes(needed as u64), run.peak);
+        needed
+    };
+    assert_eq!(needs(&graph), 4004.0, "`b` lies where `a` lay");
+    for id in graph.tensor_ids().collect::<Vec<_>>() {
+        graph.tensor_mut(id).declared = None;
+    }
+    assert_eq!(needs(&graph), 8000.0, "nothing tells how large `a` is");
+}
+
+#[test]
 fn nodes_that_take_for_ever_do_not_overflow_the_cost() {
     let graph = random_training_graph(3, 20);
     let cost = Cost {
