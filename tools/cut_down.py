@@ -1,10 +1,11 @@
 """Cuts a graph of which the wrong peak is predicted down to a small one that shows it.
 
 Usage: cut_down.py MODEL OUT --dim NAME=N ... [--binary target/release/ckpt-opt] [--settings default|lean] [--level enable_all|extended|basic|disable_all]
-           [--order default|priority] [--bytes N]
+           [--order default|priority] [--bytes N] [--runtime stock]
 
 A node goes, with all that reads what it writes, as long as prediction and measurement stay N bytes apart (20,000 without --bytes): half of
 the nodes at a time first, in the end one by one. A graph of a thousand nodes takes some minutes. Exit status 1 if they are not apart.
+With --runtime stock, .venv-stock of `setup.sh stock` measures, without the optimizers that files for it ask to switch off.
 """
 
 import argparse
@@ -17,8 +18,10 @@ import tempfile
 
 import onnx
 
+import check_model
 import measure
 
+OFF = ["TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider", check_model.BLOCKS]
 LEVELS = {"enable_all": "all", "extended": "extended", "basic": "basic", "disable_all": "disable"}
 ORDERS = {"default": "DEFAULT", "priority": "PRIORITY_BASED"}
 
@@ -68,15 +71,16 @@ def part(model, places):
     return smaller
 
 
-def apart(binary, path, dims, settings, level, order):
+def apart(binary, path, dims, settings, level, order, runtime):
     """By how many bytes prediction and measurement differ; 0 where the graph cannot be looked at or run."""
-    command = [binary, "inspect", path, "--json", "--runtime-settings", settings, "--level", LEVELS[level]]
+    command = [binary, "inspect", path, "--json", "--runtime-settings", settings, "--level", LEVELS[level], "--runtime", runtime]
     done = subprocess.run(command + [f"--dim={dim}" for dim in dims], capture_output=True, text=True)
     if done.returncode:
         return 0
     said = json.loads(done.stdout)
     try:
-        took = measure.step(path, dims, order=order, level=level, settings=settings, no_arena=True)["peak_bytes"]
+        ran_by = {"python": check_model.STOCK, "disabled": OFF} if runtime == "stock" else {}
+        took = measure.step(path, dims, order=order, level=level, settings=settings, no_arena=True, steps=2, **ran_by)["peak_bytes"]
     except measure.StepFailed:
         return 0
     return abs(said["orders"][ORDERS[order]]["peak_bytes"] - said["fixed_bytes"] - took)
@@ -92,6 +96,7 @@ def main():
     parser.add_argument("--level", choices=list(LEVELS), default="enable_all")
     parser.add_argument("--order", choices=list(ORDERS), default="default")
     parser.add_argument("--bytes", type=int, default=20_000)
+    parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
     args = parser.parse_args()
     model = onnx.load(args.model)
     nodes = [(list(node.input), list(node.output)) for node in model.graph.node]
@@ -100,7 +105,7 @@ def main():
 
         def is_wrong(places):
             onnx.save(part(model, places), path)
-            return apart(args.binary, path, args.dim, args.settings, args.level, args.order) >= args.bytes
+            return apart(args.binary, path, args.dim, args.settings, args.level, args.order, args.runtime) >= args.bytes
 
         if not is_wrong(range(len(nodes))):
             print(f"{args.model}: prediction and measurement are less than {args.bytes} bytes apart", file=sys.stderr)
