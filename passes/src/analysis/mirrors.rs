@@ -1,7 +1,7 @@
 //! Which nodes are mirrors, and of what: their marker and their names.
 
 use crate::graph::Node;
-use crate::runtime::fusing::is_activation_of_gemm;
+use crate::runtime::fused_pairs::is_activation_of_gemm;
 
 /// The attribute that marks a mirror and numbers it. ONNX Runtime's common-subexpression
 /// elimination compares all attributes, so a marked node is never merged with its original;

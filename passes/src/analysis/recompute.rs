@@ -8,7 +8,7 @@ use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};
 use crate::runtime::Release;
-use crate::runtime::fusing::normalized_at_once;
+use crate::runtime::fused_pairs::normalized_at_once;
 use crate::runtime::rounding::Rounding;
 use crate::verify;
 

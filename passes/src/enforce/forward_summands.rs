@@ -12,7 +12,7 @@ use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
-use crate::runtime::fusing::sum_of_convolution;
+use crate::runtime::fused_pairs::sum_of_convolution;
 
 /// **Does**: lets each sum that a convolution takes in read its other summand from a barrier that waits for nothing else, in builds
 /// whose bits are the same at every level.

@@ -16,9 +16,9 @@ use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
-use crate::runtime::fusing::{
-    is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation, loses_statistics,
-    read_by_several, reads_of_gemm,
+use crate::runtime::fused_pairs::{
+    is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation, is_read_past,
+    loses_statistics, read_by_several, reads_of_gemm,
 };
 use crate::runtime::transposes::is_moved_behind;
 
@@ -150,8 +150,7 @@ impl KeepApart {
         let mut at = tensor;
         while let Some(id) = uses.producer(at) {
             let node = graph.node(id);
-            let hands_on = self.release.is_barrier(node)
-                || node.domain.is_empty() && ["Identity", "Transpose"].contains(&&*node.op_type);
+            let hands_on = self.release.is_barrier(node) || is_read_past(node);
             match node.input(0).filter(|_| hands_on) {
                 Some(read) => at = read,
                 None => break,

@@ -19,7 +19,7 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::integers;
 use crate::runtime::blocks::{self, InBlocks};
-use crate::runtime::fusing::takes_in_constants;
+use crate::runtime::fused_pairs::takes_in_constants;
 use crate::runtime::known_shapes::runtime_shapes;
 
 /// Since then a Constant may have a list of integers, and a Min takes them.

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use crate::analysis::mirrors::{MARKER, may_be_unmarked};
 use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fusing::is_folded;
+use crate::runtime::fused_pairs::is_folded;
 
 /// **Does**: takes the marker from every mirror of an activation that alone reads a computed tensor. Without one it stays what it
 /// is: it could only be merged with another reader of the same tensor.

@@ -17,6 +17,7 @@ pub mod executions;
 pub(crate) mod folding;
 pub mod functions;
 pub mod fused_graph;
+pub mod fused_pairs;
 pub mod fusing;
 mod half;
 pub mod inferred_shapes;
