@@ -91,13 +91,9 @@ impl KeepApart {
         }
         let mut barriers = BarrierWriter::new(self.release, graph);
         let mut order = Vec::with_capacity(before.len());
-        // By tensor: what hands it on for one node. Two barriers that read the same would be merged.
-        let mut latest = HashMap::new();
         for (id, behind) in before.into_iter().zip(behind) {
             if let Some(&tensor) = handed.get(&id) {
-                let read = latest.get(&tensor).copied().unwrap_or(tensor);
-                let handed_on = barriers.add(graph, &mut order, read, &[read]);
-                latest.insert(tensor, handed_on);
+                let handed_on = barriers.add_for_one(graph, &mut order, tensor);
                 graph.node_mut(id).read_instead(tensor, handed_on);
             }
             order.push(id);

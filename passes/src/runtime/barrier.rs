@@ -224,6 +224,8 @@ pub(crate) struct BarrierWriter {
     shapes: Vec<Option<Vec<Dimension>>>,
     /// By tensor, of the same.
     reshaped: Vec<bool>,
+    /// By tensor: what handed it on last for one node alone.
+    latest: BTreeMap<TensorId, TensorId>,
 }
 
 impl BarrierWriter {
@@ -241,7 +243,22 @@ impl BarrierWriter {
                 BarrierForm::Reshape | BarrierForm::OnHost => runtime_shapes(graph),
             },
             reshaped: out_of_reshapes(graph),
+            latest: BTreeMap::new(),
         }
+    }
+
+    /// Appends the nodes of a barrier that waits for nothing but what it hands on, for one reader. Two that read the same would be merged, so
+    /// the second one hands on what the first one does.
+    pub(crate) fn add_for_one(
+        &mut self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        passed: TensorId,
+    ) -> TensorId {
+        let read = self.latest.get(&passed).copied().unwrap_or(passed);
+        let handed_on = self.add(graph, order, read, &[read]);
+        self.latest.insert(passed, handed_on);
+        handed_on
     }
 
     /// Appends the nodes of a barrier to `order`; the tensor that they hand on.
