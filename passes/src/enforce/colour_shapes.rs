@@ -24,7 +24,9 @@ use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
 use crate::runtime::fused_pairs::{normalized_at_once, sum_of_convolution};
 use crate::runtime::fusing::Fusing;
-use crate::runtime::known_shapes::runtime_shapes;
+use crate::runtime::known_shapes::{is_known_to_equal, runtime_shapes};
+use crate::runtime::moving::KnownDimensions;
+use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
 use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::promise::Promise;
 use crate::runtime::skeleton::Skeleton;
@@ -97,7 +99,7 @@ fn names(
 ) -> BTreeMap<TensorId, Vec<Dimension>> {
     let groups = match release.trains {
         true => groups.to_vec(),
-        false => with_summands(graph, groups, release),
+        false => with_summands(graph, shapes, groups, release),
     };
     let inferred = inferred(graph, release);
     let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
@@ -237,13 +239,19 @@ fn stand_ins(graph: &Graph, node: &Node, is_trusted: impl Fn(TensorId) -> bool) 
 }
 
 /// The same, with one number for both summands where the runtime makes one node of the sum and the layer normalization behind it or the
-/// convolution before it: it does only where it knows them to have the same shape, and rounds otherwise else (measured in 1.32.0). What a
+/// convolution before it: it does only where it knows them to have the same shape (`shapes`), and rounds otherwise else (measured in 1.32.0). What a
 /// barrier hands on lies where it did, whatever it is called.
-fn with_summands(graph: &Graph, groups: &[u32], release: &Release) -> Vec<u32> {
+fn with_summands(
+    graph: &Graph,
+    shapes: &[KnownDimensions],
+    groups: &[u32],
+    release: &Release,
+) -> Vec<u32> {
     let uses = Uses::of(graph);
     let numbers = groups.iter().copied().max().map_or(0, |last| last + 1);
     let mut parent: Vec<u32> = (0..numbers).collect();
     let mut handed_on = Vec::new();
+    let mut optimized = None;
     for &id in graph.order() {
         let convolved = sum_of_convolution(graph, &uses, id);
         let normalized = normalized_at_once(graph, &uses, id).map(|_| &*graph.node(id).inputs);
@@ -252,6 +260,11 @@ fn with_summands(graph: &Graph, groups: &[u32], release: &Release) -> Vec<u32> {
             (None, Some(&[Some(one), Some(other)])) => (one, other),
             _ => continue,
         };
+        let knows = |shapes: &[KnownDimensions]| is_known_to_equal(shapes, one, other);
+        let once_optimized = || runtime_shapes_once_optimized(graph);
+        if !knows(shapes) && !knows(optimized.get_or_insert_with(once_optimized)) {
+            continue;
+        }
         let by = uses.producer(other).map(|id| graph.node(id));
         if by.is_some_and(|by| release.is_barrier(by)) {
             handed_on.push((other, one));

@@ -13,6 +13,8 @@ use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::fused_pairs::sum_of_convolution;
+use crate::runtime::known_shapes::is_known_to_equal;
+use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
 
 /// **Does**: lets each sum that a convolution takes in read its other summand from a barrier that waits for nothing else, in builds
 /// whose bits are the same at every level.
@@ -36,8 +38,14 @@ impl Pass for ForwardSummands {
             return Ok(Changed::No);
         }
         let uses = Uses::of(graph);
+        let is_sum = |&id: &NodeId| sum_of_convolution(graph, &uses, id).is_some();
+        if !graph.order().iter().any(is_sum) {
+            return Ok(Changed::No);
+        }
         let convolved = graph.order().iter();
         let convolved = convolved.filter_map(|&id| sum_of_convolution(graph, &uses, id));
+        let shapes = runtime_shapes_once_optimized(graph);
+        let convolved = convolved.filter(|of| is_known_to_equal(&shapes, of.convolved, of.other));
         let is_free = |&(_, other): &(NodeId, TensorId)| {
             let by = uses.producer(other).map(|id| graph.node(id));
             form.may_pass(graph.tensor(other)) && !by.is_some_and(|by| self.release.is_barrier(by))
@@ -113,5 +121,25 @@ mod tests {
           i = Add(b, y)
         "#);
         assert_eq!(stock.run(&mut graph), Ok(Changed::No));
+    }
+
+    #[test]
+    fn a_sum_of_images_that_the_runtime_does_not_know_to_be_alike_stays() {
+        let changed = |other: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]>
+                g (float[N,2,4,4] x, float[{other},2,4,4] u, float[2,2,1,1] w, float[2] v) => (float[N,2,4,4] y)
+                <float[N,2,4,4] a> {{ a = Conv(x, w, v) y = Add(u, a) }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = [("N", 2), ("M", 2)].map(|(name, size)| (name.to_owned(), size));
+            let bindings = bindings.into_iter().collect();
+            crate::rewrite::infer_shapes::InferShapes { bindings }
+                .run(&mut graph)
+                .unwrap();
+            ForwardSummands { release: &STOCK }.run(&mut graph)
+        };
+        assert_eq!(changed("N"), Ok(Changed::Yes));
+        assert_eq!(changed("M"), Ok(Changed::No));
     }
 }

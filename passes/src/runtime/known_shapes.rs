@@ -773,6 +773,17 @@ fn recurrent(shapes: &[KnownDimensions], node: &Node, position: usize) -> KnownD
     })
 }
 
+/// Are both shapes known whole, and equal, number by number and name by name?
+pub(crate) fn is_known_to_equal(
+    shapes: &[KnownDimensions],
+    one: TensorId,
+    other: TensorId,
+) -> bool {
+    let (one, other) = (&shapes[one.index()], &shapes[other.index()]);
+    let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
+    one.as_ref().is_some_and(whole) && one == other
+}
+
 fn all_numbers(shape: &[Dimension]) -> bool {
     shape.iter().all(Dimension::is_number)
 }

@@ -13,7 +13,7 @@ use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::folding::Folding;
 use crate::runtime::fusing::Fusing;
-use crate::runtime::known_shapes::{Targets, runtime_shapes};
+use crate::runtime::known_shapes::{Targets, is_known_to_equal, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
 use crate::runtime::moving::{Added, KnownDimensions, Moves};
 use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
@@ -462,11 +462,9 @@ pub(crate) fn same_size(
     written: TensorId,
     read: TensorId,
 ) -> bool {
-    let (known, other) = (&shapes[read.index()], &shapes[written.index()]);
-    let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
+    let is_known = is_known_to_equal(shapes, read, written);
     let (written, read) = (graph.tensor(written), graph.tensor(read));
-    known.as_ref().is_some_and(whole)
-        && known == other
+    is_known
         && read.shape.is_some()
         && read.shape == written.shape
         && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
