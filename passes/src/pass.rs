@@ -30,13 +30,14 @@ pub trait Pass {
 }
 
 /// The passes, in the sequence in which they run on what is written. Barriers are put in by what looks for them.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 13] = [
     "take-apart",
     "infer-shapes",
     "apply-variants",
     "insert-mirrors",
     "unmark-fused",
     "keep-apart",
+    "forward-summands",
     "release-unread",
     "keep-layout",
     "overwrite-last",

@@ -132,7 +132,7 @@ mod tests {
                 <float[N,2,4,4] a> {{ a = Conv(x, w, v) y = Add(u, a) }}"#
             );
             let mut graph = Graph::parse(&text).unwrap();
-            let bindings = [("N", 2), ("M", 2)].map(|(name, size)| (name.to_owned(), size));
+            let bindings = [("N", 2), (other, 2)].map(|(name, size)| (name.to_owned(), size));
             let bindings = bindings.into_iter().collect();
             crate::rewrite::infer_shapes::InferShapes { bindings }
                 .run(&mut graph)

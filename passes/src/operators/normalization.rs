@@ -132,13 +132,22 @@ fn batch(view: &View) -> Result<Outputs, Fault> {
 fn layer(view: &View) -> Result<Outputs, Fault> {
     let x = view.input(0)?;
     let statistics = statistics(view, x, "stash_type")?;
-    Ok(vec![x.same(), statistics.clone(), statistics])
+    Ok(vec![scaled(view, x), statistics.clone(), statistics])
 }
 
 /// X -> (Y, 1 / rms)
 fn simplified(view: &View) -> Result<Outputs, Fault> {
     let x = view.input(0)?;
-    Ok(vec![x.same(), statistics(view, x, "stash_type")?])
+    Ok(vec![scaled(view, x), statistics(view, x, "stash_type")?])
+}
+
+/// As large as X, of the type of the scale: in graphs of training there is X in float16 with a scale in float32.
+fn scaled(view: &View, x: Input) -> Option<super::Known> {
+    let scale = view.optional(1).ok().flatten();
+    known(
+        scale.map_or(x.element, |scale| scale.element),
+        x.shape.to_vec(),
+    )
 }
 
 fn statistics(view: &View, x: Input, stash: &'static str) -> Result<Option<super::Known>, Fault> {
@@ -206,6 +215,10 @@ mod tests {
             .outputs(3);
         let statistics = "float[2, 5, 1, 1]";
         assert_eq!(case.shapes(), ["float[2, 5, 6, 7]", statistics, statistics]);
+        let mixed = Case::onnx("LayerNormalization")
+            .input(ElementType::Float16, &[2, 5], None)
+            .float(&[5]);
+        assert_eq!(mixed.shapes(), ["float[2, 5]"]);
         insta::assert_snapshot!(
             Case::onnx("LayerNormalization").float(&[2]).int("axis", 5).fault(),
             @r#"attribute "axis" is 5; expected an axis of input 0"#);

@@ -240,7 +240,12 @@ impl BarrierWriter {
             zeros: BTreeMap::new(),
             shapes: match form {
                 BarrierForm::PassThrough => Vec::new(),
-                BarrierForm::Reshape | BarrierForm::OnHost => runtime_shapes(graph),
+                BarrierForm::Reshape | BarrierForm::OnHost => {
+                    // Behind those of the graph's tensors are those of what casts make of them.
+                    let mut shapes = runtime_shapes(graph);
+                    shapes.truncate(graph.tensor_count());
+                    shapes
+                }
             },
             reshaped: out_of_reshapes(graph),
             latest: BTreeMap::new(),

@@ -55,7 +55,10 @@ fn body(
         }
         ("", "GroupNormalization") if opset < 21 => Some(group_normalization(node, any_element()?)),
         ("", "GroupNormalization") => group_normalization_of_channels(node, any_element()?),
-        ("", "LayerNormalization") => layer_normalization(node, half()?, opset),
+        ("", "LayerNormalization") => {
+            let of_x = half()?;
+            layer_normalization(node, element(1).unwrap_or(of_x), opset)
+        }
         // Later versions of what it consists of have other inputs: the runtime refuses it.
         (MICROSOFT, "LayerNormalizationGrad") if opset < 18 => {
             Some(layer_normalization_gradient(node, half()?))
@@ -206,7 +209,7 @@ fn reduction(opset: i64, axis: i64, input: &str) -> (String, String) {
     }
 }
 
-/// In float32, but for scale and bias.
+/// In float32, but for scale and bias, of which `element` is the type.
 fn layer_normalization(node: &Node, element: ElementType, opset: i64) -> Option<String> {
     if node.int("stash_type").is_some_and(|stash| stash != 1) {
         return None;

@@ -132,7 +132,10 @@ impl Fusing {
                 | (Gemm, Sum | Transposes(_))
                 | (Transposes(_), Sum)
                 | (Convolution { .. }, AddsImages)
-                | (Convolution { constant: true }, Channels { .. })
+                | (
+                    Convolution { constant: true } | Channels { .. },
+                    Channels { .. }
+                )
         )
     }
 
@@ -166,7 +169,7 @@ impl Fusing {
                 passes_casts: is_rid_of_casts(graph),
             },
             ("", "Mul" | "Add" | "BatchNormalization")
-                if !is_output && is_by_channel(graph, node, folding) =>
+                if !is_output && is_by_channel(graph, uses, node, folding) =>
             {
                 Fusing::Channels {
                     biased: name != "Mul",
@@ -206,15 +209,26 @@ impl Fusing {
 }
 
 /// Does the node compute with constants, one for each channel of an image, as a convolution before it can? Source: `ConvMulFusion`,
-/// `ConvAddFusion`, `ConvBNFusion`; measured for the first two in 1.32.0.
-fn is_by_channel(graph: &Graph, node: &Node, folding: &Folding) -> bool {
+/// `ConvAddFusion`, `ConvBNFusion`; measured for the first two in 1.32.0, with one number for all channels as well.
+fn is_by_channel(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding) -> bool {
     let sizes = |tensor: TensorId| graph.tensor(tensor).shape.as_deref();
     if node.op_type == "BatchNormalization" {
         let single = node.writes().count() == 1 && node.int("training_mode").unwrap_or(0) == 0;
         return single && node.reads().skip(1).all(|read| folding.is_constant(read));
     }
-    let constants = node.reads().find(|&read| folding.is_constant(read));
-    constants.is_some_and(|constants| matches!(sizes(constants), Some([_, 1, 1])))
+    let (constants, images): (Vec<TensorId>, Vec<TensorId>) =
+        node.reads().partition(|&read| folding.is_constant(read));
+    let (&[constants], &[image]) = (&*constants, &*images) else {
+        return false;
+    };
+    let by = uses.producer(image).map(|id| graph.node(id));
+    let scales = node.op_type == "Mul" && sizes(constants).is_some_and(<[u64]>::is_empty);
+    let is_one = match sizes(constants) {
+        Some([_, 1, 1]) => true,
+        // Other products with a number are what products of matrices take in.
+        _ => scales && by.is_some_and(|by| by.is("", "Conv")),
+    };
+    is_one
         && node
             .output(0)
             .and_then(sizes)

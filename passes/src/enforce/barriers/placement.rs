@@ -312,6 +312,17 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
             }
         }
     }
+    // What a convolution takes in has to be constant, and so have its weights.
+    for node in 0..base.len() {
+        let constants = match base.fusing[node] {
+            Fusing::Convolution { constant: true } => 1,
+            Fusing::Channels { .. } => 0,
+            _ => continue,
+        };
+        for &read in base.reads.get(node).iter().skip(constants) {
+            parted[read as usize] |= base.owned[read as usize];
+        }
+    }
     // A product reads past a Transpose first, and multiplies by the number before it then.
     let mut scaled = vec![false; base.size.len()];
     for node in 0..base.len() {
