@@ -42,7 +42,10 @@ impl Pass for ForwardSummands {
         if !graph.order().iter().any(is_sum) {
             return Ok(Changed::No);
         }
-        let convolved = graph.order().iter();
+        // Of two convolutions the runtime takes the one that the file has first; sums keep what comes last here.
+        let mut nodes = graph.order().to_vec();
+        nodes.sort_by_key(|&id| std::cmp::Reverse((graph.node(id).template, id)));
+        let convolved = nodes.iter();
         let convolved = convolved.filter_map(|&id| sum_of_convolution(graph, &uses, id));
         let shapes = runtime_shapes_once_optimized(graph);
         let convolved = convolved.filter(|of| is_known_to_equal(&shapes, of.convolved, of.other));
@@ -141,5 +144,34 @@ mod tests {
         };
         assert_eq!(changed("N"), Ok(Changed::Yes));
         assert_eq!(changed("M"), Ok(Changed::No));
+    }
+
+    #[test]
+    fn of_two_convolutions_the_first_of_the_file_adds_the_other_wherever_it_stands() {
+        for nodes in [
+            ["Conv(x, w, v)", "Conv(x, v2, v)"],
+            ["Conv(x, v2, v)", "Conv(x, w, v)"],
+        ] {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]>
+                g (float[2,2,4,4] x, float[2,2,1,1] w, float[2,2,1,1] v2, float[2] v) => (float[2,2,4,4] y)
+                <float[2,2,4,4] a, float[2,2,4,4] b> {{ a = {} b = {} y = Add(a, b) }}"#,
+                nodes[0], nodes[1]
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let w = graph.tensor_named("w");
+            for id in graph.order().to_vec() {
+                let is_first = graph.node(id).input(1) == w;
+                graph.node_mut(id).template = Some(if is_first { 1 } else { 2 });
+            }
+            ForwardSummands { release: &STOCK }.run(&mut graph).unwrap();
+            let first = graph
+                .order()
+                .iter()
+                .find(|&&id| graph.node(id).input(1) == w);
+            let first = graph.node(*first.unwrap()).output(0);
+            let sum = graph.node(*graph.order().last().unwrap());
+            assert!(sum.inputs.contains(&first), "{}", graph.to_listing());
+        }
     }
 }
