@@ -136,7 +136,7 @@ impl Error {
                 ..
             } => INVALID_GRAPH,
             Error::Lower {
-                error: LowerError::Undeclared { .. },
+                error: LowerError::Undeclared { .. } | LowerError::Shapeless { .. },
                 ..
             } => UNKNOWN_SHAPE,
             Error::Lower { .. } | Error::ReadTooLate { .. } => LOWERING,

@@ -257,7 +257,7 @@ mod tests {
     /// How many Sizes there are, where each node comes from the node of the file that has its operator.
     fn sizes(nodes: &str) -> usize {
         let text = format!(
-            r#"<ir_version: 8, opset_import: ["" : 15]> g (float[1,2,4,4] x, float[1,2,4,4] w) => (float[1,2,4,4] y, float[1,2,4,4] z)
+            r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g (float[1,2,4,4] x, float[1,2,4,4] w) => (float[1,2,4,4] y, float[1,2,4,4] z)
             <float half = {{0.5}}, int64[8] pads = {{0, 0, 0, 0, 0, 0, 0, 0}}, float[1,2,4,4] a, float[1,2,4,4] b> {{ {nodes} }}"#
         );
         let mut graph = Graph::parse(&text).unwrap();
@@ -304,6 +304,13 @@ mod tests {
             sizes("a = Pad(x, pads) y = Conv(a, w) b = Pad(x, pads) z = Conv(b, w)"),
             0
         );
+        // Nor does a product take in what is no number, or one that is no Gemm a Sum.
+        assert_eq!(
+            sizes("a = MatMul(x, w) y = Exp(a) b = MatMul(x, w) z = Mul(b, x)"),
+            0
+        );
+        let summed = "a = com.microsoft.FusedMatMul(x, w) y = Exp(a) b = com.microsoft.FusedMatMul(x, w) z = Sum(b, x)";
+        assert_eq!(sizes(summed), 0);
         // A Shape of what has no number is a reader.
         let shape = "a = MatMul(x, w) s = Shape(a) t = Expand(s, s) b = MatMul(x, w) y = Mul(b, half) z = Mul(a, t)";
         assert_eq!(sizes(shape), 0);

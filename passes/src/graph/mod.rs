@@ -5,6 +5,7 @@
 //! sense, is its position in [`Graph::order`].
 
 mod element;
+mod identities;
 mod outputs;
 pub mod text;
 mod topology;

@@ -155,8 +155,20 @@ impl Facts {
 /// The graph with all shapes, for some sizes that its nodes accept.
 pub(super) fn tried(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Option<Graph> {
     let mut tried = TRIED.iter();
-    let shaped = tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)));
+    let shaped = tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)).ok());
     shaped.map(|(shaped, _)| shaped)
+}
+
+/// What keeps shapes from being worked out whatever sizes are tried: of the first of them.
+pub(super) fn fault_of_shapes(
+    graph: &Graph,
+    bindings: &BTreeMap<String, u64>,
+) -> Option<InferShapesError> {
+    let mut faults = TRIED
+        .iter()
+        .map(|&size| inferred(graph, bindings, &mut || Some(size)).err());
+    let first = faults.next().flatten();
+    first.filter(|_| faults.all(|fault| fault.is_some()))
 }
 
 /// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.
@@ -164,21 +176,24 @@ pub(super) fn inferred(
     graph: &Graph,
     bindings: &BTreeMap<String, u64>,
     next: &mut dyn FnMut() -> Option<u64>,
-) -> Option<(Graph, BTreeMap<String, u64>)> {
+) -> Result<(Graph, BTreeMap<String, u64>), InferShapesError> {
     let mut bindings = bindings.clone();
     loop {
         let mut inferred = graph.clone();
         let bound = bindings.clone();
         let missing = match (InferShapes { bindings: bound }).run(&mut inferred) {
-            Ok(_) => return Some((inferred, bindings)),
-            Err(InferShapesError::Unbound { names } | InferShapesError::Unknown { names, .. }) => {
-                names
-            }
-            Err(_) => return None,
+            Ok(_) => return Ok((inferred, bindings)),
+            Err(error) => error,
         };
-        let open = missing
-            .into_iter()
-            .find(|name| !bindings.contains_key(name));
-        bindings.insert(open?, next()?);
+        let names = match &missing {
+            InferShapesError::Unbound { names } | InferShapesError::Unknown { names, .. } => names,
+            _ => return Err(missing),
+        };
+        let open = names.iter().find(|name| !bindings.contains_key(*name));
+        let size = open.cloned().and_then(|open| Some((open, next()?)));
+        let Some((open, size)) = size else {
+            return Err(missing);
+        };
+        bindings.insert(open, size);
     }
 }

@@ -39,8 +39,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
-use crate::rewrite::infer_shapes::undeclared_input;
-use facts::Facts;
+use crate::rewrite::infer_shapes::{InferShapesError, undeclared_input};
+use facts::{Facts, fault_of_shapes};
 use probe::Probes;
 use site::{LoweringSite, Shared};
 
@@ -76,6 +76,12 @@ pub enum LowerError {
     )]
     Undeclared {
         tensor: String,
+        node: String,
+        problem: Obstacle,
+    },
+    #[error("{fault}, so shapes cannot be worked out; {node}: {problem}")]
+    Shapeless {
+        fault: InferShapesError,
         node: String,
         problem: Obstacle,
     },
@@ -166,16 +172,27 @@ fn lower_by(
             None => (entry.write)(&mut site),
         };
         let made = written.and_then(|()| site.finish());
-        let made = made.map_err(|problem| match undeclared_input(&original) {
-            Some(input) if problem.is_unknown() => LowerError::Undeclared {
-                tensor: original.tensor(input).name.clone(),
-                node: described,
-                problem,
-            },
-            _ => LowerError::Node {
-                node: described,
-                problem,
-            },
+        let made = made.map_err(|problem| {
+            let node = described;
+            if !problem.is_unknown() {
+                return LowerError::Node { node, problem };
+            }
+            if let Some(input) = undeclared_input(&original) {
+                let tensor = original.tensor(input).name.clone();
+                return LowerError::Undeclared {
+                    tensor,
+                    node,
+                    problem,
+                };
+            }
+            match fault_of_shapes(&original, bindings) {
+                Some(fault) => LowerError::Shapeless {
+                    fault,
+                    node,
+                    problem,
+                },
+                None => LowerError::Node { node, problem },
+            }
         })?;
         order.extend(&made);
         if update.is_some() {

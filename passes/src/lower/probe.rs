@@ -61,7 +61,7 @@ impl Probes {
                 left = left.checked_sub(1)?;
                 sizes.as_mut().map_or(Some(1), Iterator::next)
             };
-            let Some((shaped, given)) = inferred(graph, &BTreeMap::new(), &mut next) else {
+            let Ok((shaped, given)) = inferred(graph, &BTreeMap::new(), &mut next) else {
                 continue;
             };
             if probes.sets.is_empty() {
@@ -187,9 +187,8 @@ impl ProbedSizes {
 /// one of the `graphs` does not accept: what a loss is lowered to takes labels for another number of samples.
 fn has_no_choice(graphs: [&Graph; 2], shaped: &Graph, given: &BTreeMap<String, u64>) -> bool {
     let sizes = sizes_of_inputs(graphs[0], shaped);
-    let accepts = |graph: &Graph, sizes: &BTreeMap<String, u64>| {
-        inferred(graph, sizes, &mut || None).is_some()
-    };
+    let accepts =
+        |graph: &Graph, sizes: &BTreeMap<String, u64>| inferred(graph, sizes, &mut || None).is_ok();
     // One of which not even the sizes that were found are accepted may not be understood.
     let telling = graphs.map(|graph| accepts(graph, &sizes));
     let is_equal = |name: &String, size: u64| {

@@ -223,6 +223,16 @@ fn an_input_that_is_not_declared_is_to_blame_for_what_does_not_follow() {
     assert_snapshot!(lowered(15, interface, nodes), @r#"error: graph input "buffer" is not declared as a tensor of known type and rank, so shapes cannot be worked out; InPlaceAccumulatorV2 "sum": nothing says of which type "buffer" is; expected it in the file's value_info"#);
 }
 
+#[test]
+fn a_gradient_whose_size_nothing_tells_is_to_blame_for_what_does_not_follow() {
+    let interface = "(float[N,2,4,4] x, float w) => (float z)";
+    let nodes = r#"[loss] z = com.microsoft.SoftmaxCrossEntropyLossGrad (w, p, l)
+        [grad] g = com.microsoft.AveragePoolGrad <kernel_shape = [2, 2], strides = [2, 2]> (x) p = Flatten (g) l = Cast <to = 7> (w)"#;
+    assert_snapshot!(lowered(15, interface, nodes), @r#"
+    error: node "grad" (com.microsoft::AveragePoolGrad): nothing says the shape of its output "g"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), so shapes cannot be worked out; SoftmaxCrossEntropyLossGrad "loss": nothing says of which type "p" is; expected it in the file's value_info
+    "#);
+}
+
 /// The same with the update of the weights in it, and what overwrites what.
 fn updated(update: Update, interface: &str, nodes: &str) -> String {
     let text = format!(

@@ -757,11 +757,21 @@ fn verify_rounding(
     known: Option<&Correspondence>,
     options: &Options,
 ) -> Result<(), Violation> {
-    if let Some(known) = known {
-        return verify::rounding(then, now, known);
+    let pieces;
+    let known = match known {
+        Some(known) => known,
+        None => {
+            let permitted = permitted(options);
+            pieces = verify::equivalence_allowing(then, now, &permitted, &options.allowed)?;
+            &pieces
+        }
+    };
+    verify::rounding(then, now, known)?;
+    // Where bits are promised at every level.
+    match options.runtime.release.trains {
+        true => Ok(()),
+        false => verify::rounding_optimized(then, now, known),
     }
-    let pieces = verify::equivalence_allowing(then, now, &permitted(options), &options.allowed)?;
-    verify::rounding(then, now, &pieces)
 }
 
 /// The nodes for which the user vouches that they may be repeated.

@@ -115,8 +115,7 @@ fn has_numbers(graph: &Graph, tensor: TensorId) -> bool {
 }
 
 /// Is it one of those, and would the runtime make one node of it and of what alone reads it now? Measured in 1.32.0 for a sum and
-/// its layer normalization (SkipLayerNormalization), a product and its multiplication by a number (FusedMatMul), and a Pad; the other
-/// products from the source.
+/// its layer normalization (SkipLayerNormalization), a Pad, and products: of each, which operators it takes in, in 1.19.2 and 1.20.1, too.
 pub(crate) fn is_newly_fused(
     graph: &Graph,
     uses: &Uses,
@@ -126,13 +125,17 @@ pub(crate) fn is_newly_fused(
     let node = graph.node(id);
     let is_one_of_several = node.template.is_some_and(|of| several.contains(&of));
     let reader = lone_reader(graph, uses, id).filter(|_| is_one_of_several);
+    let is_number = |read| graph.tensor(read).element_count() == Some(1);
+    let is_scaled = |reader: &Node| {
+        (reader.is("", "Mul") || reader.is("", "Div")) && reader.reads().any(is_number)
+    };
     reader.is_some_and(|reader| {
         let by = match (node.domain.as_str(), node.op_type.as_str()) {
             ("", "Add") => return normalization_of_sum(graph, uses, id).is_some(),
-            ("", "MatMul" | "Gemm") | (MICROSOFT, "FusedMatMul") => {
-                &["Mul", "Div", "Add", "Sum", "Transpose"][..]
-            }
-            ("", "Pad") => &["Conv", "AveragePool", "MaxPool", "Cast"],
+            (MICROSOFT, "FusedMatMul") => return is_scaled(reader),
+            ("", "MatMul") => return reader.is("", "Add") || is_scaled(reader),
+            ("", "Gemm") => return takes_in(node, reader),
+            ("", "Pad") => ["Conv", "AveragePool", "MaxPool", "Cast"],
             ("", "Conv") => {
                 return takes_in_constants(graph, uses, id, |read| is_constant(graph, uses, read));
             }

@@ -7,17 +7,39 @@
 //! - a PassThrough between a node that writes and one that reads, unless the runtime computes it in float32 exactly where it would not have rounded;
 //! - a reader more or less, where it is the readers together on which it depends: of a cast of the file that has another behind it, of
 //!   a node whose kernel is used only because one of its readers has one, too.
+//!
+//! An Identity has such a kernel, and is gone once the runtime has optimized the graph: both forms count.
+
+use std::collections::HashMap;
 
 use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
-use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses, in_sequence};
 use crate::operators::Provider;
 
 /// Which parts of a graph have to keep their writers and their readers for the bits to stay.
 #[derive(Default)]
 pub(crate) struct Rounding {
+    /// As the file has it.
+    written: RoundedForm,
+    /// Without its Identities, if there are any.
+    optimized: Option<Optimized>,
+}
+
+/// The graph without its Identities.
+struct Optimized {
+    form: RoundedForm,
+    /// By tensor: what is read in its place.
+    source: Vec<TensorId>,
+    /// By Identity that went: who reads what it hands on, one of each party.
+    readers: HashMap<NodeId, Vec<NodeId>>,
+}
+
+/// The same of one form of the graph.
+#[derive(Default)]
+struct RoundedForm {
     /// By tensor; empty where nothing is rounded.
     held: Vec<HeldRounding>,
     /// By tensor.
@@ -48,6 +70,115 @@ impl Rounding {
         if provider != Provider::Cpu || !are_there(graph) {
             return Rounding::default();
         }
+        let optimized = graph.without_identities();
+        Rounding {
+            written: RoundedForm::of(graph, provider),
+            optimized: optimized.map(|optimized| Optimized::of(graph, &optimized, provider)),
+        }
+    }
+
+    /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
+    pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
+        let once_optimized = |optimized: &Optimized| {
+            let source = optimized.source(tensor);
+            let mut readers = optimized.readers(&reader).iter();
+            readers.all(|&reader| optimized.form.may_pass(source, reader))
+        };
+        self.written.may_pass(tensor, reader) && self.optimized.as_ref().is_none_or(once_optimized)
+    }
+
+    /// May a PassThrough wait for the tensor, beside another that it passes on?
+    pub(crate) fn may_wait(&self, tensor: TensorId) -> bool {
+        let may_wait = |form: &RoundedForm, tensor| {
+            matches!(form.held(tensor), HeldRounding::Wide | HeldRounding::Free)
+        };
+        self.in_both(tensor, may_wait)
+    }
+
+    /// Is it rounded anywhere?
+    pub(crate) fn depends(&self, tensor: TensorId) -> bool {
+        !self.in_both(tensor, |form, tensor| {
+            form.held(tensor) == HeldRounding::Wide
+        })
+    }
+
+    /// Does that hold for the tensor, and for what is read in its place once Identities are gone?
+    fn in_both(&self, tensor: TensorId, holds: impl Fn(&RoundedForm, TensorId) -> bool) -> bool {
+        let once_optimized =
+            |optimized: &Optimized| holds(&optimized.form, optimized.source(tensor));
+        holds(&self.written, tensor) && self.optimized.as_ref().is_none_or(once_optimized)
+    }
+
+    /// Does the node read or write anything that is?
+    pub(crate) fn touches(&self, node: &Node) -> bool {
+        let mut all = node.reads().chain(node.writes());
+        all.any(|tensor| self.depends(tensor))
+    }
+
+    /// Would a copy be computed otherwise than the original, or the original otherwise beside it?
+    pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
+        let node = graph.node(id);
+        let mut all = node.reads().chain(node.writes());
+        let optimized = self.optimized.as_ref().map(|of| &of.form);
+        let mut forms = optimized.into_iter().chain([&self.written]);
+        forms.any(|form| form.single.get(id.index()) == Some(&true))
+            || all.any(|t| !self.in_both(t, |form, t| form.held(t) != HeldRounding::All))
+    }
+}
+
+impl Optimized {
+    fn of(graph: &Graph, optimized: &Graph, provider: Provider) -> Optimized {
+        let form = RoundedForm::of(optimized, provider);
+        let mut source: Vec<TensorId> = graph.tensor_ids().collect();
+        let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
+        let mut is_there = vec![false; graph.node_count()];
+        for id in optimized.order() {
+            is_there[id.index()] = true;
+        }
+        let uses = Uses::of(graph);
+        let gone = |id: NodeId| !is_there[id.index()];
+        for &id in in_sequence(graph).iter().filter(|&&id| gone(id)) {
+            let node = graph.node(id);
+            if let (Some(read), Some(written)) = (node.input(0), node.output(0)) {
+                source[written.index()] = source[read.index()];
+            }
+        }
+        for &id in in_sequence(graph).iter().rev().filter(|&&id| gone(id)) {
+            let written = graph.node(id).writes();
+            let direct = written.flat_map(|tensor| uses.readers(tensor).iter().copied());
+            let behind = |reader: NodeId| readers.get(&reader).cloned().unwrap_or(vec![reader]);
+            let mut behind: Vec<NodeId> = direct.flat_map(behind).collect();
+            let mut parties = Vec::new();
+            behind.retain(|reader| {
+                let party = form.party[reader.index()];
+                let is_new = !parties.contains(&party);
+                parties.extend(is_new.then_some(party));
+                is_new
+            });
+            readers.insert(id, behind);
+        }
+        Optimized {
+            form,
+            source,
+            readers,
+        }
+    }
+
+    fn source(&self, tensor: TensorId) -> TensorId {
+        let source = self.source.get(tensor.index());
+        source.copied().unwrap_or(tensor)
+    }
+
+    /// Who reads what the node reads now, if it is an Identity; the node itself otherwise.
+    fn readers<'a>(&'a self, reader: &'a NodeId) -> &'a [NodeId] {
+        self.readers
+            .get(reader)
+            .map_or(std::slice::from_ref(reader), Vec::as_slice)
+    }
+}
+
+impl RoundedForm {
+    fn of(graph: &Graph, provider: Provider) -> RoundedForm {
         let costs = vec![Cost::default(); graph.node_count()];
         let skeleton = Skeleton::of(graph, provider, &costs);
         let mut party = vec![Party::Kernel; graph.node_count()];
@@ -58,21 +189,34 @@ impl Rounding {
         }
         let uses = Uses::of(graph);
         let writer = |tensor| uses.producer(tensor).map(|id| party[id.index()]);
+        let is_cast = |party: Party| matches!(party, Party::Cast { .. });
+        // Two casts of which the second may undo the first.
+        let is_between = |tensor: TensorId| {
+            let mut readers = uses.readers(tensor).iter();
+            graph.tensor(tensor).element != Some(ElementType::Float16)
+                && writer(tensor).is_some_and(is_cast)
+                && readers.any(|id| is_cast(party[id.index()]))
+                && !stays(graph, &uses, tensor)
+        };
         let held = |tensor: TensorId| {
+            if graph.tensor(tensor).element != Some(ElementType::Float16) {
+                return match is_between(tensor) {
+                    true => HeldRounding::All,
+                    false => HeldRounding::Wide,
+                };
+            }
             let reader = |&id: &NodeId| (party[id.index()], gives_result(graph, id));
             let readers: Vec<_> = uses.readers(tensor).iter().map(reader).collect();
-            if graph.tensor(tensor).element == Some(ElementType::Float16) {
-                return held(writer(tensor), &readers);
-            }
-            let is_cast = |party: Party| matches!(party, Party::Cast { .. });
-            let between =
-                writer(tensor).is_some_and(is_cast) && readers.iter().any(|&(r, _)| is_cast(r));
-            match between && !stays(graph, &uses, tensor) {
+            let by = uses.producer(tensor).map(|id| graph.node(id));
+            // Then a third one can undo what was before both.
+            let third = by.is_some_and(|by| by.reads().any(is_between))
+                && readers.iter().any(|&(reader, _)| is_cast(reader));
+            match third {
                 true => HeldRounding::All,
-                false => HeldRounding::Wide,
+                false => held(writer(tensor), &readers),
             }
         };
-        Rounding {
+        RoundedForm {
             held: graph.tensor_ids().map(held).collect(),
             writer: graph.tensor_ids().map(writer).collect(),
             party,
@@ -87,7 +231,7 @@ impl Rounding {
     }
 
     /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
-    pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
+    fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
         match self.held(tensor) {
             HeldRounding::Wide => return true,
             HeldRounding::All => return false,
@@ -99,29 +243,6 @@ impl Rounding {
             (Some(Party::Cast { .. }), reader) => reader != Party::Wide,
             (Some(Party::Kernel) | None, _) => true,
         }
-    }
-
-    /// May a PassThrough wait for the tensor, beside another that it passes on?
-    pub(crate) fn may_wait(&self, tensor: TensorId) -> bool {
-        matches!(self.held(tensor), HeldRounding::Wide | HeldRounding::Free)
-    }
-
-    /// Is it rounded anywhere?
-    pub(crate) fn depends(&self, tensor: TensorId) -> bool {
-        self.held(tensor) != HeldRounding::Wide
-    }
-
-    /// Does the node read or write anything that is?
-    pub(crate) fn touches(&self, node: &Node) -> bool {
-        let mut all = node.reads().chain(node.writes());
-        all.any(|tensor| self.depends(tensor))
-    }
-
-    /// Would a copy be computed otherwise than the original, or the original otherwise beside it?
-    pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
-        let node = graph.node(id);
-        let mut all = node.reads().chain(node.writes());
-        self.single.get(id.index()) == Some(&true) || all.any(|t| self.held(t) == HeldRounding::All)
     }
 }
 
@@ -180,7 +301,7 @@ mod tests {
     /// By tensor that is rounded: how it is held, and by reader whether it may read a PassThrough of it.
     fn held(text: &str) -> String {
         let graph = Graph::parse(text).unwrap();
-        assert_eq!(Rounding::of(&graph, Provider::Cuda).held, []);
+        assert_eq!(Rounding::of(&graph, Provider::Cuda).written.held, []);
         let rounding = Rounding::of(&graph, Provider::Cpu);
         let uses = Uses::of(&graph);
         let depends = graph.tensor_ids().filter(|&id| rounding.depends(id));
@@ -197,7 +318,7 @@ mod tests {
             format!(
                 "{} {:?}:{readers}",
                 graph.tensor(id).name,
-                rounding.held(id)
+                rounding.written.held(id)
             )
         });
         let single = graph

@@ -171,7 +171,8 @@ mod tests {
     /// What verification says of the rounding in `rewritten`.
     fn verified(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
         let found = verify::equivalence(original, rewritten, &BTreeSet::new()).unwrap();
-        verify::rounding(original, rewritten, &found)
+        verify::rounding(original, rewritten, &found)?;
+        verify::rounding_optimized(original, rewritten, &found)
     }
 
     fn value(graph: &mut Graph, like: TensorId, name: &str) -> TensorId {

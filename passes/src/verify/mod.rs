@@ -22,7 +22,7 @@ mod violation;
 
 pub use equivalence::{Correspondence, Role, equivalence, equivalence_allowing};
 pub use overwrites::overwrites;
-pub use rounding::rounding;
+pub use rounding::{rounding, rounding_optimized};
 pub use structure::structure;
 pub use updates::updates;
 pub use values::{declarations, unrepeatable};

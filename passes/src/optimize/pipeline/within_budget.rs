@@ -10,7 +10,7 @@ use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::enforce::barriers::{Conditions, Enforceable, NotEnforceable, Thinning};
-use crate::enforce::forward_summands::ForwardSummands;
+use crate::enforce::forward_summands::{ForwardSummands, Sums};
 use crate::enforce::keep_apart::KeepApart;
 use crate::enforce::overwrite_last::OverwriteLast;
 use crate::enforce::release_unread::ReleaseUnread;
@@ -348,9 +348,11 @@ impl Pipeline<'_> {
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let release = self.options.runtime.release;
         let Ok(_) = passes.run(&KeepApart { release }, &mut graph);
-        if self.options.runtime.settings != RuntimeSettings::LEAN {
-            let Ok(_) = passes.run(&ForwardSummands { release }, &mut graph);
-        }
+        let sums = match self.options.runtime.settings {
+            RuntimeSettings::LEAN => Sums::OfTwoConvolutions,
+            _ => Sums::All,
+        };
+        let Ok(_) = passes.run(&ForwardSummands { release, sums }, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
         let mut graph = self.in_its_layout(graph);
         let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);
