@@ -277,7 +277,7 @@ fn with_summands(
     let roots = groups.iter().map(|&group| root(&mut parent, group));
     let mut groups: Vec<u32> = roots.collect();
     for (other, one) in handed_on {
-        groups[other.index()] = groups[one.index()];
+        groups[one.index()] = groups[other.index()];
     }
     groups
 }
@@ -301,6 +301,7 @@ mod tests {
     use crate::runtime::STOCK;
     use crate::runtime::barrier::BarrierWriter;
     use crate::runtime::executions::Executions;
+    use crate::runtime::level::Level;
     use crate::runtime::settings::RuntimeSettings;
 
     /// n = 1024: every tensor takes 4 KiB.
@@ -423,6 +424,46 @@ mod tests {
         };
         assert!(is_same(&STOCK));
         assert!(!is_same(&crate::runtime::TRAINING));
+    }
+
+    /// Else a step takes an image more than the choice of barriers goes by.
+    #[test]
+    fn what_a_convolution_adds_keeps_the_name_of_what_is_written_in_its_place() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[N,4,16,16] x, float[4,4,1,1] w, float[4] v) => (float[N,4,16,16] y)
+            <float[N,4,16,16] a, float[N,4,16,16] c, float[N,4,16,16] s> { a = Exp(x) c = Conv(x, w, v) s = Add(a, c) y = Exp(s) }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = BTreeMap::from([("N".to_owned(), 8)]);
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let sums = crate::enforce::forward_summands::Sums::All;
+        let release = &STOCK;
+        let Ok(_) =
+            crate::enforce::forward_summands::ForwardSummands { release, sums }.run(&mut graph);
+        let promise = Promise {
+            order: Some(ExecutionOrder::Default),
+            level: Some(Level::EnableAll),
+        };
+        let runtime = Runtime {
+            promise,
+            ..STOCK.with(RuntimeSettings::DEFAULT)
+        };
+        let provider = Provider::Cpu;
+        let Ok(_) = ColourShapes { provider, runtime }.run(&mut graph);
+        let sum = graph
+            .order()
+            .iter()
+            .map(|&id| graph.node(id))
+            .find(|node| node.is("", "Add"));
+        let names = sum
+            .unwrap()
+            .reads()
+            .chain(sum.unwrap().writes())
+            .map(|id| graph.tensor(id).declared.as_ref().unwrap()[0].clone());
+        let names: BTreeSet<Dimension> = names.collect();
+        assert!(
+            matches!(names.iter().collect::<Vec<_>>()[..], [Dimension::Symbol(name)] if name.starts_with(PREFIX)),
+            "{names:?}"
+        );
     }
 
     #[test]
