@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use element::ElementType;
 pub use outputs::OutputList;
-pub use topology::{Cycle, in_sequence, topological};
+pub use topology::{Cycle, in_sequence, topological, writers_first};
 pub use uses::Uses;
 
 /// A node of a [`Graph`].

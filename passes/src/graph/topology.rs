@@ -133,6 +133,39 @@ pub fn in_sequence(graph: &Graph) -> Cow<'_, [NodeId]> {
     Cow::Borrowed(graph.order())
 }
 
+/// The nodes of `graph` as they are listed, but for those that are listed behind a reader of what they write: they come directly before the
+/// first, with what they read themselves. O(nodes + edges). Where there is a circle, some reader stays before what it reads.
+pub fn writers_first(graph: &Graph) -> Vec<NodeId> {
+    let uses = Uses::of(graph);
+    let mut is_begun = vec![false; graph.node_count()];
+    let mut order = Vec::with_capacity(graph.order().len());
+    let mut open = Vec::new();
+    for &id in graph.order() {
+        open.push((id, false));
+        while let Some((id, has_all)) = open.pop() {
+            if has_all {
+                order.push(id);
+                continue;
+            }
+            if std::mem::replace(&mut is_begun[id.index()], true) {
+                continue;
+            }
+            open.push((id, true));
+            let read = graph.node(id).reads().collect::<Vec<_>>();
+            let writers = read
+                .into_iter()
+                .rev()
+                .filter_map(|read| uses.producer(read));
+            open.extend(
+                writers
+                    .filter(|by| !is_begun[by.index()])
+                    .map(|by| (by, false)),
+            );
+        }
+    }
+    order
+}
+
 /// An edge from each writer to each of its readers, in file order.
 fn view(graph: &Graph, uses: &Uses) -> DiGraph<NodeId, ()> {
     let mut view = DiGraph::with_capacity(graph.order().len(), graph.order().len());
@@ -204,6 +237,29 @@ mod tests {
     fn what_could_be_next_keeps_the_order_of_the_file() {
         let nodes = "[late] y = Neg(t) [c] c = Exp(x) [a] t = Exp(x) [b] b = Exp(x)";
         assert_eq!(sorted(nodes), "c a late b");
+    }
+
+    #[test]
+    fn what_is_written_too_late_comes_before_its_first_reader_and_the_rest_stays() {
+        let listed = |nodes: &str| {
+            let graph = Graph::parse(&format!("g (float x) => (float y) {{ {nodes} }}")).unwrap();
+            let order = writers_first(&graph).into_iter();
+            order
+                .map(|id| graph.node(id).name.clone())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let late = "[a] t = Exp(x) [d] u = Div(t, s) [e] v = Exp(u) [g] g = Neg(s) [c] c = Exp(x) [r] r = Neg(c) [s] s = Exp(r) y = Add(v, g)";
+        assert_eq!(listed(late), "a c r s d e g ");
+        assert_eq!(
+            listed("[c] u = Neg(x) [a] t = Exp(x) [b] y = Add(t, u)"),
+            "c a b"
+        );
+        // In a circle every node is there once.
+        assert_eq!(
+            listed("[late] y = Neg(t) [b] u = Add(x, t) [a] t = Exp(u)"),
+            "b a late"
+        );
     }
 
     #[test]

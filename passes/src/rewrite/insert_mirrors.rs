@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use crate::analysis::mirrors::{MARKER, mirror_name, mirror_number, mirrored};
 use crate::graph::{
-    AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses, topological,
+    AttributeValue, Graph, Node, NodeId, Tensor, TensorId, TensorKind, writers_first,
 };
 use crate::operators;
 use crate::operators::variants::Part;
@@ -70,10 +70,9 @@ impl Pass for InsertMirrors<'_> {
             order.push(mirror(graph, instance, original, number, &mut latest));
         }
         graph.set_order(order);
-        // A plan may have what reads before what writes: then it stands behind that, and is judged as it is then.
-        if let Ok(order) = topological(graph, &Uses::of(graph)) {
-            graph.set_order(order);
-        }
+        // A plan may have what reads before what writes: what is computed before the step needs no place in it.
+        let order = writers_first(graph);
+        graph.set_order(order);
         Ok(match graph.order() == before {
             true => Changed::No,
             false => Changed::Yes,
