@@ -81,7 +81,7 @@ pub enum LowerError {
     },
     #[error("{fault}, so shapes cannot be worked out; {node}: {problem}")]
     Shapeless {
-        fault: InferShapesError,
+        fault: Box<InferShapesError>,
         node: String,
         problem: Obstacle,
     },
@@ -187,7 +187,7 @@ fn lower_by(
             }
             match fault_of_shapes(&original, bindings) {
                 Some(fault) => LowerError::Shapeless {
-                    fault,
+                    fault: Box::new(fault),
                     node,
                     problem,
                 },

@@ -25,11 +25,11 @@ pub(crate) struct Rounding {
     /// As the file has it.
     written: RoundedForm,
     /// Without its Identities, if there are any.
-    optimized: Option<Optimized>,
+    optimized: Option<OptimizedRounding>,
 }
 
 /// The graph without its Identities.
-struct Optimized {
+struct OptimizedRounding {
     form: RoundedForm,
     /// By tensor: what is read in its place.
     source: Vec<TensorId>,
@@ -73,13 +73,14 @@ impl Rounding {
         let optimized = graph.without_identities();
         Rounding {
             written: RoundedForm::of(graph, provider),
-            optimized: optimized.map(|optimized| Optimized::of(graph, &optimized, provider)),
+            optimized: optimized
+                .map(|optimized| OptimizedRounding::of(graph, &optimized, provider)),
         }
     }
 
     /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
     pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
-        let once_optimized = |optimized: &Optimized| {
+        let once_optimized = |optimized: &OptimizedRounding| {
             let source = optimized.source(tensor);
             let mut readers = optimized.readers(&reader).iter();
             readers.all(|&reader| optimized.form.may_pass(source, reader))
@@ -105,7 +106,7 @@ impl Rounding {
     /// Does that hold for the tensor, and for what is read in its place once Identities are gone?
     fn in_both(&self, tensor: TensorId, holds: impl Fn(&RoundedForm, TensorId) -> bool) -> bool {
         let once_optimized =
-            |optimized: &Optimized| holds(&optimized.form, optimized.source(tensor));
+            |optimized: &OptimizedRounding| holds(&optimized.form, optimized.source(tensor));
         holds(&self.written, tensor) && self.optimized.as_ref().is_none_or(once_optimized)
     }
 
@@ -126,8 +127,8 @@ impl Rounding {
     }
 }
 
-impl Optimized {
-    fn of(graph: &Graph, optimized: &Graph, provider: Provider) -> Optimized {
+impl OptimizedRounding {
+    fn of(graph: &Graph, optimized: &Graph, provider: Provider) -> OptimizedRounding {
         let form = RoundedForm::of(optimized, provider);
         let mut source: Vec<TensorId> = graph.tensor_ids().collect();
         let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
@@ -157,7 +158,7 @@ impl Optimized {
             });
             readers.insert(id, behind);
         }
-        Optimized {
+        OptimizedRounding {
             form,
             source,
             readers,
