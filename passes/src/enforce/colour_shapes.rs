@@ -22,7 +22,7 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fused_pairs::{normalized_at_once, sum_of_convolution};
+use crate::runtime::fused_pairs::{normalized_at_once, reads_of_gemm, sum_of_convolution};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{is_known_to_equal, runtime_shapes};
 use crate::runtime::moving::KnownDimensions;
@@ -238,8 +238,8 @@ fn stand_ins(graph: &Graph, node: &Node, is_trusted: impl Fn(TensorId) -> bool) 
     reads.into_iter().map(stand_in).collect()
 }
 
-/// The same, with one number for both summands where the runtime makes one node of the sum and the layer normalization behind it or the
-/// convolution before it: it does only where it knows them to have the same shape (`shapes`), and rounds otherwise else (measured in 1.32.0). What a
+/// The same, with one number for both summands where the runtime makes one node of the sum and the layer normalization behind it, or the
+/// convolution or the product of matrices before it: it does only where it knows them to have the same shape (`shapes`), and rounds otherwise else (measured in 1.32.0). What a
 /// barrier hands on lies where it did, whatever it is called.
 fn with_summands(
     graph: &Graph,
@@ -255,9 +255,15 @@ fn with_summands(
     for &id in graph.order() {
         let convolved = sum_of_convolution(graph, &uses, id);
         let normalized = normalized_at_once(graph, &uses, id).map(|_| &*graph.node(id).inputs);
-        let (one, other) = match (convolved, normalized) {
-            (Some(of), _) => (of.convolved, of.other),
-            (None, Some(&[Some(one), Some(other)])) => (one, other),
+        let multiplied = reads_of_gemm(graph, &uses, id).into_iter();
+        let added = multiplied.filter(|&(reader, _)| reader != id).last();
+        let (one, other) = match (convolved, normalized, added) {
+            (Some(of), ..) => (of.convolved, of.other),
+            (None, Some(&[Some(one), Some(other)]), _) => (one, other),
+            (None, None, Some((_, other))) => match graph.node(id).output(0) {
+                Some(one) => (one, other),
+                None => continue,
+            },
             _ => continue,
         };
         let knows = |shapes: &[KnownDimensions]| is_known_to_equal(shapes, one, other);
@@ -464,6 +470,30 @@ mod tests {
             matches!(names.iter().collect::<Vec<_>>()[..], [Dimension::Symbol(name)] if name.starts_with(PREFIX)),
             "{names:?}"
         );
+    }
+
+    /// Else 1.32.0 multiplies first and adds then, and rounds twice.
+    #[test]
+    fn what_a_product_of_matrices_adds_keeps_equal_names() {
+        let is_same = |release: &'static Release, product: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[n,4] x, float[4,4] w) => (float[n,4] y)
+                <float[n,4] a, float[n,4] b, float[n,4] c> {{ a = Exp(x) b = {product} y = Exp(c) }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            let bindings = BTreeMap::from([("n".to_owned(), 1024)]);
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            let runtime = release.with(RuntimeSettings::DEFAULT);
+            let provider = Provider::Cpu;
+            let Ok(_) = ColourShapes { provider, runtime }.run(&mut graph);
+            let of = |name: &str| &graph.tensor(graph.tensor_named(name).unwrap()).declared;
+            of("a") == of("b")
+        };
+        for product in ["Gemm(x, w) c = Sum(a, b)", "MatMul(x, w) c = Add(b, a)"] {
+            assert!(is_same(&STOCK, product), "{product}");
+            assert!(!is_same(&crate::runtime::TRAINING, product), "{product}");
+        }
+        assert!(!is_same(&STOCK, "MatMul(x, w) c = Sum(b, a)"));
     }
 
     #[test]
