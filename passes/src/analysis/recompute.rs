@@ -8,7 +8,7 @@ use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::variants::Part;
 use crate::operators::{self, Provider, Recompute};
 use crate::runtime::Release;
-use crate::runtime::fused_pairs::normalized_at_once;
+use crate::runtime::fused_pairs::{divided_at_once, normalized_at_once};
 use crate::runtime::rounding::Rounding;
 use crate::verify;
 
@@ -70,7 +70,7 @@ impl Recomputation {
 
     /// Where the release does not train, no copies by operators that it does not have: a Dropout's, from its mask, is a DropoutGrad.
     /// And none of a layer normalization that it makes one node with the sum before it: two readers keep the sum apart, and bits are the
-    /// same at every level there.
+    /// same at every level there. Likewise none of a product that becomes a Div.
     pub(crate) fn keep_to_release(&mut self, graph: &Graph, release: &Release) {
         if release.trains {
             return;
@@ -86,6 +86,11 @@ impl Recomputation {
             if let Some(normalization) = normalized_at_once(graph, &uses, id) {
                 self.rules[normalization.index()] = Recompute::Never(
                     "the runtime adds and normalizes at once, and rounds otherwise where it does not",
+                );
+            }
+            if let Some(product) = divided_at_once(graph, &uses, id) {
+                self.rules[product.index()] = Recompute::Never(
+                    "the runtime divides in place of it, and rounds otherwise where it does not",
                 );
             }
         }
@@ -276,6 +281,29 @@ mod tests {
         assert_eq!(rule(&read, stock), Recompute::Clone);
         let others = text.replace("y = Exp(n)", "y = Mul(n, a)");
         assert_eq!(rule(&others, stock), Recompute::Clone);
+    }
+
+    /// Measured in 1.32.0: copies of a weighted loss's gradient shared the Div, and were no Div any more.
+    #[test]
+    fn a_product_that_becomes_a_div_is_not_copied_where_that_rounds_otherwise() {
+        let text = "g (float[2,4] x) => (float[2,4] y, float[2,4] z) <float one = {1}, float[2,4] d, float[2,4] p> {
+            d = Div(one, x) p = Mul(x, d) y = Exp(p) z = Exp(x) }";
+        let rule = |text: &str, release: &Release| {
+            let graph = Graph::parse(text).unwrap();
+            let mut rules = said(&graph, &[]);
+            rules.keep_to_release(&graph, release);
+            rules.rule(graph.order()[1])
+        };
+        let [training, stock] = Release::ALL;
+        assert_eq!(rule(text, training), Recompute::Clone);
+        assert!(matches!(rule(text, stock), Recompute::Never(_)));
+        // None becomes one that divides something else than a number, or with a result that others read.
+        for other in [
+            text.replace("Div(one, x)", "Div(x, x)"),
+            text.replace("z = Exp(x)", "z = Exp(d)"),
+        ] {
+            assert_eq!(rule(&other, stock), Recompute::Clone, "{other}");
+        }
     }
 
     #[test]

@@ -311,6 +311,10 @@ mod tests {
         );
         let summed = "a = com.microsoft.FusedMatMul(x, w) y = Exp(a) b = com.microsoft.FusedMatMul(x, w) z = Sum(b, x)";
         assert_eq!(sizes(summed), 0);
+        assert_eq!(
+            sizes("a = Div(half, w) y = Exp(a) b = Div(half, w) z = Mul(b, x)"),
+            1
+        );
         // A Shape of what has no number is a reader.
         let shape = "a = MatMul(x, w) s = Shape(a) t = Expand(s, s) b = MatMul(x, w) y = Mul(b, half) z = Mul(a, t)";
         assert_eq!(sizes(shape), 0);
