@@ -255,8 +255,8 @@ fn with_summands(
     for &id in graph.order() {
         let convolved = sum_of_convolution(graph, &uses, id);
         let normalized = normalized_at_once(graph, &uses, id).map(|_| &*graph.node(id).inputs);
-        let multiplied = reads_of_gemm(graph, &uses, id).into_iter();
-        let added = multiplied.filter(|&(reader, _)| reader != id).last();
+        let mut multiplied = reads_of_gemm(graph, &uses, id).into_iter();
+        let added = multiplied.rfind(|&(reader, _)| reader != id);
         let (one, other) = match (convolved, normalized, added) {
             (Some(of), ..) => (of.convolved, of.other),
             (None, Some(&[Some(one), Some(other)]), _) => (one, other),
