@@ -231,6 +231,14 @@ mod tests {
         Recomputation::of(graph, &overrides.collect())
     }
 
+    /// That of the second node, where the release runs the graph.
+    fn rule_of_second(text: &str, release: &Release) -> Recompute {
+        let graph = Graph::parse(text).unwrap();
+        let mut rules = said(&graph, &[]);
+        rules.keep_to_release(&graph, release);
+        rules.rule(graph.order()[1])
+    }
+
     /// The tensors that a copy of their producer supplies.
     fn supplied(text: &str) -> Vec<String> {
         let graph = Graph::parse(text).unwrap();
@@ -267,12 +275,7 @@ mod tests {
     fn a_normalization_that_takes_in_a_sum_is_not_copied_where_that_rounds_otherwise() {
         let text = "g (float[2,4] x, float[4] s) => (float[2,4] y) <float[2,4] a, float[2,4] n> {
             a = Add(x, x) n, m, v = LayerNormalization(a, s, s) y = Exp(n) }";
-        let rule = |text: &str, release: &Release| {
-            let graph = Graph::parse(text).unwrap();
-            let mut rules = said(&graph, &[]);
-            rules.keep_to_release(&graph, release);
-            rules.rule(graph.order()[1])
-        };
+        let rule = rule_of_second;
         let [training, stock] = Release::ALL;
         assert_eq!(rule(text, training), Recompute::Clone);
         assert!(matches!(rule(text, stock), Recompute::Never(_)));
@@ -288,12 +291,7 @@ mod tests {
     fn a_product_that_becomes_a_div_is_not_copied_where_that_rounds_otherwise() {
         let text = "g (float[2,4] x) => (float[2,4] y, float[2,4] z) <float one = {1}, float[2,4] d, float[2,4] p> {
             d = Div(one, x) p = Mul(x, d) y = Exp(p) z = Exp(x) }";
-        let rule = |text: &str, release: &Release| {
-            let graph = Graph::parse(text).unwrap();
-            let mut rules = said(&graph, &[]);
-            rules.keep_to_release(&graph, release);
-            rules.rule(graph.order()[1])
-        };
+        let rule = rule_of_second;
         let [training, stock] = Release::ALL;
         assert_eq!(rule(text, training), Recompute::Clone);
         assert!(matches!(rule(text, stock), Recompute::Never(_)));

@@ -254,17 +254,18 @@ fn with_summands(
     let mut optimized = None;
     for &id in graph.order() {
         let convolved = sum_of_convolution(graph, &uses, id);
-        let normalized = normalized_at_once(graph, &uses, id).map(|_| &*graph.node(id).inputs);
+        let node = graph.node(id);
+        let convolved = convolved.map(|of| (of.convolved, of.other));
+        let normalized = normalized_at_once(graph, &uses, id)
+            .and_then(|_| Some((node.input(0)?, node.input(1)?)));
         let mut multiplied = reads_of_gemm(graph, &uses, id).into_iter();
         let added = multiplied.rfind(|&(reader, _)| reader != id);
-        let (one, other) = match (convolved, normalized, added) {
-            (Some(of), ..) => (of.convolved, of.other),
-            (None, Some(&[Some(one), Some(other)]), _) => (one, other),
-            (None, None, Some((_, other))) => match graph.node(id).output(0) {
-                Some(one) => (one, other),
-                None => continue,
-            },
-            _ => continue,
+        let added = node
+            .output(0)
+            .zip(added)
+            .map(|(one, (_, other))| (one, other));
+        let Some((one, other)) = convolved.or(normalized).or(added) else {
+            continue;
         };
         let knows = |shapes: &[KnownDimensions]| is_known_to_equal(shapes, one, other);
         let once_optimized = || runtime_shapes_once_optimized(graph);
@@ -277,10 +278,9 @@ fn with_summands(
             continue;
         }
         // Of a product that is no Gemm yet, the rows of what it reads tell.
-        let rows = graph
-            .node(id)
+        let rows = node
             .input(0)
-            .filter(|_| added.is_some() && graph.node(id).is("", "MatMul"));
+            .filter(|_| added.is_some() && node.is("", "MatMul"));
         let one = root(&mut parent, groups[one.index()]);
         for other in [Some(other), rows].into_iter().flatten() {
             let other = root(&mut parent, groups[other.index()]);
@@ -310,6 +310,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::enforce::forward_summands::{ForwardSummands, Sums};
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::STOCK;
     use crate::runtime::barrier::BarrierWriter;
@@ -448,10 +449,8 @@ mod tests {
         let mut graph = Graph::parse(text).unwrap();
         let bindings = BTreeMap::from([("N".to_owned(), 8)]);
         InferShapes { bindings }.run(&mut graph).unwrap();
-        let sums = crate::enforce::forward_summands::Sums::All;
-        let release = &STOCK;
-        let Ok(_) =
-            crate::enforce::forward_summands::ForwardSummands { release, sums }.run(&mut graph);
+        let (release, sums) = (&STOCK, Sums::All);
+        let Ok(_) = ForwardSummands { release, sums }.run(&mut graph);
         let promise = Promise {
             order: Some(ExecutionOrder::Default),
             level: Some(Level::EnableAll),

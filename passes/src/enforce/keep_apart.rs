@@ -27,7 +27,7 @@ use crate::runtime::transposes::is_moved_behind;
 /// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
 /// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: the search
 /// simulates neither, and the first of four Slices that become a SpaceToDepth. And each convolution that the runtime would fuse with a sum,
-/// each sum that it would take into a layer normalization, each product that it would multiply by a number, and each Pad that it would leave to
+/// each sum that it would take into a layer normalization, each product that it would multiply by a number, each Div of a number that it would make of a product, and each Pad that it would leave to
 /// a convolution, where it did not before: the fused node rounds otherwise, or what a step takes at its time is something else.
 /// **Needs**: concrete shapes; nodes listed in a topological order.
 /// **Keeps**: everything that is there; behind a barrier, readers read what it hands on.

@@ -2,10 +2,19 @@
 
 use super::{Graph, NodeId, TensorId, in_sequence};
 
+/// A graph without its Identities. Nodes and tensors keep their ids.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WithoutIdentities {
+    /// The graph; its order lists the nodes that are left.
+    pub graph: Graph,
+    /// By tensor of the graph with them: what is read in its place.
+    pub source: Vec<TensorId>,
+}
+
 impl Graph {
-    /// The graph without its Identities, as a runtime has it once it has optimized it: who reads what one writes reads what that reads. One that
-    /// writes a graph output, or what a subgraph reads by its name, stays. Nodes and tensors keep their ids. `None` if none goes. O(nodes).
-    pub fn without_identities(&self) -> Option<Graph> {
+    /// The graph as a runtime has it once it has optimized it: who reads what an Identity writes reads what that reads. One that
+    /// writes a graph output, or what a subgraph reads by its name, stays. `None` if none goes. O(nodes).
+    pub fn without_identities(&self) -> Option<WithoutIdentities> {
         let mut stays = vec![false; self.tensor_count()];
         let captured = self.order().iter().flat_map(|&id| &self.node(id).captures);
         for tensor in captured.chain(self.outputs.iter()) {
@@ -17,7 +26,7 @@ impl Graph {
             let goes = node.is("", "Identity") && !stays[written.index()];
             goes.then_some((read, written))
         };
-        let mut without = self.clone();
+        let mut graph = self.clone();
         let mut source: Vec<TensorId> = self.tensor_ids().collect();
         for &id in in_sequence(self).iter() {
             match handed_on(id) {
@@ -26,14 +35,15 @@ impl Graph {
                     for read in self.node(id).inputs.iter().flatten() {
                         let from = source[read.index()];
                         if from != *read {
-                            without.node_mut(id).read_instead(*read, from);
+                            graph.node_mut(id).read_instead(*read, from);
                         }
                     }
                 }
             }
         }
-        without.order.retain(|&id| handed_on(id).is_none());
-        (without.order.len() < self.order.len()).then_some(without)
+        graph.order.retain(|&id| handed_on(id).is_none());
+        let goes = graph.order.len() < self.order.len();
+        goes.then_some(WithoutIdentities { graph, source })
     }
 }
 
@@ -48,7 +58,13 @@ mod tests {
             "g (float[4] x) => (float[4] y, float[4] z) <float[4] a, float[4] b, float[4] c> {
             a = Identity(x) b = Identity(a) c = Add(a, b) z = Identity(c) y = Exp(c) }";
         let graph = Graph::parse(text).unwrap();
-        let without = graph.without_identities().unwrap();
+        let WithoutIdentities {
+            graph: without,
+            source,
+        } = graph.without_identities().unwrap();
+        let named = |name: &str| graph.tensor_named(name).unwrap();
+        assert_eq!(source[named("b").index()], named("x"));
+        assert_eq!(source[named("z").index()], named("z"));
         insta::assert_snapshot!(diff(&graph.to_listing(), &without.to_listing()), @r"
         - a = Identity(x)
         - b = Identity(a)

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use element::ElementType;
+pub use identities::WithoutIdentities;
 pub use outputs::OutputList;
 pub use topology::{Cycle, in_sequence, topological, writers_first};
 pub use uses::Uses;

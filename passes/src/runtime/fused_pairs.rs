@@ -125,7 +125,7 @@ fn has_numbers(graph: &Graph, tensor: TensorId) -> bool {
 }
 
 /// Is it one of those, and would the runtime make one node of it and of what alone reads it now? Measured in 1.32.0 for a sum and
-/// its layer normalization (SkipLayerNormalization), a Pad, and products: of each, which operators it takes in, in 1.19.2 and 1.20.1, too.
+/// its layer normalization (SkipLayerNormalization), a Pad, and products: of each, which operators it takes in, in 1.19.2 and 1.20.1, too, as the Div of a number.
 pub(crate) fn is_newly_fused(
     graph: &Graph,
     uses: &Uses,

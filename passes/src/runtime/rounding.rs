@@ -16,7 +16,9 @@ use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
-use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, Uses, in_sequence};
+use crate::graph::{
+    ElementType, Graph, Node, NodeId, TensorId, Uses, WithoutIdentities, in_sequence,
+};
 use crate::operators::Provider;
 
 /// Which parts of a graph have to keep their writers and their readers for the bits to stay.
@@ -70,20 +72,23 @@ impl Rounding {
         if provider != Provider::Cpu || !are_there(graph) {
             return Rounding::default();
         }
-        let optimized = graph.without_identities();
+        let without = graph.without_identities();
         Rounding {
             written: RoundedForm::of(graph, provider),
-            optimized: optimized
-                .map(|optimized| OptimizedRounding::of(graph, &optimized, provider)),
+            optimized: without.map(|without| OptimizedRounding::of(graph, without, provider)),
         }
     }
 
     /// May `reader`, and nobody else, read the tensor from a PassThrough? Whether that rounds depends on both ends.
     pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
         let once_optimized = |optimized: &OptimizedRounding| {
-            let source = optimized.source(tensor);
-            let mut readers = optimized.readers(&reader).iter();
-            readers.all(|&reader| optimized.form.may_pass(source, reader))
+            let (form, source) = (&optimized.form, optimized.source(tensor));
+            let readers = optimized.readers(&reader);
+            let is_wide = |&&reader: &&NodeId| form.party[reader.index()] == Party::Wide;
+            // All of them read what the PassThrough hands on, which is rounded for all or for none.
+            let wide = readers.iter().filter(is_wide).count();
+            readers.iter().all(|&reader| form.may_pass(source, reader))
+                && (wide == 0 || wide == readers.len())
         };
         self.written.may_pass(tensor, reader) && self.optimized.as_ref().is_none_or(once_optimized)
     }
@@ -128,9 +133,12 @@ impl Rounding {
 }
 
 impl OptimizedRounding {
-    fn of(graph: &Graph, optimized: &Graph, provider: Provider) -> OptimizedRounding {
-        let form = RoundedForm::of(optimized, provider);
-        let mut source: Vec<TensorId> = graph.tensor_ids().collect();
+    fn of(graph: &Graph, without: WithoutIdentities, provider: Provider) -> OptimizedRounding {
+        let WithoutIdentities {
+            graph: optimized,
+            source,
+        } = without;
+        let form = RoundedForm::of(&optimized, provider);
         let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
         let mut is_there = vec![false; graph.node_count()];
         for id in optimized.order() {
@@ -138,12 +146,6 @@ impl OptimizedRounding {
         }
         let uses = Uses::of(graph);
         let gone = |id: NodeId| !is_there[id.index()];
-        for &id in in_sequence(graph).iter().filter(|&&id| gone(id)) {
-            let node = graph.node(id);
-            if let (Some(read), Some(written)) = (node.input(0), node.output(0)) {
-                source[written.index()] = source[read.index()];
-            }
-        }
         for &id in in_sequence(graph).iter().rev().filter(|&&id| gone(id)) {
             let written = graph.node(id).writes();
             let direct = written.flat_map(|tensor| uses.readers(tensor).iter().copied());
@@ -402,6 +404,22 @@ mod tests {
         b All: !y
         single: h a f k b y
         ");
+    }
+
+    /// Without the Identity, a kernel and a node without one read what a PassThrough before it hands on.
+    #[test]
+    fn nobody_reads_a_pass_through_before_an_identity_that_hands_on_to_both_kinds() {
+        let may = |first: &str| {
+            let text = format!(
+                "g (float16[4,4] x) => (float[4,4] y, float[4,4] z) <float16[4,4] a, float16[4,4] i, float16[4,4] l, float16[4,4] t>
+                {{ a = Exp(x) i = Identity(a) l = {first} t = Transpose<perm = [1, 0]>(i) y = Cast<to = 1>(l) z = Cast<to = 1>(t) }}"
+            );
+            let graph = Graph::parse(&text).unwrap();
+            let rounding = Rounding::of(&graph, Provider::Cpu);
+            rounding.may_pass(graph.tensor_named("a").unwrap(), graph.order()[1])
+        };
+        assert!(may("Transpose<perm = [1, 0]>(i)"));
+        assert!(!may("Log(i)"));
     }
 
     #[test]

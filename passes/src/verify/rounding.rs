@@ -79,15 +79,12 @@ pub fn rounding_optimized(
         original.without_identities(),
         rewritten.without_identities(),
     );
-    let (before, after) = (before.as_ref(), after.as_ref());
-    match (before, after) {
-        (None, None) => Ok(()),
-        _ => rounding(
-            before.unwrap_or(original),
-            after.unwrap_or(rewritten),
-            correspondence,
-        ),
+    if before.is_none() && after.is_none() {
+        return Ok(());
     }
+    let before = before.as_ref().map_or(original, |without| &without.graph);
+    let after = after.as_ref().map_or(rewritten, |without| &without.graph);
+    rounding(before, after, correspondence)
 }
 
 /// In which way a node is computed: by what, in float32 or not, from results that are computed in which ways and were cast how.

@@ -402,3 +402,14 @@ fn an_activation_of_a_batch_norm_again_is_a_convolution_of_each_channel() {
     insta::assert_snapshot!(clip.lines().last().unwrap_or_default(),
         @"group Int(3); activation Clip; activation_params Floats([0.0, 6.0]); __recompute Int(1)");
 }
+
+/// A plan for a session that computes something before the step has no place for it.
+#[test]
+fn what_a_plan_has_behind_its_reader_is_pulled_up_alone() {
+    let text = r#"g (float[8] x, float ratio) => (float[8] z) <float one = {1}, float[8] a, float k, float[8] b, float[8] c> {
+        [exp] a = Exp(x) [keep] k = Sub(one, ratio) [div] b = Div(a, k) [neg] c = Neg(a) [add] z = Add(b, c) }"#;
+    let (_, after) = applied(text, &["exp", "div", "neg", "keep", "add"]);
+    let names = after.order().iter().map(|&id| after.node(id).name.as_str());
+    let names: Vec<&str> = names.collect();
+    assert_eq!(names, ["exp", "keep", "div", "neg", "add"]);
+}
