@@ -65,7 +65,8 @@ impl Pass for ForwardSummands {
         let convolved = convolved.filter(|of| is_known_to_equal(&shapes, of.convolved, of.other));
         let is_free = |other: TensorId| {
             let by = uses.producer(other).map(|id| graph.node(id));
-            form.may_pass(graph.tensor(other)) && !by.is_some_and(|by| self.release.is_barrier(by))
+            self.release.may_hand_on(graph.tensor(other))
+                && !by.is_some_and(|by| self.release.is_barrier(by))
         };
         let mut others: HashMap<NodeId, TensorId> = HashMap::new();
         let mut of_two: HashSet<NodeId> = HashSet::new();

@@ -53,7 +53,7 @@ impl Pass for KeepApart {
         };
         let sized = self.release.shapes_follow || !self.release.barrier.is_possible(graph);
         Ok(match sized {
-            true => read_by_sizes(graph, |graph, uses, id| {
+            true => read_by_sizes(graph, self.release, |graph, uses, id| {
                 let merged = || loses_marker(graph, uses, id);
                 let merged = || graph.node(id).output(0).filter(|_| merged());
                 Vec::from_iter(fused(graph, uses, id).or_else(merged))
@@ -98,8 +98,10 @@ impl KeepApart {
             }
             order.push(id);
             let Some(tensor) = behind else { continue };
-            if !self.release.barrier.may_pass(graph.tensor(tensor)) {
-                order.push(release(graph, tensor));
+            if !self.release.may_hand_on(graph.tensor(tensor)) {
+                if self.release.tells_size(graph.tensor(tensor)) {
+                    order.push(release(graph, tensor));
+                }
                 continue;
             }
             let handed_on = barriers.add(graph, &mut order, tensor, &[tensor]);
@@ -132,7 +134,7 @@ impl KeepApart {
         let may = |&(_, read): &(NodeId, TensorId)| {
             let by = uses.producer(read).map(|id| graph.node(id));
             let is_taken_in = by.is_some_and(|node| node.is("", "Transpose"));
-            !is_taken_in && self.release.barrier.may_pass(graph.tensor(read))
+            !is_taken_in && self.release.may_hand_on(graph.tensor(read))
         };
         let price = |&(_, read): &(NodeId, TensorId)| {
             (uses.producer(read).is_some(), graph.tensor(read).bytes())

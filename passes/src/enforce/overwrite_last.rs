@@ -76,8 +76,7 @@ impl Pass for OverwriteLast {
 /// The input of the node that a barrier can hand on to it; verification refuses what is made where there is none.
 fn handed_on(graph: &Graph, id: NodeId, release: &Release) -> Option<usize> {
     let mut inputs = graph.node(id).inputs.iter();
-    inputs
-        .position(|input| input.is_some_and(|input| release.barrier.may_pass(graph.tensor(input))))
+    inputs.position(|input| input.is_some_and(|input| release.may_hand_on(graph.tensor(input))))
 }
 
 #[cfg(test)]

@@ -12,11 +12,15 @@ use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKin
 use crate::operators;
 use crate::pass::{Changed, Pass};
 use crate::plan::RELEASED_FROM;
+use crate::runtime::Release;
 
 /// **Does**: lets a Size node read every large result that nobody else reads.
 /// **Needs**: concrete shapes.
 /// **Keeps**: everything that is there.
-pub struct ReleaseUnread;
+pub struct ReleaseUnread {
+    /// The runtime that is to run the graph.
+    pub release: &'static Release,
+}
 
 impl Pass for ReleaseUnread {
     type Error = Infallible;
@@ -26,13 +30,14 @@ impl Pass for ReleaseUnread {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        Ok(read_by_sizes(graph, unread))
+        Ok(read_by_sizes(graph, self.release, unread))
     }
 }
 
-/// Puts a Size behind every node for each of those tensors that `chosen` finds among its results.
+/// Puts a Size behind every node for each of those tensors that `chosen` finds among its results, if one can read it.
 pub(super) fn read_by_sizes(
     graph: &mut Graph,
+    of: &Release,
     chosen: impl Fn(&Graph, &Uses, NodeId) -> Vec<TensorId>,
 ) -> Changed {
     let uses = Uses::of(graph);
@@ -40,7 +45,9 @@ pub(super) fn read_by_sizes(
     let mut order = Vec::with_capacity(before.len());
     for &id in &before {
         order.push(id);
-        for tensor in chosen(graph, &uses, id) {
+        let mut chosen = chosen(graph, &uses, id);
+        chosen.retain(|&tensor| of.tells_size(graph.tensor(tensor)));
+        for tensor in chosen {
             order.push(release(graph, tensor));
         }
     }
@@ -92,11 +99,14 @@ pub(super) fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
 mod tests {
     use super::*;
     use crate::graph::text::diff;
+    use crate::runtime::TRAINING;
 
     fn changes(text: &str) -> String {
         let graph = Graph::parse(text).unwrap();
         let mut rewritten = graph.clone();
-        let changed = ReleaseUnread.run(&mut rewritten).unwrap();
+        let changed = ReleaseUnread { release: &TRAINING }
+            .run(&mut rewritten)
+            .unwrap();
         assert_eq!(changed == Changed::Yes, rewritten != graph);
         diff(&graph.to_listing(), &rewritten.to_listing())
     }
@@ -115,6 +125,14 @@ mod tests {
            + "mask/size" = Size(mask)
              z = Exp(y)
            "#);
+    }
+
+    /// No Size would read them, and no session could be made of the graph.
+    #[test]
+    fn a_bfloat16_that_nobody_reads_stays_as_it_is() {
+        let text = "g (bfloat16[4096] x) => () <bfloat16[4096] y> { y = Identity(x) }";
+        assert_eq!(changes(text), "");
+        assert_ne!(changes(&text.replace("bfloat16", "float16")), "");
     }
 
     #[test]

@@ -101,9 +101,10 @@ fn widened(site: &mut LoweringSite, x: TensorId, element: ElementType) -> (Tenso
 
 /// BatchNormalizationGrad(dY, X, scale, mean, inverse deviation) -> (dX, dscale, dB).
 ///
-/// With Z = X − mean, n elements of each channel: dB = Σ dY, dscale = inv · Σ dY · Z, and dX = A · dY + B · Z + C with
-/// A = scale · inv, B = −A · inv · dscale / n, C = −A · dB / n for each channel. A · dY + C is one node: a batch
-/// normalization with mean 0 and variance 1.
+/// With Z = mean − X, n elements of each channel: dB = Σ dY, dscale = −inv · Σ dY · Z, and dX = A · dY + B · Z + C with
+/// A = scale · inv, B = A · inv · dscale / n, C = −A · dB / n for each channel. A · dY + C is one node: a batch
+/// normalization with mean 0 and variance 1. The forward step has X − mean: a session that optimizes would make one node of
+/// two, and keep what it writes for every layer from the forward step to the backward step.
 pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, scale, mean, inverse] = site.inputs()?;
     let rank = site.rank(x)?;
@@ -117,10 +118,11 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let mean = site.as_type(mean, of_mean, wide);
     let inverse = site.as_type(inverse, of_mean, wide);
     let column = channels(site, mean, rank);
-    let centred = site.add(op("Sub", [x, column]));
+    let centred = site.add(op("Sub", [column, x]));
     let dot = dot_of_channels(site, dy, centred, rank);
     let (as_it_is, outputs) = (wide == of_scale, [site.output(1), site.output(2)]);
-    let dscale = site.put_or_add(op("Mul", [dot, inverse]), outputs[0].filter(|_| as_it_is));
+    let opposite = site.add(op("Neg", [inverse]));
+    let dscale = site.put_or_add(op("Mul", [dot, opposite]), outputs[0].filter(|_| as_it_is));
     let dbias = site.reduced_to_channels("ReduceSum", dy, rank);
     let dbias = site.put_or_add(dbias, outputs[1].filter(|_| as_it_is));
     if !as_it_is {
@@ -140,7 +142,7 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let per_element = site.add(op("Div", [factor, count]));
     let opposite = site.add(op("Neg", [per_element]));
     let shift = site.add(op("Mul", [opposite, dbias]));
-    let slope = site.add(op("Mul", [opposite, inverse]));
+    let slope = site.add(op("Mul", [per_element, inverse]));
     let slope = site.add(op("Mul", [slope, dscale]));
     let slope = channels(site, slope, rank);
     let part = site.add(op("Mul", [centred, slope]));
@@ -277,12 +279,13 @@ impl NormalizedRow {
         let Some(dx) = site.output(0) else {
             return Ok(());
         };
-        let along = self.mean(site, product, scale)?;
+        let weights = self.weights(site, scale)?;
+        let along = self.mean(site, product, &weights);
         let part = site.add(op("Mul", [z, along]));
         let scaled = site.add(op("Mul", [dy, scale]));
         let mut rest = site.add(op("Sub", [scaled, part]));
         if has_mean {
-            let mean = self.mean(site, dy, scale)?;
+            let mean = self.mean(site, dy, &weights);
             rest = site.add(op("Sub", [rest, mean]));
         }
         put_as(
@@ -310,24 +313,33 @@ impl NormalizedRow {
         put_as(site, sum, self.element, to, output);
     }
 
-    /// The mean of data · scale for each row.
-    fn mean(
-        &self,
-        site: &mut LoweringSite,
-        data: TensorId,
-        scale: TensorId,
-    ) -> Result<TensorId, Obstacle> {
-        let axes: Vec<usize> = (self.axis..self.rank).collect();
-        let original = site.input(1)?;
-        if self.axis + 1 == self.rank && self.rank >= 2 {
-            let count = site.count_of(original, &axes, self.element);
-            let vector = site.add(op("Div", [scale, count]));
-            let vector = site.reshaped(vector, &[-1, 1]);
-            return Ok(site.add(op("MatMul", [data, vector])));
+    fn weights(&self, site: &mut LoweringSite, scale: TensorId) -> Result<RowWeights, Obstacle> {
+        if self.axis + 1 < self.rank || self.rank < 2 {
+            return Ok(RowWeights::Scale(scale));
         }
-        let weighted = site.add(op("Mul", [data, scale]));
-        let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
-        let mean = site.reduced("ReduceMean", weighted, &axes, true);
-        Ok(site.add(mean))
+        let original = site.input(1)?;
+        let count = site.count_of(original, &[self.axis], self.element);
+        let vector = site.add(op("Div", [scale, count]));
+        Ok(RowWeights::Shares(site.reshaped(vector, &[-1, 1])))
     }
+
+    /// The mean of data · scale for each row.
+    fn mean(&self, site: &mut LoweringSite, data: TensorId, weights: &RowWeights) -> TensorId {
+        match *weights {
+            RowWeights::Shares(column) => site.add(op("MatMul", [data, column])),
+            RowWeights::Scale(scale) => {
+                let weighted = site.add(op("Mul", [data, scale]));
+                let axes: Vec<i64> = (self.axis..self.rank).map(|axis| axis as i64).collect();
+                let mean = site.reduced("ReduceMean", weighted, &axes, true);
+                site.add(mean)
+            }
+        }
+    }
+}
+
+/// What the elements of a row count in its mean.
+enum RowWeights {
+    /// scale / n as a column: a product with it adds them up.
+    Shares(TensorId),
+    Scale(TensorId),
 }

@@ -111,10 +111,15 @@ impl Between {
         self.fits.saturating_sub(self.misses)
     }
 
+    /// How much more misses than fits.
+    pub(super) fn way(&self) -> u64 {
+        self.misses.saturating_sub(self.fits)
+    }
+
     /// The part `part / of` of the way from what fits up to what does not.
     pub(super) fn part_of_way(&mut self, part: u64, of: u64) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
-        let way = u128::from(self.misses - self.fits) * u128::from(part) / u128::from(of);
+        let way = u128::from(self.way()) * u128::from(part) / u128::from(of);
         // No more than the whole way.
         Some(self.fits + way as u64)
     }

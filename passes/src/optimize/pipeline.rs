@@ -32,6 +32,7 @@ use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::TRAINING;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::settings::RuntimeSettings;
@@ -718,7 +719,7 @@ pub const REWRITING: Rewriting = Rewriting {
         let instances = &plan.instances(graph, recomputation, Originals::AsPlanned);
         let mut graph = graph.clone();
         let Ok(_) = (InsertMirrors { instances }).run(&mut graph);
-        let Ok(_) = ReleaseUnread.run(&mut graph);
+        let Ok(_) = (ReleaseUnread { release: &TRAINING }).run(&mut graph);
         graph
     },
     with_variants: |graph, choices| ApplyVariants { choices }.replace(graph),

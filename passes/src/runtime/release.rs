@@ -4,7 +4,7 @@ use super::barrier_form::BarrierForm;
 use super::blocks;
 use super::convolutions::AlgorithmChoice;
 use super::level::Level;
-use crate::graph::{ElementType, Graph, Node};
+use crate::graph::{ElementType, Graph, Node, Tensor};
 use crate::operators::{MICROSOFT, Provider};
 
 /// A release, or several that are alike, and how it differs from the other ones. What else this room knows is true of all.
@@ -18,6 +18,9 @@ pub struct Release {
     pub trains: bool,
     /// What makes one node wait for others.
     pub(crate) barrier: BarrierForm,
+    /// Does it tell the sizes of tensors of every type? On the CPU no Size reads a bfloat16 or a number in 8 bits (measured in 1.19.2,
+    /// 1.20.1, 1.26.0 and 1.32.0).
+    pub(crate) sizes_all: bool,
     /// Does a Shape or a Size run directly behind the producer of what it reads, in DEFAULT order? Builds with training alone
     /// move it there (measured).
     pub(crate) shapes_follow: bool,
@@ -52,12 +55,19 @@ pub const TRAINING: Release = Release {
     title: "ONNX Runtime 1.19.2",
     trains: true,
     barrier: BarrierForm::PassThrough,
+    sizes_all: false,
     shapes_follow: true,
     convolutions: &AlgorithmChoice::TRAINING,
     whole_columns: None,
     pattern: PatternOf::ShapesFed,
     never: &[],
     half_kernels: &[],
+};
+
+/// The same where nodes run on a GPU.
+const TRAINING_ON_GPU: Release = Release {
+    sizes_all: true,
+    ..TRAINING
 };
 
 /// The builds for inference, 1.20.1 to 1.32.0: they are alike in all else that is known here (measured with the first, the last,
@@ -67,6 +77,7 @@ pub const STOCK: Release = Release {
     title: "ONNX Runtime 1.20 to 1.32",
     trains: false,
     barrier: BarrierForm::Reshape,
+    sizes_all: false,
     shapes_follow: false,
     convolutions: &[AlgorithmChoice::Graph],
     whole_columns: Some("1.23.2 to 1.26.0"),
@@ -87,10 +98,16 @@ pub const STOCK: Release = Release {
     ],
 };
 
+/// The same where nodes run on a GPU.
+const STOCK_OPTIMIZED_ON_GPU: Release = Release {
+    sizes_all: true,
+    ..STOCK
+};
+
 /// The same where nodes run on a GPU, and as they are.
 const STOCK_ON_GPU: Release = Release {
     barrier: BarrierForm::OnHost,
-    ..STOCK
+    ..STOCK_OPTIMIZED_ON_GPU
 };
 
 impl Default for &'static Release {
@@ -105,11 +122,37 @@ impl Release {
 
     /// The same with barriers for where it is promised to run.
     pub fn on(&'static self, provider: Provider, level: Option<Level>) -> &'static Release {
-        let as_is = provider == Provider::Cuda && level == Some(Level::DisableAll);
-        if as_is && self.barrier == BarrierForm::Reshape {
-            return &STOCK_ON_GPU;
+        match (self.barrier, provider, level) {
+            (_, Provider::Cpu, _) => self,
+            (BarrierForm::PassThrough, ..) => &TRAINING_ON_GPU,
+            (_, _, Some(Level::DisableAll)) => &STOCK_ON_GPU,
+            _ => &STOCK_OPTIMIZED_ON_GPU,
         }
-        self
+    }
+
+    /// Can a barrier hand the tensor on?
+    pub(crate) fn may_hand_on(&self, tensor: &Tensor) -> bool {
+        self.barrier.may_pass(tensor) && self.may_wait_for(tensor)
+    }
+
+    /// Can a barrier wait for the tensor?
+    pub(crate) fn may_wait_for(&self, tensor: &Tensor) -> bool {
+        self.barrier == BarrierForm::PassThrough || self.tells_size(tensor)
+    }
+
+    /// Is there a Size that reads the tensor?
+    pub(crate) fn tells_size(&self, tensor: &Tensor) -> bool {
+        let is_small = |element| {
+            matches!(
+                element,
+                ElementType::Bfloat16
+                    | ElementType::Float8E4M3Fn
+                    | ElementType::Float8E4M3Fnuz
+                    | ElementType::Float8E5M2
+                    | ElementType::Float8E5M2Fnuz
+            )
+        };
+        self.sizes_all || !tensor.element.is_some_and(is_small)
     }
 
     /// Does the CPU compute the node in float16, where this room has it between casts or in pieces? What is rounded around it is
@@ -200,9 +243,28 @@ fn has_gradients(graph: &Graph) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::TensorKind;
     use crate::optimize::{BudgetRequest, optimize};
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
+
+    /// A session could not be made of the graph otherwise.
+    #[test]
+    fn nobody_waits_for_what_no_size_reads_on_the_cpu() {
+        let tensor = |element| Tensor {
+            element: Some(element),
+            shape: Some(vec![4, 7]),
+            ..Tensor::new("t", TensorKind::Value)
+        };
+        let (wide, small) = (tensor(ElementType::Float16), tensor(ElementType::Bfloat16));
+        for level in [None, Some(Level::DisableAll)] {
+            let [cpu, gpu] = [Provider::Cpu, Provider::Cuda].map(|on| STOCK.on(on, level));
+            assert!(cpu.may_hand_on(&wide) && cpu.may_wait_for(&wide));
+            assert!(!cpu.may_hand_on(&small) && !cpu.may_wait_for(&small));
+            assert!(gpu.may_hand_on(&small) && gpu.may_wait_for(&small));
+        }
+        assert!(TRAINING.may_hand_on(&small) && TRAINING.may_wait_for(&small));
+    }
 
     #[test]
     fn what_rounds_otherwise_than_is_known_is_refused_and_the_rest_planned() {

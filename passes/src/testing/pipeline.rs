@@ -17,11 +17,11 @@ use crate::operators::Provider;
 use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
-use crate::runtime::Runtime;
 use crate::runtime::casting::are_there;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::rounding::Rounding;
+use crate::runtime::{Runtime, TRAINING};
 use crate::search::{Effort, Search, first_orders};
 use crate::verify;
 use crate::watch::Watch;
@@ -93,7 +93,9 @@ fn apply_and_verify(
     }
     .run(&mut graph)
     .unwrap();
-    ReleaseUnread.run(&mut graph).unwrap();
+    ReleaseUnread { release: &TRAINING }
+        .run(&mut graph)
+        .unwrap();
     let sequences = in_sequence(original);
     let conditions = Conditions {
         object: Bytes::ZERO,

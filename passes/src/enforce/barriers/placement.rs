@@ -118,7 +118,7 @@ impl Placement {
                 computed
                     && is_tensor(**t)
                     && !parted[t.index()]
-                    && form.may_pass(graph.tensor(**t))
+                    && release.may_hand_on(graph.tensor(**t))
                     && rounding.may_pass(**t, *id)
             };
             let mut inputs = node.inputs.iter().flatten().filter(may_pass);
@@ -135,7 +135,11 @@ impl Placement {
             };
             let written = base.writes.get(node).iter().copied();
             let written = written.filter(|&t| {
-                is_tensor(TensorId(t)) && rounding.may_wait(TensorId(t)) && !parted[t as usize]
+                let tensor = TensorId(t);
+                is_tensor(tensor)
+                    && rounding.may_wait(tensor)
+                    && !parted[t as usize]
+                    && release.may_wait_for(graph.tensor(tensor))
             });
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };

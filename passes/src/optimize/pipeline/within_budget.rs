@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::super::aim::Descent;
+use super::super::aim::{Between, Descent};
 use super::super::simulation::{Candidate, frame};
 use super::super::tuning::TUNING;
 use super::Pipeline;
@@ -83,8 +83,62 @@ impl Pipeline<'_> {
         if self.options.strategy != Strategy::Auto {
             return Ok(found);
         }
+        let found = self.with_room_of_settings(planner, found, target, budget);
         let found = self.with_room_for_barriers(planner, found, target, budget);
         Ok(self.with_room_of_level(planner, found, target, budget))
+    }
+
+    /// `found`, or what adds less since it is planned for more than its `target`: what the runtime's settings add is known of a
+    /// quick plan ([`Self::room`]), and can be less for another; one that needs more before they add to it can need less then.
+    fn with_room_of_settings(
+        &self,
+        planner: &mut dyn Planner,
+        found: Candidate,
+        target: Bytes,
+        budget: Bytes,
+    ) -> Candidate {
+        let mut best = found;
+        if self.options.runtime.settings == RuntimeSettings::LEAN {
+            return best;
+        }
+        let most = (budget - self.spare()).max(target);
+        let mut between = Between::new(target.0, most.0, TUNING.plans_for_settings);
+        let is_dear = |added: u64, best: &Candidate| {
+            added > time_of_all(&best.graph, &best.costs) / TUNING.dear && !self.stopped()
+        };
+        loop {
+            let added = self.added(&best);
+            if !is_dear(added, &best) || between.way() <= budget.0 / TUNING.unused_part {
+                return best;
+            }
+            let Some(target) = between.part_of_way(1, 2) else {
+                return best;
+            };
+            let found = self.planned_once(planner, Bytes(target), &Goal::below(budget, added));
+            // What would add as much or more is no reason to ask for less.
+            between.is(target, found.is_ok());
+            if let Ok(Some(cheaper)) = found {
+                best = cheaper;
+            }
+        }
+    }
+
+    /// What is planned for `target`, if it adds less than the goal allows, or by how much it misses the budget.
+    fn planned_once(
+        &self,
+        planner: &mut dyn Planner,
+        target: Bytes,
+        goal: &Goal<'_>,
+    ) -> Result<Option<Candidate>, Bytes> {
+        let Ok(plan) = planner.cheaper(target, goal.below) else {
+            return Ok(None);
+        };
+        let applied = self.apply(&plan, Some(goal.budget));
+        if self.time_added(applied.graph(), applied.costs()) >= goal.below {
+            return Ok(None);
+        }
+        let found = self.enforced(&applied, &plan, goal)?;
+        Ok(found.filter(|found| self.added(found) < goal.below))
     }
 
     /// `found`, or what adds less since it is planned for more than its `target`: the search does not know all of what the runtime
@@ -211,7 +265,8 @@ impl Pipeline<'_> {
                 return Err(Missed::TooSlow);
             }
             match self.enforced(&applied, &plan, goal) {
-                Ok(Some(candidate)) => return Ok((candidate, target)),
+                // The smallest may need more than it was asked for.
+                Ok(Some(candidate)) => return Ok((candidate, target.max(plan.predicted_peak))),
                 Ok(None) => return Err(Missed::TooSlow),
                 // There is none for less.
                 Err(_) if is_least || self.is_late() => return Err(Missed::TooLarge),
@@ -353,7 +408,7 @@ impl Pipeline<'_> {
             _ => Sums::All,
         };
         let Ok(_) = passes.run(&ForwardSummands { release, sums }, &mut graph);
-        let Ok(_) = passes.run(&ReleaseUnread, &mut graph);
+        let Ok(_) = passes.run(&ReleaseUnread { release }, &mut graph);
         let mut graph = self.in_its_layout(graph);
         let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);
         self.hidden(graph, budget)

@@ -16,6 +16,7 @@ use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::TRAINING;
 use crate::runtime::liveness::Liveness;
 use crate::search::neighbourhood::restore;
 use crate::search::random::Random;
@@ -203,7 +204,9 @@ fn rewritten(graph: &Graph, rules: &Recomputation, plan: &Plan) -> Graph {
         instances: &plan.instances(graph, rules, Originals::AsPlanned),
     };
     insert.run(&mut rewritten).unwrap();
-    ReleaseUnread.run(&mut rewritten).unwrap();
+    ReleaseUnread { release: &TRAINING }
+        .run(&mut rewritten)
+        .unwrap();
     rewritten
 }
 
@@ -434,7 +437,9 @@ fn the_peak_of_any_forms_is_that_of_the_graph_with_them() {
             instances: &plan.instances(&form, &rules, Originals::AsPlanned),
         };
         insert.run(&mut rewritten).unwrap();
-        ReleaseUnread.run(&mut rewritten).unwrap();
+        ReleaseUnread { release: &TRAINING }
+            .run(&mut rewritten)
+            .unwrap();
         verify::equivalence(&graph, &rewritten, &Default::default()).unwrap();
         let plain = Liveness::in_file_order(&rewritten, CPU, &costs(&rewritten)).peak;
         // See `the_peak_is_that_of_the_graph_with_mirrors`.

@@ -12,6 +12,7 @@ use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::Runtime;
+use crate::runtime::TRAINING;
 use crate::runtime::executions::Executions;
 use crate::runtime::folding::Folding;
 use crate::runtime::known_shapes::runtime_shapes;
@@ -51,7 +52,7 @@ fn mirrored(seed: u64, size: usize) -> Graph {
         instances: &plan.instances(&graph.clone(), recomputation, Originals::AsPlanned),
     })
     .run(&mut graph);
-    let Ok(_) = ReleaseUnread.run(&mut graph);
+    let Ok(_) = (ReleaseUnread { release: &TRAINING }).run(&mut graph);
     graph
 }
 
