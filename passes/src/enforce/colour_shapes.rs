@@ -22,7 +22,7 @@ use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
-use crate::runtime::fused_pairs::{normalized_at_once, reads_of_gemm, sum_of_convolution};
+use crate::runtime::fused_pairs::{normalized_at_once, sum_of_convolution, sum_of_product};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::known_shapes::{is_known_to_equal, runtime_shapes};
 use crate::runtime::moving::KnownDimensions;
@@ -258,11 +258,9 @@ fn with_summands(
         let convolved = convolved.map(|of| (of.convolved, of.other));
         let normalized = normalized_at_once(graph, &uses, id)
             .and_then(|_| Some((node.input(0)?, node.input(1)?)));
-        let mut multiplied = reads_of_gemm(graph, &uses, id).into_iter();
-        let added = multiplied.rfind(|&(reader, _)| reader != id);
         let added = node
             .output(0)
-            .zip(added)
+            .zip(sum_of_product(graph, &uses, id))
             .map(|(one, (_, other))| (one, other));
         let Some((one, other)) = convolved.or(normalized).or(added) else {
             continue;

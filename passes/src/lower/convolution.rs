@@ -258,8 +258,8 @@ fn weights(
         windows.group > 1 && channels == Some(1) && site.int_size(w, 0) == Some(windows.group);
     let products = match channels {
         _ if is_depthwise => Some(Products::Depthwise),
-        _ if is_pointwise => Some(Products::Of(1)),
         _ if windows.group != 1 => None,
+        _ if is_pointwise => Some(Products::Of(1)),
         // Half as many columns as dY has rows: what they are cut from and put together to takes no more than dY.
         Some(few) if (1..FEWEST_CHANNELS).contains(&few) => {
             let columns = site.size(w, 0).map_or(0, |rows| rows / 2);

@@ -55,6 +55,12 @@ pub(crate) fn reads_of_gemm(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<(Node
     }
 }
 
+/// The sum that such a Gemm takes in, and what it adds there.
+pub(crate) fn sum_of_product(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, TensorId)> {
+    let mut read = reads_of_gemm(graph, uses, id).into_iter();
+    read.rfind(|&(reader, _)| reader != id)
+}
+
 /// Can such a Gemm read what this node reads in place of what it writes?
 pub(crate) fn is_read_past(node: &Node) -> bool {
     node.is("", "Identity") || node.is("", "Transpose")
