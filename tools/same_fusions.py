@@ -4,10 +4,9 @@ Usage: same_fusions.py ORIGINAL REWRITTEN [--level basic|extended|all]
 
 Of both graphs a session saves what it has made of them, without running anything. Each node of the rewritten one has to have the operator, and the
 attributes that the node of the original has which writes the same, copies (NAME/recompute_N) included: a node that is fused with another, or is
-not, rounds otherwise. Which way a product reads a matrix, and who adds the bias of a Gelu, changes no bits; tensors that are only in one of both
-(merged, or forwarded) are left out. Run it by the
-runtime that is meant: of builds without training, the bits have to be the same at every level. Prints each node that differs; exit status 1
-if any does.
+not, rounds otherwise. So does a Gemm that adds what another one adds in the original. Which way a product reads a matrix, and who adds the bias of a
+Gelu, changes no bits; tensors that are only in one of both (merged, or forwarded) are left out. Run it by the runtime that is meant: of builds
+without training, the bits have to be the same at every level. Prints each node that differs; exit status 1 if any does.
 """
 
 import argparse
@@ -50,6 +49,11 @@ def told(node):
     return node.domain, node.op_type.removeprefix("Bias"), attributes
 
 
+def added(node):
+    """What a Gemm adds, by its name in the original."""
+    return base(node.input[2]) if node.op_type.endswith("Gemm") and len(node.input) > 2 else ""
+
+
 def differing(original, rewritten):
     """By node of the rewritten graph that is not what the original has: what it writes, what it is and what that is there."""
     known = {output: node for node in original.node for output in node.output if output}
@@ -58,8 +62,12 @@ def differing(original, rewritten):
         of = None if node.name.startswith(OURS) else known.get(base(written))
         # Those are forwarded, or made again by other operators.
         skipped = of is None or "Identity" in (node.op_type, of.op_type) or of.op_type == "Dropout"
-        if not skipped and told(node) != told(of):
+        if skipped:
+            continue
+        if told(node) != told(of):
             yield written, node.op_type, of.op_type
+        elif added(node) != added(of):
+            yield written, f"{node.op_type} that adds {added(node)}", f"one that adds {added(of)}"
 
 
 def main():
