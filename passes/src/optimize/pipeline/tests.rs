@@ -67,6 +67,43 @@ fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
 }
 
 #[test]
+fn between_the_smallest_plan_and_the_budget_cheaper_ones_are_found_in_settings_that_add_to_each() {
+    let mut cheaper = 0;
+    for (seed, settings) in (6..8).flat_map(|seed| {
+        [RuntimeSettings::LEAN, RuntimeSettings::DEFAULT].map(|settings| (seed, settings))
+    }) {
+        let graph = random_training_graph(seed, 150);
+        let mut options = options(Strategy::Auto, BudgetRequest::FixedPlusPart(0.95));
+        options.runtime.settings = settings;
+        options.runtime.promise.order = Some(ExecutionOrder::Default);
+        options.runtime.promise.level = Some(Level::DisableAll);
+        let nothing = Choices::new();
+        let original = Original::of((&graph, &graph), &options);
+        let pipeline = Pipeline::new(&original, nothing.clone(), &nothing, &options);
+        let task = pipeline.task();
+        let mut planner = Searches::new(&task, &pipeline.orders);
+        let budget = pipeline.budget(options.budget, || Bytes::ZERO);
+        let least = planner.smallest().expect("a plan");
+        let mut answer = |_| Err(Unplanned::TooLarge(least.clone()));
+        let less = least.predicted_peak - Bytes(1);
+        let found = pipeline.planned(&mut answer, less, None, &Goal::within(budget));
+        let Ok((found, target)) = found else {
+            continue;
+        };
+        assert_eq!(target, least.predicted_peak);
+        let before = pipeline.added(&found);
+        let other = pipeline.with_room_of_settings(&mut planner, found, target, budget);
+        let after = pipeline.added(&other);
+        assert!(other.need() <= budget && after <= before, "seed {seed}");
+        if settings == RuntimeSettings::LEAN {
+            assert_eq!(after, before);
+        }
+        cheaper += usize::from(after < before);
+    }
+    assert_eq!(cheaper, 1);
+}
+
+#[test]
 fn half_as_much_less_is_asked_for_where_there_is_no_plan_for_what_a_missed_budget_asks() {
     let graph = random_training_graph(3, 150);
     let options = options(Strategy::Auto, BudgetRequest::Smallest);

@@ -90,7 +90,7 @@ impl Pipeline<'_> {
 
     /// `found`, or what adds less since it is planned for more than its `target`: what the runtime's settings add is known of a
     /// quick plan ([`Self::room`]), and can be less for another; one that needs more before they add to it can need less then.
-    fn with_room_of_settings(
+    pub(super) fn with_room_of_settings(
         &self,
         planner: &mut dyn Planner,
         found: Candidate,
