@@ -387,6 +387,28 @@ fn one_barrier_waits_for_several_nodes() {
     assert_eq!(waits, ["a_done", "b_done", "c_done"]);
 }
 
+/// No Size of the CPU reads one: builds without training would not load the graph.
+#[test]
+fn no_barrier_waits_for_a_bfloat16_or_hands_one_on() {
+    let runtime = crate::runtime::STOCK.with(crate::runtime::settings::RuntimeSettings::LEAN);
+    let waits = |read: &str, number: u32, written: &str| {
+        let graph = Graph::parse(&format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]> g ({read}[4,7] x) => ({written}[4,7] a, {read}[4,7] b) {{
+                a = Cast<to = {number}>(x) b = Neg(x) }}"#
+        ));
+        let graph = graph.unwrap();
+        let placement = Placement::new(&graph, CPU, &free(&graph), runtime);
+        let barriers = placement.barriers(&vec![false, true]);
+        barriers
+            .iter()
+            .map(|barrier| barrier.waits.len())
+            .sum::<usize>()
+    };
+    assert_eq!(waits("float", 6, "int32"), 1);
+    assert_eq!(waits("float", 16, "bfloat16"), 0);
+    assert_eq!(waits("bfloat16", 1, "float"), 0);
+}
+
 #[test]
 fn a_barrier_where_nothing_is_open_is_none() {
     let graph = Graph::parse(
