@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::barrier_form::{BarrierForm, NAME, joins_reshapes, number};
+use super::barrier_form::{BarrierForm, NAME, is_part, joins_reshapes, number};
 use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
@@ -28,6 +28,11 @@ impl Release {
                 node.is("", "Reshape") && number(node).is_some()
             }
         }
+    }
+
+    /// Is it that node, or one that computes what it waits for?
+    pub(crate) fn is_part_of_barrier(&self, node: &Node) -> bool {
+        self.is_barrier(node) || self.barrier != BarrierForm::PassThrough && is_part(node)
     }
 
     /// Does a barrier hold at that level of optimization?

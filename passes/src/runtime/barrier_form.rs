@@ -16,6 +16,13 @@ pub(super) fn number(node: &Node) -> Option<u32> {
     node.name.strip_prefix(NAME)?.parse().ok()
 }
 
+/// Is it called as a part of one?
+pub(super) fn is_part(node: &Node) -> bool {
+    let name = node.name.strip_prefix(NAME);
+    let number = name.and_then(|name| name.split_once('/'));
+    number.is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
+
 /// How one release hands a tensor on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierForm {
@@ -78,6 +85,14 @@ pub(super) fn joins_reshapes(node: &Node) -> bool {
 mod tests {
     use super::*;
     use crate::graph::TensorKind;
+
+    #[test]
+    fn parts_of_barriers_are_known_by_their_names() {
+        let is = |name: &str| is_part(&Node::new(name, "", "Size", Vec::new(), Vec::new()));
+        assert!(is("ckpt-opt/barrier_12/size_0") && is("ckpt-opt/barrier_0/zeros"));
+        assert!(!is("ckpt-opt/barrier_12"), "it is the barrier");
+        assert!(!is("ckpt-opt/barrier_x/size_0") && !is("my/ckpt-opt/barrier_1/size_0"));
+    }
 
     #[test]
     fn lists_of_sizes_and_single_numbers_are_not_handed_on() {

@@ -96,10 +96,10 @@ impl Pipeline<'_> {
             let mut start = |target| planner.start(target).ok_or(Unplanned::TooSlow);
             let found = self.planned(&mut start, within - beside, None, &Goal::within(within));
             match found {
-                Ok((found, target)) if found.need() < best.need() => {
-                    range.is(found.need().0, true);
-                    beside = within - target;
-                    *best = found;
+                Ok(found) if found.candidate.need() < best.need() => {
+                    *best = found.candidate;
+                    range.is(best.need().0, true);
+                    beside = within - found.target;
                 }
                 _ => range.is(budget, false),
             }

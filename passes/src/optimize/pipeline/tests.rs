@@ -55,11 +55,12 @@ fn barriers_that_take_much_time_get_room_where_fewer_are_enough_then() {
         let target = budget - pipeline.framed();
         let mut plan = |target| planner.cheaper(target, u64::MAX);
         let found = pipeline.planned(&mut plan, target, None, &Goal::within(budget));
-        let Ok((found, target)) = found else {
+        let Ok(found) = found else {
             continue;
         };
-        before += pipeline.added(&found);
-        let fewer = pipeline.with_room_for_barriers(&mut planner, found, target, budget);
+        before += pipeline.added(&found.candidate);
+        let fewer = pipeline.with_room_for_barriers(&mut planner, found);
+        let fewer = fewer.candidate;
         assert!(fewer.need() <= budget, "seed {seed}");
         after += pipeline.added(&fewer);
     }
@@ -87,13 +88,17 @@ fn between_the_smallest_plan_and_the_budget_cheaper_ones_are_found_in_settings_t
         let mut answer = |_| Err(Unplanned::TooLarge(least.clone()));
         let less = least.predicted_peak - Bytes(1);
         let found = pipeline.planned(&mut answer, less, None, &Goal::within(budget));
-        let Ok((found, target)) = found else {
+        let Ok(found) = found else {
             continue;
         };
-        assert_eq!(target, least.predicted_peak);
-        let before = pipeline.added(&found);
-        let other = pipeline.with_room_of_settings(&mut planner, found, target, budget);
-        let after = pipeline.added(&other);
+        assert_eq!(found.target, least.predicted_peak);
+        let before = pipeline.added(&found.candidate);
+        let other = pipeline.with_room_of_settings(&mut planner, found);
+        // What is tried next begins with what this was planned for.
+        let after = pipeline.added(&other.candidate);
+        let is_moved = other.target > least.predicted_peak;
+        assert_eq!(is_moved, after < before, "seed {seed}");
+        let other = other.candidate;
         assert!(other.need() <= budget && after <= before, "seed {seed}");
         if settings == RuntimeSettings::LEAN {
             assert_eq!(after, before);
@@ -267,7 +272,7 @@ fn a_plan_that_a_quick_look_finds_too_dear_is_given_up() {
         };
         // What only a thorough look fits has no quick one.
         let open = found(&Goal::within(budget)).ok();
-        if open.is_none_or(|(open, _)| open.quick_barriers == 0) {
+        if open.is_none_or(|open| open.candidate.quick_barriers == 0) {
             continue;
         }
         let dear = Goal {

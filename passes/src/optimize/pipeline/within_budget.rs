@@ -49,6 +49,21 @@ impl Goal<'_> {
     }
 }
 
+/// What is planned for a budget.
+pub(super) struct PlannedFor {
+    pub(super) budget: Bytes,
+    /// What the search was allowed to take of it, so that the rest is enough for what it does not know.
+    pub(super) target: Bytes,
+    pub(super) candidate: Candidate,
+}
+
+impl PlannedFor {
+    /// What of the budget the runtime does not take.
+    fn left(&self) -> Bytes {
+        self.budget - self.candidate.need()
+    }
+}
+
 impl Pipeline<'_> {
     /// What the runtime takes for itself, with an eighth more tensors for mirrors and barriers.
     pub(super) fn framed(&self) -> Bytes {
@@ -78,37 +93,36 @@ impl Pipeline<'_> {
     ) -> Result<Candidate, Missed> {
         let room = self.room(planner, budget);
         let mut plan = |target| planner.cheaper(target, below);
-        let (found, target) = self.planned(&mut plan, room, least, &Goal::below(budget, below))?;
+        let found = self.planned(&mut plan, room, least, &Goal::below(budget, below))?;
         // A published strategy's plan is written as it is.
         if self.options.strategy != Strategy::Auto {
-            return Ok(found);
+            return Ok(found.candidate);
         }
-        let found = self.with_room_of_settings(planner, found, target, budget);
-        let found = self.with_room_for_barriers(planner, found, target, budget);
-        Ok(self.with_room_of_level(planner, found, target, budget))
+        let found = self.with_room_of_settings(planner, found);
+        let found = self.with_room_for_barriers(planner, found);
+        Ok(self.with_room_of_level(planner, found).candidate)
     }
 
-    /// `found`, or what adds less since it is planned for more than its `target`: what the runtime's settings add is known of a
+    /// `found`, or what adds less since it is planned for more than its target: what the runtime's settings add is known of a
     /// quick plan ([`Self::room`]), and can be less for another; one that needs more before they add to it can need less then.
     pub(super) fn with_room_of_settings(
         &self,
         planner: &mut dyn Planner,
-        found: Candidate,
-        target: Bytes,
-        budget: Bytes,
-    ) -> Candidate {
+        found: PlannedFor,
+    ) -> PlannedFor {
         let mut best = found;
         if self.options.runtime.settings == RuntimeSettings::LEAN {
             return best;
         }
+        let PlannedFor { budget, target, .. } = best;
         let most = (budget - self.spare()).max(target);
         let mut between = Between::new(target.0, most.0, TUNING.plans_for_settings);
         let is_dear = |added: u64, best: &Candidate| {
             added > time_of_all(&best.graph, &best.costs) / TUNING.dear && !self.stopped()
         };
         loop {
-            let added = self.added(&best);
-            if !is_dear(added, &best) || between.way() <= budget.0 / TUNING.unused_part {
+            let added = self.added(&best.candidate);
+            if !is_dear(added, &best.candidate) || between.way() <= budget.0 / TUNING.unused_part {
                 return best;
             }
             let Some(target) = between.part_of_way(1, 2) else {
@@ -118,7 +132,8 @@ impl Pipeline<'_> {
             // What would add as much or more is no reason to ask for less.
             between.is(target, found.is_ok());
             if let Ok(Some(cheaper)) = found {
-                best = cheaper;
+                best.candidate = cheaper;
+                best.target = Bytes(target);
             }
         }
     }
@@ -141,74 +156,65 @@ impl Pipeline<'_> {
         Ok(found.filter(|found| self.added(found) < goal.below))
     }
 
-    /// `found`, or what adds less since it is planned for more than its `target`: the search does not know all of what the runtime
+    /// `found`, or what adds less since it is planned for more than its target: the search does not know all of what the runtime
     /// makes of the graph at the level that is promised, and that can take less.
-    fn with_room_of_level(
-        &self,
-        planner: &mut dyn Planner,
-        found: Candidate,
-        target: Bytes,
-        budget: Bytes,
-    ) -> Candidate {
+    fn with_room_of_level(&self, planner: &mut dyn Planner, found: PlannedFor) -> PlannedFor {
         let mut best = found;
         if self.options.runtime.promise.holds_unoptimized() {
             return best;
         }
-        let mut target = target;
         for _ in 0..TUNING.plans_for_level {
-            let (left, added) = (budget - best.need(), self.added(&best));
-            if left <= Bytes(budget.0 / TUNING.unused_part) || self.stopped() {
+            let (left, added) = (best.left(), self.added(&best.candidate));
+            if left <= Bytes(best.budget.0 / TUNING.unused_part) || self.stopped() {
                 break;
             }
             let mut plan = |target| planner.cheaper(target, added);
-            let goal = Goal::below(budget, added);
-            match self.planned(&mut plan, target + left, None, &goal) {
-                Ok((other, reached)) if self.added(&other) < added => {
-                    (best, target) = (other, reached);
-                }
+            let goal = Goal::below(best.budget, added);
+            match self.planned(&mut plan, best.target + left, None, &goal) {
+                Ok(other) if self.added(&other.candidate) < added => best = other,
                 _ => break,
             }
         }
         best
     }
 
-    /// `found`, or what adds less since it is planned for less than its `target`: the search knows nothing of barriers, and what
+    /// `found`, or what adds less since it is planned for less than its target: the search knows nothing of barriers, and what
     /// leaves them some room can need far fewer.
     pub(super) fn with_room_for_barriers(
         &self,
         planner: &mut dyn Planner,
-        found: Candidate,
-        target: Bytes,
-        budget: Bytes,
-    ) -> Candidate {
-        let part = Bytes((target - self.original.liveness.fixed).0 / TUNING.room_for_barriers);
-        let mut descent = Descent::from(target - part, TUNING.plans_with_fewer_barriers);
+        found: PlannedFor,
+    ) -> PlannedFor {
+        let fixed = self.original.liveness.fixed;
+        let part = Bytes((found.target - fixed).0 / TUNING.room_for_barriers);
+        let mut descent = Descent::from(found.target - part, TUNING.plans_with_fewer_barriers);
         let mut best = found;
         while let Some(target) = descent.next() {
-            let (barriers, added) = (self.time_of_barriers(&best), self.added(&best));
-            let step = time_of_all(&best.graph, &best.costs);
+            let candidate = &best.candidate;
+            let (barriers, added) = (self.time_of_barriers(candidate), self.added(candidate));
+            let step = time_of_all(&candidate.graph, &candidate.costs);
             let few = barriers <= added / TUNING.many_barriers || barriers <= step / TUNING.notable;
             if few || self.stopped() {
                 break;
             }
             let mut plan = |target| planner.cheaper(target, added);
             // In a large graph thinning out takes longest. As large a part of the barriers will be left as of those before.
-            let known = best.quick_barriers > 0 && self.is_large();
+            let before = candidate.quick_barriers;
+            let known = before > 0 && self.is_large();
             let may = |quick: &Candidate| {
                 let all = quick.quick_barriers;
-                let left =
-                    u128::from(all) * u128::from(barriers) / u128::from(best.quick_barriers.max(1));
+                let left = u128::from(all) * u128::from(barriers) / u128::from(before.max(1));
                 let others = self.added(quick).saturating_sub(all);
                 !known || u128::from(others) + left < u128::from(added)
             };
             let goal = Goal {
-                budget,
+                budget: best.budget,
                 below: added,
                 may: &may,
             };
             match self.planned(&mut plan, target, None, &goal) {
-                Ok((other, reached)) if self.added(&other) < added => {
-                    descent.lower_to(reached - part);
+                Ok(other) if self.added(&other.candidate) < added => {
+                    descent.lower_to(other.target - part);
                     best = other;
                 }
                 _ => break,
@@ -217,24 +223,24 @@ impl Pipeline<'_> {
         best
     }
 
-    /// Nanoseconds.
+    /// Of all that they consist of, in nanoseconds.
     pub(super) fn time_of_barriers(&self, candidate: &Candidate) -> u64 {
         let (graph, costs) = (&candidate.graph, &candidate.costs);
-        let is_barrier = |id: &&NodeId| self.options.runtime.release.is_barrier(graph.node(**id));
-        let barriers = graph.order().iter().filter(is_barrier);
+        let release = self.options.runtime.release;
+        let is_part = |id: &&NodeId| release.is_part_of_barrier(graph.node(**id));
+        let barriers = graph.order().iter().filter(is_part);
         let times = barriers.map(|id| costs[id.index()].time.0);
         times.fold(0, u64::saturating_add)
     }
 
-    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less; with what it was
-    /// made for.
+    /// The same with what `plan` makes for `target` and, where that misses the budget, for less and less.
     pub(super) fn planned(
         &self,
         plan: &mut dyn FnMut(Bytes) -> Result<Plan, Unplanned>,
         target: Bytes,
         least: Option<&Plan>,
         goal: &Goal<'_>,
-    ) -> Result<(Candidate, Bytes), Missed> {
+    ) -> Result<PlannedFor, Missed> {
         let &Goal { budget, below, .. } = goal;
         let spare = match self.options.runtime.settings {
             RuntimeSettings::LEAN => budget.0 / TUNING.spare,
@@ -265,8 +271,14 @@ impl Pipeline<'_> {
                 return Err(Missed::TooSlow);
             }
             match self.enforced(&applied, &plan, goal) {
-                // The smallest may need more than it was asked for.
-                Ok(Some(candidate)) => return Ok((candidate, target.max(plan.predicted_peak))),
+                Ok(Some(candidate)) => {
+                    return Ok(PlannedFor {
+                        budget,
+                        // The smallest may need more than it was asked for.
+                        target: target.max(plan.predicted_peak),
+                        candidate,
+                    });
+                }
                 Ok(None) => return Err(Missed::TooSlow),
                 // There is none for less.
                 Err(_) if is_least || self.is_late() => return Err(Missed::TooLarge),
