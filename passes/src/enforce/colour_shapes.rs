@@ -97,38 +97,51 @@ fn names(
     groups: &[u32],
     release: &Release,
 ) -> BTreeMap<TensorId, Vec<Dimension>> {
-    let groups = match release.trains {
-        true => groups.to_vec(),
+    let (groups, summands) = match release.trains {
+        true => (groups.to_vec(), Vec::new()),
         false => with_summands(graph, shapes, groups, release),
     };
     let inferred = inferred(graph, release);
     let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
     let needed = needed(graph, &inferred);
-    let mut names: BTreeMap<u32, String> = BTreeMap::new();
-    let mut declared = BTreeMap::new();
-    for id in graph.tensor_ids() {
+    // The axis that gets a name.
+    let free_axis = |id: TensorId| {
         let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
         let value = graph.tensor(id).kind == TensorKind::Value && !outputs.contains(&id);
         let value = value && inferred[id.index()];
-        let Some(mut shape) = shapes[id.index()].clone().filter(|_| large && value) else {
-            continue;
-        };
+        let shape = shapes[id.index()].as_ref().filter(|_| large && value)?;
         let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
         let is_needed = |axis: usize| {
             let name = old.get(axis).and_then(Dimension::name);
             name.is_some_and(|name| needed.get(name) == Some(&id))
         };
-        let is_free = |(axis, dimension): &(usize, &mut Dimension)| {
-            !dimension.is_number() && !is_needed(*axis)
-        };
-        let Some((_, first)) = shape.iter_mut().enumerate().find(is_free) else {
+        let is_free =
+            |(axis, dimension): &(usize, &Dimension)| !dimension.is_number() && !is_needed(*axis);
+        shape.iter().enumerate().find(is_free).map(|(axis, _)| axis)
+    };
+    // Where one summand keeps its name, so do the other one and what is computed in its place.
+    let kept = summands
+        .iter()
+        .filter(|pair| pair.iter().any(|&id| free_axis(id).is_none()));
+    let kept: BTreeSet<u32> = kept.flatten().map(|id| groups[id.index()]).collect();
+    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut declared = BTreeMap::new();
+    for id in graph.tensor_ids() {
+        let Some((axis, shape)) = free_axis(id).zip(shapes[id.index()].as_ref()) else {
             continue;
         };
-        let next = names.len() + 1;
-        let name = names
-            .entry(groups[id.index()])
-            .or_insert_with(|| format!("{PREFIX}{next}"));
-        *first = Dimension::Symbol(name.clone());
+        let (group, mut shape) = (groups[id.index()], shape.clone());
+        if kept.contains(&group) {
+            if shape[axis] == Dimension::Unknown {
+                continue;
+            }
+        } else {
+            let next = names.len() + 1;
+            let name = names
+                .entry(group)
+                .or_insert_with(|| format!("{PREFIX}{next}"));
+            shape[axis] = Dimension::Symbol(name.clone());
+        }
         declared.insert(id, shape);
     }
     declared
@@ -179,7 +192,12 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
         }
     }
     // What an Identity forwards stands in for its result once the runtime takes the node out.
-    let forwards = |node: &usize| skeleton.fusing[*node] == Fusing::Forwards;
+    let forwards = |node: &usize| {
+        matches!(
+            skeleton.fusing[*node],
+            Fusing::Forwards | Fusing::Idles { .. }
+        )
+    };
     for node in (0..skeleton.len()).filter(forwards) {
         for share in skeleton.shares.get(node) {
             join(share.written, share.read);
@@ -240,14 +258,15 @@ fn stand_ins(graph: &Graph, node: &Node, is_trusted: impl Fn(TensorId) -> bool) 
 
 /// The same, with one number for both summands where the runtime makes one node of the sum and the layer normalization behind it, or the
 /// convolution or the product of matrices before it: it does only where it knows them to have the same shape (`shapes`), and rounds otherwise else (measured in 1.32.0). What a
-/// barrier hands on lies where it did, whatever it is called.
+/// barrier hands on lies where it did, whatever it is called. And all such pairs.
 fn with_summands(
     graph: &Graph,
     shapes: &[KnownDimensions],
     groups: &[u32],
     release: &Release,
-) -> Vec<u32> {
+) -> (Vec<u32>, Vec<[TensorId; 2]>) {
     let uses = Uses::of(graph);
+    let mut summands = Vec::new();
     let numbers = groups.iter().copied().max().map_or(0, |last| last + 1);
     let mut parent: Vec<u32> = (0..numbers).collect();
     let mut handed_on = Vec::new();
@@ -270,6 +289,7 @@ fn with_summands(
         if !knows(shapes) && !knows(optimized.get_or_insert_with(once_optimized)) {
             continue;
         }
+        summands.push([one, other]);
         let by = uses.producer(other).map(|id| graph.node(id));
         if by.is_some_and(|by| release.is_barrier(by)) {
             handed_on.push((other, one));
@@ -290,7 +310,7 @@ fn with_summands(
     for (other, one) in handed_on {
         groups[one.index()] = groups[other.index()];
     }
-    groups
+    (groups, summands)
 }
 
 fn root(parent: &mut [u32], tensor: u32) -> u32 {
@@ -436,6 +456,20 @@ mod tests {
         };
         assert!(is_same(&STOCK));
         assert!(!is_same(&crate::runtime::TRAINING));
+    }
+
+    /// An input keeps its name, so what is added to it has that as well.
+    #[test]
+    fn what_is_added_to_an_input_and_normalized_at_once_keeps_the_name_of_that() {
+        let text = "g (float[n] x, float[4] s) => (float[n] y) <float[n] a, float[n] b, float[n] c, float[n] d>
+            { a = Exp(x) b = Log(a) c = Add(b, x) d = LayerNormalization(c, s, s) y = Exp(d) }";
+        let (mut graph, _) = coloured(text);
+        let runtime = STOCK.with(RuntimeSettings::DEFAULT);
+        let provider = Provider::Cpu;
+        let Ok(_) = ColourShapes { provider, runtime }.run(&mut graph);
+        let of = |name: &str| &graph.tensor(graph.tensor_named(name).unwrap()).declared;
+        assert_eq!(of("b"), of("x"));
+        assert_ne!(of("a"), of("x"));
     }
 
     /// Else a step takes an image more than the choice of barriers goes by.

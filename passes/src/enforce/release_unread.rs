@@ -13,6 +13,7 @@ use crate::operators;
 use crate::pass::{Changed, Pass};
 use crate::plan::RELEASED_FROM;
 use crate::runtime::Release;
+use crate::runtime::fused_pairs::normalized_at_once;
 
 /// **Does**: lets a Size node read every large result that nobody else reads.
 /// **Needs**: concrete shapes.
@@ -60,6 +61,9 @@ pub(super) fn read_by_sizes(
 
 fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
     let node = graph.node(id);
+    if is_normalized_at_once(graph, uses, node) {
+        return Vec::new();
+    }
     let aliases = operators::aliases(node);
     let own_memory = |position: usize| !aliases.iter().any(|&(output, _)| output == position);
     let outputs = node
@@ -73,6 +77,12 @@ fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
         .filter(|tensor| !graph.outputs.contains(tensor))
         .filter(|&tensor| graph.tensor(tensor).bytes() >= Some(RELEASED_FROM))
         .collect()
+}
+
+/// Is it a layer normalization that is made one node with the sum before it? That gives no statistics, and a Size that reads some fails.
+fn is_normalized_at_once(graph: &Graph, uses: &Uses, node: &Node) -> bool {
+    let sum = node.input(0).and_then(|read| uses.producer(read));
+    sum.is_some_and(|sum| normalized_at_once(graph, uses, sum).is_some())
 }
 
 /// Adds a Size that reads the tensor.
@@ -125,6 +135,16 @@ mod tests {
            + "mask/size" = Size(mask)
              z = Exp(y)
            "#);
+    }
+
+    /// The runtime makes one node of the sum and the normalization, which writes neither, and a Size that reads one fails.
+    #[test]
+    fn statistics_of_a_layer_normalization_that_takes_in_a_sum_are_read_by_nobody() {
+        let text = "g (float[4,1024,8] x, float[8] s) => (float[4,1024,8] y)
+            <float[4,1024,8] a, float[4,1024,8] n, float[4,1024,1] m, float[4,1024,1] v>
+            { a = Add(x, x) n, m, v = LayerNormalization(a, s, s) y = Exp(n) }";
+        assert_eq!(changes(text), "");
+        assert_ne!(changes(&text.replace("Add(x, x)", "Mul(x, x)")), "");
     }
 
     /// No Size would read them, and no session could be made of the graph.

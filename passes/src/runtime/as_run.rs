@@ -71,7 +71,7 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
     let taken = gone.filter_map(|id| {
         let input = match kind(id) {
             Fusing::Transposes(_) | Fusing::Activation => 0,
-            Fusing::Scales { input, .. } => input,
+            Fusing::Scales { input, .. } | Fusing::Idles { input } => input,
             // The session has it, as it has what it follows from.
             Fusing::Folded if !operators::reads_only_shape(graph.node(id)) => 0,
             _ => return None,

@@ -20,7 +20,8 @@
 //!   the same size besides.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, the former by way of a Cast, too, and writes what a multiplication
 //!   writes that alone reads it. What nobody reads any more goes.
-//! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own.
+//! - A bias and the Gelu that alone reads the sum become one, which takes memory of its own. So do a sum, with a constant bias before it,
+//!   and the layer normalization that alone reads it.
 //!
 //! - Numbers that follow from constants are there before the first step, and so are shapes of Reshapes (`optimized_shapes.rs`).
 //! - A convolution or an average pool does what the Pad does that it alone reads, and a convolution by constants multiplies by and adds more of
@@ -162,6 +163,7 @@ impl Skeleton {
             Nodes::activate_convolution,
             Nodes::transpose_product,
             Nodes::gelu,
+            Nodes::normalize_sum,
             Nodes::scale,
         ];
         if nodes.fuse_all(basic, Nodes::move_transposes)

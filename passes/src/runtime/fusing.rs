@@ -18,6 +18,11 @@ pub enum Fusing {
     No,
     /// Goes from ORT_ENABLE_BASIC on; its readers read its input.
     Forwards,
+    /// Adds zero to what it reads, or multiplies or divides it by one: goes from ORT_ENABLE_BASIC on, too.
+    Idles {
+        /// Which input its readers read.
+        input: usize,
+    },
     /// A Not that only Wheres read: goes from ORT_ENABLE_BASIC on, and they choose the other way round.
     Negates {
         /// Does every release do so? Of later Wheres the newer ones alone (measured: 1.26.0 and 1.32.0, not 1.19.2 and 1.20.1).
@@ -39,11 +44,19 @@ pub enum Fusing {
     /// A Sum of two matrices that the runtime knows to have one shape.
     Sum,
     /// An addition of a vector along the last axis: takes in the Gelu that alone reads its result.
-    Bias,
+    Bias {
+        /// Is the vector constant, the second summand, and the other one has three axes? A sum of such tensors that a layer normalization
+        /// takes in is taken in with it.
+        of_tokens: bool,
+    },
     /// An addition of two images in float32 that the runtime knows to be of one size.
     AddsImages,
+    /// An addition of two tensors with three axes that the runtime knows to be of one size.
+    AddsTokens,
     /// Any other addition of two tensors.
     Adds,
+    /// A layer normalization: takes in such an addition whose result it alone reads.
+    Normalizes,
     /// A Gelu.
     Gelu {
         /// Is it the standard's, which 1.19.2 and 1.20.1 leave alone, and later releases do not (measured)?
@@ -93,6 +106,9 @@ pub enum Fusing {
     },
 }
 
+/// How many axes a batch of sequences of vectors has.
+const TOKENS: usize = 3;
+
 /// Since then there is another Where, of which `NotWhereFusion` knows in some releases alone.
 const NEW_WHERE: i64 = 16;
 
@@ -112,31 +128,40 @@ impl Fusing {
     /// Does such a node go, so that its readers read its input?
     pub(crate) fn goes(self, release: &Release) -> bool {
         match self {
-            Fusing::Forwards => true,
+            Fusing::Forwards | Fusing::Idles { .. } => true,
             Fusing::Negates { always } => always || !release.trains,
             _ => false,
         }
     }
 
     /// Can the runtime make one node of this one and a `reader` of its result, which rounds otherwise than both do? Only of products with a
-    /// number, and of sums.
+    /// number, of sums, and of products with a Transpose (measured in 1.20.1, 1.26.0 and 1.32.0: of a first matrix that is read transposed, other bits
+    /// where rows have more than 128 elements).
     pub(crate) fn rounds_with(self, reader: Fusing) -> bool {
         use Fusing::{
-            Adds, AddsImages, Bias, Channels, Convolution, Gemm, Product, Scales, Sum, Transposes,
+            Adds, AddsImages, AddsTokens, Bias, Channels, Convolution, Gemm, Product, Scales, Sum,
+            Transposes,
         };
-        matches!(
+        let is_read_past = |of: Transposition| of.is_done_by_a_product();
+        let is_transposed = matches!(
             (self, reader),
-            (Scales { .. }, Product { .. })
-                | (Product { .. }, Scales { .. })
-                | (Product { adds: true }, Adds | AddsImages | Bias)
-                | (Gemm, Sum | Transposes(_))
-                | (Transposes(_), Sum)
-                | (Convolution { .. }, AddsImages)
-                | (
-                    Convolution { constant: true } | Channels { .. },
-                    Channels { .. }
-                )
-        )
+            (Transposes(of), Product { .. } | Gemm) if is_read_past(of)
+        );
+        is_transposed
+            || matches!(
+                (self, reader),
+                (Scales { .. }, Product { .. })
+                    | (Product { .. }, Scales { .. })
+                    | (Product { adds: true }, Adds | AddsImages | Bias { .. })
+                    | (Bias { of_tokens: true }, AddsTokens)
+                    | (Gemm, Sum | Transposes(_))
+                    | (Transposes(_), Sum)
+                    | (Convolution { .. }, AddsImages)
+                    | (
+                        Convolution { constant: true } | Channels { .. },
+                        Channels { .. }
+                    )
+            )
     }
 
     /// What `node` is when `provider` runs it; `shape` is what the runtime knows of a tensor's, `folding` what it computes before
@@ -153,11 +178,17 @@ impl Fusing {
         let is_output = written.is_some_and(|written| graph.outputs.contains(&written));
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
+        let is_folded = written.is_some_and(|written| folding.is_folded(written));
+        let idle = idle_input(graph, node, (&shape, folding));
+        if let Some(input) = idle.filter(|_| !is_output && !is_folded) {
+            return Fusing::Idles { input };
+        }
         match (node.domain.as_str(), name) {
-            _ if written.is_some_and(|written| folding.is_folded(written)) => Fusing::Folded,
+            // One of a constant goes before constants are worked out.
+            ("", "Identity") if !is_output => Fusing::Forwards,
+            _ if is_folded => Fusing::Folded,
             ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
                 .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),
-            ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Not") if !is_output && is_read_by_wheres(graph, uses, node) => Fusing::Negates {
                 always: graph.opsets.get("") < Some(&NEW_WHERE),
             },
@@ -182,11 +213,16 @@ impl Fusing {
             (MICROSOFT, "FusedMatMul") => Fusing::Product { adds: false },
             ("", "Gemm") => Fusing::Gemm,
             ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
-            ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias,
+            ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias {
+                of_tokens: first.is_some_and(|first| first.len() == TOKENS)
+                    && node.input(1).is_some_and(|bias| folding.is_constant(bias)),
+            },
             ("", "Add") if is_same_image(first, second) && is_single(graph, written) => {
                 Fusing::AddsImages
             }
+            ("", "Add") if is_same_tokens(first, second) => Fusing::AddsTokens,
             ("", "Add") => Fusing::Adds,
+            ("", "LayerNormalization") => Fusing::Normalizes,
             ("", "Gelu") | (MICROSOFT, "Gelu" | "FastGelu") if node.inputs.len() == 1 => {
                 let bytes = written.and_then(|written| graph.tensor(written).bytes());
                 let workspace = bytes.filter(|_| activates).map_or(0, |bytes| bytes.0);
@@ -206,6 +242,35 @@ impl Fusing {
             _ => Fusing::No,
         }
     }
+}
+
+/// Which input the node hands on, as the other one is a constant zero that it adds or subtracts, or a one by which it multiplies or
+/// divides. Source: `NoopElimination`; measured in 1.32.0 for a Div.
+fn idle_input<'g>(
+    graph: &Graph,
+    node: &Node,
+    (shape, folding): (impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
+) -> Option<usize> {
+    let &[Some(first), Some(second)] = &*node.inputs else {
+        return None;
+    };
+    let nothing = match (node.domain.as_str(), node.op_type.as_str()) {
+        ("", "Add" | "Sub") => 0,
+        ("", "Mul" | "Div") => 1,
+        _ => return None,
+    };
+    let commutes = matches!(node.op_type.as_str(), "Add" | "Mul");
+    let (input, read, constant) = match (folding.is_constant(first), folding.is_constant(second)) {
+        (false, true) => (0, first, second),
+        (true, false) if commutes => (1, second, first),
+        _ => return None,
+    };
+    let is_nothing = match graph.tensor(constant).constant.as_ref()? {
+        Constant::Ints(numbers) => *numbers == [nothing],
+        Constant::Floats(numbers) => *numbers == [nothing as f64],
+    };
+    let rank = graph.tensor(constant).shape.as_ref()?.len();
+    (is_nothing && rank <= shape(read)?.len()).then_some(input)
 }
 
 /// Does the node compute with constants, one for each channel of an image, as a convolution before it can? Source: `ConvMulFusion`,
@@ -327,6 +392,16 @@ fn is_same_matrix(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> 
 
 fn is_same_image(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
     let whole = |shape: &[Dimension]| shape.len() == 4 && !shape.contains(&Dimension::Unknown);
+    first.is_some_and(whole) && first == second
+}
+
+/// Source: `SkipLayerNormFusion`, which wants numbers for all sizes but the first.
+fn is_same_tokens(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
+    let whole = |shape: &[Dimension]| {
+        shape.len() == TOKENS
+            && shape[0] != Dimension::Unknown
+            && shape[1..].iter().all(Dimension::is_number)
+    };
     first.is_some_and(whole) && first == second
 }
 

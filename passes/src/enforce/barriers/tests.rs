@@ -155,7 +155,7 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
     let text = r#"<ir_version: 8, opset_import: ["" : 15]>
         g (float[5,5] x, float[5,5] w) => (float[5,5] y, float[5,5] z) <float tenth = {0.1}, float[5,5] a, float[5,5] s, float[5,5] h> {
             a = Exp(x) s = Mul(a, tenth) b = Exp(x) c = Exp(b) h = Identity(s) p = MatMul(h, w) y = Exp(p) z = Add(c, s) }"#;
-    let parted = |between: &str, release: &'static crate::runtime::Release| {
+    let parted_in = |text: &str, between: &str, release: &'static crate::runtime::Release| {
         let graph = Graph::parse(&text.replace("Identity(s)", between)).unwrap();
         let conditions = lean(release);
         let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
@@ -168,12 +168,21 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
         assert!(!barriers.is_empty());
         barriers.iter().any(reads)
     };
+    let parted = |between, release| parted_in(text, between, release);
     let transpose = "Transpose <perm = [1, 0]> (s)";
     for between in ["Identity(s)", transpose] {
         assert!(!parted(between, &crate::runtime::STOCK), "{between}");
         assert!(parted(between, &crate::runtime::TRAINING), "{between}");
     }
     assert!(parted("Exp(s)", &crate::runtime::STOCK));
+    // It reads a Transpose's input transposed, and sums up in another sequence where rows are long.
+    let transposed = text.replace("Mul(a, tenth)", "Transpose <perm = [1, 0]> (a)");
+    assert!(!parted_in(
+        &transposed,
+        "Identity(s)",
+        &crate::runtime::STOCK
+    ));
+    assert!(parted_in(&transposed, "Exp(s)", &crate::runtime::STOCK));
 }
 
 /// The runtime makes one Reshape of two, if nobody else reads what the first writes.

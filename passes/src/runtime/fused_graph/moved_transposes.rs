@@ -305,7 +305,7 @@ impl<'s> Nodes<'s> {
             self.add_reader(read, index);
         }
         let fusing = match node.fusing {
-            Fusing::Bias => Fusing::Adds,
+            Fusing::Bias { .. } => Fusing::Adds,
             other => other,
         };
         self.put(

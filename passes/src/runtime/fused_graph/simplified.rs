@@ -18,9 +18,13 @@ impl<'s> Nodes<'s> {
             let Some(node) = self.take(index) else {
                 continue;
             };
-            if let (true, &[read], &[written]) = (
+            let input = match node.fusing {
+                Fusing::Idles { input } => input,
+                _ => 0,
+            };
+            if let (true, Some(&read), &[written]) = (
                 node.fusing.goes(self.skeleton.release),
-                &*node.reads,
+                node.reads.get(input),
                 &*node.writes,
             ) {
                 // Positions are topological: whatever is forwarded has its source already.

@@ -265,6 +265,84 @@ fn gemm_adds_what_the_sum_behind_it_adds() {
     }
 }
 
+/// A frozen layer: nobody reads the sum, the mean or the deviation.
+#[test]
+fn a_sum_and_the_layer_normalization_behind_it_become_one() {
+    let with = |nodes: &str| {
+        forms(&format!(
+            "g (float[n,4,8] x, float[n,4,8] w, float[8] s) => (float[n,4,8] y)
+            <float[8] b = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[n,4,8] a, float[n,4,8] c, float[n,4,8] d, float[n,4,1] m, float[n,4,1] v>
+            {{ {nodes} y = Exp(d) }}"
+        ))
+    };
+    let own = |reads: &str| format!("y(d) d({reads})");
+    // In the runtime it has the highest index.
+    assert_eq!(
+        with("c = Add(x, w) d = LayerNormalization(c, s, s)"),
+        [own("x,w,s,s")]
+    );
+    assert_eq!(
+        with("c = Add(x, w) d, m, v = LayerNormalization(c, s, s)"),
+        [own("x,w,s,s")]
+    );
+    // And it adds a constant vector first, whichever summand that changes.
+    assert_eq!(
+        with("a = Add(x, b) c = Add(a, w) d = LayerNormalization(c, s, s)"),
+        [own("x,w,s,s,b")]
+    );
+    assert_eq!(
+        with("a = Add(x, b) c = Add(w, a) d = LayerNormalization(c, s, s)"),
+        [own("w,x,s,s,b")]
+    );
+    // A vector that the caller owns may be another one next time.
+    assert_eq!(
+        with("a = Add(x, s) c = Add(w, a) d = LayerNormalization(c, s, s)"),
+        ["a(x,s) y(d) d(w,a,s,s)"]
+    );
+    // What somebody else reads stays, as what is known to be of one size alone is taken in.
+    assert!(with("c = Add(x, w) a = LayerNormalization(c, s, s) d = Add(a, c)").is_empty());
+    assert!(with("c = Add(x, s) d = LayerNormalization(c, s, s)").is_empty());
+}
+
+#[test]
+fn what_changes_no_number_goes() {
+    let with = |node: &str| {
+        forms(&format!(
+            "g (float[4,8] x) => (float[4,8] y)
+            <float one = {{1}}, float zero = {{0}}, float[1,1,1] deep = {{1}}, float[4,8] a, float[4,8] b>
+            {{ a = Exp(x) b = {node} y = Exp(b) }}"
+        ))
+    };
+    for node in [
+        "Div(a, one)",
+        "Mul(one, a)",
+        "Mul(a, one)",
+        "Sub(a, zero)",
+        "Add(zero, a)",
+    ] {
+        assert_eq!(with(node), ["a(x) y(a)"], "{node}");
+    }
+    for node in [
+        "Div(one, a)",
+        "Mul(a, zero)",
+        "Sub(zero, a)",
+        "Mul(a, deep)",
+        "Add(a, one)",
+    ] {
+        assert!(with(node).is_empty(), "{node}");
+    }
+}
+
+/// They read one constant once Identities are gone, and those go first.
+#[test]
+fn what_reads_a_constant_by_several_names_is_merged() {
+    let text =
+        "g (float[4] x) => (float[4] y) <float c = {2}, float p, float q, float[4] a, float[4] b>
+        { p = Identity(c) q = Identity(c) a = Pow(x, p) b = Pow(x, q) y = Sub(a, b) }";
+    // The one that comes first in DEFAULT order is left.
+    assert_eq!(forms(text)[0], "b(x,c) y(b,b)");
+}
+
 #[test]
 fn a_bias_and_the_gelu_behind_it_become_one_that_takes_memory() {
     let text = "g (float[2,3,4] x, float[4] b) => (float[2,3,4] z)
