@@ -538,9 +538,12 @@ def gathers(rng):
             np.add.at(dx, tuple(np.moveaxis(i["at"], -1, 0)), i["dy"])
             return {"dx": dx}
 
-        yield Case(f"GatherNDGrad{list(shape)}{list(at)}", [op("GatherNDGrad", ["shape", "at", "dy"], ["dx"], batch_dims=0)],
-                   {"at": indices, "dy": normal(rng, *at[:-1], *shape[depth:])}, slices,
-                   constants={"shape": np.array(shape, np.int64)}, symbols={"dx": list(shape)})
+        node = op("GatherNDGrad", ["shape", "at", "dy"], ["dx"], batch_dims=0)
+        inputs = {"at": indices, "dy": normal(rng, *at[:-1], *shape[depth:])}
+        sizes = {"shape": np.array(shape, np.int64)}
+        yield Case(f"GatherNDGrad{list(shape)}{list(at)}", [node], inputs, slices, constants=sizes, symbols={"dx": list(shape)})
+        yield Case(f"GatherNDGrad{list(shape)}{list(at)}/symbolic", [node], {**inputs, **sizes}, slices,
+                   symbols={"dx": [shape[0], "n", *shape[2:]]})
 
 
 def slices(rng):

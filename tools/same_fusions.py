@@ -4,7 +4,7 @@ Usage: same_fusions.py ORIGINAL REWRITTEN [--level basic|extended|all]
 
 Of both graphs a session saves what it has made of them, without running anything. Each node of the rewritten one has to have the operator, and the
 attributes that the node of the original has which writes the same, copies (NAME/recompute_N) included: a node that is fused with another, or is
-not, rounds otherwise. So does a Gemm that adds what another one adds in the original. Which way a product reads a matrix, and who adds the bias of a
+not, rounds otherwise. So does a Gemm that adds what another one adds in the original. Which way a product reads its second matrix, and who adds the bias of a
 Gelu, changes no bits; tensors that are only in one of both (merged, or forwarded) are left out. Run it by the runtime that is meant: of builds
 without training, the bits have to be the same at every level. Prints each node that differs; exit status 1 if any does.
 """
@@ -22,7 +22,7 @@ LEVELS = {"basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all":
 OFF = "TransposeOptimizer;TransposeOptimizer_CPUExecutionProvider;NchwcTransformer"
 OURS = "ckpt-opt/"
 OWN = re.compile(r"(/recompute_\d+|/barrier_\d+|/kept(_\d+)?)+$")
-NO_MATTER = ("__recompute", "activation___recompute", "transA", "transB", "transBatchA", "transBatchB")
+NO_MATTER = ("__recompute", "activation___recompute", "transB", "transBatchA", "transBatchB")
 
 
 def base(name):

@@ -1,5 +1,7 @@
 //! Gradients of what picks elements: they are added at the places where they came from.
 
+use std::ops::Range;
+
 use super::operation::{op, op_of};
 use super::pooling::{added, zeros_for};
 use super::site::{LoweringSite, Obstacle, case};
@@ -66,41 +68,89 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     if site.node.int("batch_dims").unwrap_or(0) != 0 {
         return case("with batch_dims");
     }
-    let numbers = site.numbers(dx).or_else(|| site.constant_ints(shape));
-    let numbers = numbers.ok_or_else(|| site.unknown_size(dx, 0))?;
+    let constant = site.constant_ints(shape);
+    let rank = site.rank(dx)?;
+    let sizes: Vec<Option<i64>> = (0..rank)
+        .map(|axis| {
+            let told = constant.as_ref().and_then(|sizes| sizes.get(axis)).copied();
+            told.or_else(|| site.int_size(dx, axis))
+        })
+        .collect();
     let last = site.rank(indices)?.saturating_sub(1);
     let depth = site.size(indices, last);
     let depth = depth.ok_or_else(|| site.unknown_size(indices, last))? as usize;
-    if depth == 0 || depth > numbers.len() {
+    if depth == 0 || depth > rank {
         return case("where an index has no numbers, or more than X dimensions");
     }
     site.needs_opset(16)?;
     let element = site.element(dy)?;
-    let (outer, inner) = numbers.split_at(depth);
-    let size = site.ints(outer);
+    let each = |axes: Range<usize>| axes.map(|axis| axis..axis + 1).collect();
+    let size = products(site, shape, &sizes, each(0..depth));
     let zero = site.int(0);
     let is_negative = site.add(op("Less", [indices, zero]));
     let behind = site.add(op("Add", [indices, size]));
     let places = site.add(op("Where", [is_negative, behind, indices]));
-    let mut strides = vec![1i64; depth];
-    for axis in (1..depth).rev() {
-        strides[axis - 1] = strides[axis].saturating_mul(outer[axis]);
-    }
-    let strides = site.ints(&strides);
+    let strides = (0..depth).map(|axis| axis + 1..depth).collect();
+    let strides = products(site, shape, &sizes, strides);
     let places = site.add(op("Mul", [places, strides]));
     let places = site.reduced("ReduceSum", places, &[last as i64], false);
     let places = site.add(places);
     let places = site.reshaped(places, &[-1, 1]);
-    let inner: i64 = inner.iter().product();
-    let updates = site.reshaped(dy, &[-1, inner]);
+    let updates = match product(&sizes[depth..]) {
+        Some(inner) => site.reshaped(dy, &[-1, inner]),
+        None => {
+            let rest = site.ints(&[-1]);
+            let inner = products(site, shape, &sizes, vec![depth..rank]);
+            let rows = site.joined(vec![rest, inner], 0);
+            site.add(op("Reshape", [dy, rows]))
+        }
+    };
     let all = site.add(op("Shape", [updates]));
     let places = site.add(op("Expand", [places, all]));
-    let rows = outer.iter().product();
-    let flat = site.ints(&[rows, inner]);
+    let flat = products(site, shape, &sizes, vec![0..depth, depth..rank]);
     let zeros = zeros_for(site, dy, flat, element);
     let sum = site.add(added(zeros, places, updates, 0));
     site.put(op("Reshape", [sum, shape]), dx);
     Ok(())
+}
+
+/// If all are known.
+fn product(sizes: &[Option<i64>]) -> Option<i64> {
+    let mut sizes = sizes.iter();
+    sizes.try_fold(1i64, |product, size| product.checked_mul((*size)?))
+}
+
+/// Some products of sizes, as a list; each of the sizes of a range of axes, which `shape` tells where the file does not.
+fn products(
+    site: &mut LoweringSite,
+    shape: TensorId,
+    sizes: &[Option<i64>],
+    of: Vec<Range<usize>>,
+) -> TensorId {
+    let number = |axes: &Range<usize>| product(&sizes[axes.clone()]);
+    if let Some(numbers) = of.iter().map(number).collect::<Option<Vec<i64>>>() {
+        return site.ints(&numbers);
+    }
+    let mut parts = Vec::new();
+    for axes in of {
+        parts.push(match number(&axes) {
+            Some(number) => site.ints(&[number]),
+            None => {
+                let count = axes.len();
+                let axes: Vec<i64> = axes.map(|axis| axis as i64).collect();
+                let axes = site.ints(&axes);
+                let sizes = site.add(op("Gather", [shape, axes]).int("axis", 0));
+                match count {
+                    1 => sizes,
+                    _ => {
+                        let product = site.reduced("ReduceProd", sizes, &[0], true);
+                        site.add(product)
+                    }
+                }
+            }
+        });
+    }
+    site.joined(parts, 0)
 }
 
 /// ShrunkenGather is Gather.
