@@ -100,7 +100,7 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
         Some(inner) => site.reshaped(dy, &[-1, inner]),
         None => {
             let rest = site.ints(&[-1]);
-            let inner = products(site, shape, &sizes, vec![depth..rank]);
+            let inner = products(site, shape, &sizes, std::iter::once(depth..rank).collect());
             let rows = site.joined(vec![rest, inner], 0);
             site.add(op("Reshape", [dy, rows]))
         }
