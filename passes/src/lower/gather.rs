@@ -84,8 +84,8 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     }
     site.needs_opset(16)?;
     let element = site.element(dy)?;
-    let each = |axes: Range<usize>| axes.map(|axis| axis..axis + 1).collect();
-    let size = products(site, shape, &sizes, each(0..depth));
+    let each = (0..depth).map(|axis| axis..axis + 1).collect();
+    let size = products(site, shape, &sizes, each);
     let zero = site.int(0);
     let is_negative = site.add(op("Less", [indices, zero]));
     let behind = site.add(op("Add", [indices, size]));

@@ -343,7 +343,7 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
         let reader = base.fusing[node];
         let mut written = base.writes.get(node).iter();
         let leads_on = written.any(|&written| parted[written as usize]);
-        for &read in base.reads.get(node) {
+        for (place, &read) in base.reads.get(node).iter().enumerate() {
             let read = read as usize;
             parted[read] |= match reader {
                 Fusing::Forwards => leads_on,
@@ -351,7 +351,7 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
                 Fusing::Product { .. } => scaled[read],
                 _ => false,
             };
-            parted[read] |= writer[read].rounds_with(reader);
+            parted[read] |= writer[read].rounds_with(reader, place);
         }
     }
     parted

@@ -175,7 +175,7 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
         assert!(parted(between, &crate::runtime::TRAINING), "{between}");
     }
     assert!(parted("Exp(s)", &crate::runtime::STOCK));
-    // It reads a Transpose's input transposed, and sums up in another sequence where rows are long.
+    // It reads a Transpose's input transposed, and sums up many terms in another sequence then.
     let transposed = text.replace("Mul(a, tenth)", "Transpose <perm = [1, 0]> (a)");
     assert!(!parted_in(
         &transposed,
@@ -183,6 +183,9 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
         &crate::runtime::STOCK
     ));
     assert!(parted_in(&transposed, "Exp(s)", &crate::runtime::STOCK));
+    // Not as its second matrix.
+    let second = transposed.replace("MatMul(h, w)", "MatMul(w, h)");
+    assert!(parted_in(&second, "Identity(s)", &crate::runtime::STOCK));
 }
 
 /// The runtime makes one Reshape of two, if nobody else reads what the first writes.
