@@ -94,6 +94,15 @@ impl Lowered<'_> {
     }
 }
 
+/// The path of the file that the text stands for.
+fn written(folder: &Path, text: &str) -> String {
+    let [text_file, file] = ["original.onnxtxt", "original.onnx"].map(|name| folder.join(name));
+    fs::write(&text_file, text).expect("written");
+    let paths = [&*text_file, folder].map(|path| path.to_str().expect("text"));
+    assert_success(&run(["tools/fixtures/text_to_onnx.py", paths[0], paths[1]]));
+    file.to_str().expect("text").to_owned()
+}
+
 fn bytes(value: &Value) -> f64 {
     value.as_f64().expect("a number")
 }
@@ -160,15 +169,9 @@ layers (float[steps,batch,64] x, float[1,192,64] w1, float[1,192,64] r1, float[1
 #[test]
 fn lowered_recurrent_layers_take_what_is_predicted_in_all_settings() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let text = folder.path().join("layers.onnxtxt");
-    fs::write(&text, RECURRENT).expect("written");
-    let text = text.to_str().expect("text");
-    let path = folder.path().to_str().expect("text");
-    assert_success(&run(["tools/fixtures/text_to_onnx.py", text, path]));
-    let original = folder.path().join("layers.onnx");
     let lowered = Lowered {
         folder: folder.path(),
-        original: original.to_str().expect("text"),
+        original: &written(folder.path(), RECURRENT),
         dims: &["batch=64", "steps=30"],
     };
     lowered.assert_kept("lean", "fixed+97%", 0.01);
@@ -176,6 +179,93 @@ fn lowered_recurrent_layers_take_what_is_predicted_in_all_settings() {
     // Of Squeezes that read equal axes, each in a constant of its own, the runtime leaves one, and the block is smaller.
     lowered.assert_kept("default", "fixed+97%", 0.005);
     lowered.assert_simulated();
+}
+
+/// Two frozen layers that normalize sums, a product of transposed sequences, and two losses of one shape.
+const FROZEN: &str = r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+student (float[batch,160,64] x, float[64,64] w1, float[64,64] w2, float[160,160] w3, float[64] s,
+         float[batch,160,64] y1, float[batch,160,64] y2)
+    => (float[] loss, float[64,64] w2_grad, float[160,160] w3_grad)
+    {
+    f1 = MatMul (x, w1)
+    r1 = Relu (f1)
+    s1 = Add (r1, x)
+    t1, m1, v1 = LayerNormalization (s1, s, s)
+    f2 = MatMul (t1, w1)
+    r2 = Tanh (f2)
+    s2 = Add (r2, t1)
+    t2 = LayerNormalization (s2, s, s)
+    a = MatMul (t2, w2)
+    b = Tanh (a)
+    turned = Transpose <perm = [0, 2, 1]> (b)
+    mixed = MatMul (turned, w3)
+    c = Transpose <perm = [0, 2, 1]> (mixed)
+    d = Tanh (c)
+    e1 = Sub (b, y1)
+    q1 = Mul (e1, e1)
+    l1 = ReduceMean <keepdims = 0> (q1)
+    e2 = Sub (d, y2)
+    q2 = Mul (e2, e2)
+    l2 = ReduceMean <keepdims = 0> (q2)
+    loss = Add (l1, l2)
+    shape = Shape (x)
+    count = Size (x)
+    one = Constant <value_int = 1> ()
+    each1 = Div (count, one)
+    each2 = Div (count, one)
+    n1 = Cast <to = 1> (each1)
+    n2 = Cast <to = 1> (each2)
+    unit = Constant <value_float = 1.0> ()
+    i1 = Identity (unit)
+    i2 = Identity (unit)
+    g1 = Div (i1, n1)
+    g2 = Div (i2, n2)
+    h1 = Expand (g1, shape)
+    h2 = Expand (g2, shape)
+    e2_left = Mul (h2, e2)
+    e2_right = Mul (h2, e2)
+    d_grad = Sum (e2_left, e2_right)
+    dd = Mul (d, d)
+    unit_less = Sub (unit, dd)
+    c_grad = Mul (d_grad, unit_less)
+    mixed_grad = Transpose <perm = [0, 2, 1]> (c_grad)
+    flat = Constant <value_ints = [-1, 160]> ()
+    rows = Reshape (turned, flat)
+    rows_grad = Reshape (mixed_grad, flat)
+    w3_grad = Gemm <transA = 1> (rows, rows_grad)
+    turned_grad = com.microsoft.FusedMatMul <transB = 1> (mixed_grad, w3)
+    b_grad_2 = Transpose <perm = [0, 2, 1]> (turned_grad)
+    e1_left = Mul (h1, e1)
+    e1_right = Mul (h1, e1)
+    b_grad = Sum (e1_left, e1_right, b_grad_2)
+    bb = Mul (b, b)
+    unit_less_2 = Sub (unit, bb)
+    a_grad = Mul (b_grad, unit_less_2)
+    flat_2 = Constant <value_ints = [-1, 64]> ()
+    rows_2 = Reshape (t2, flat_2)
+    rows_2_grad = Reshape (a_grad, flat_2)
+    w2_grad = Gemm <transA = 1> (rows_2, rows_2_grad)
+}"#;
+
+/// The runtime makes one node of each sum and its normalization; so it does of what both losses' gradients begin with, and it
+/// reads the first matrix of a product of 160 terms transposed, which rounds otherwise.
+#[test]
+fn frozen_layers_and_two_losses_take_what_is_predicted_with_equal_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), FROZEN),
+        dims: &["batch=24"],
+    };
+    let plans = [
+        ("lean", "fixed+75%"),
+        ("default", "fixed+75%"),
+        ("default", "fixed+60%"),
+    ];
+    for (settings, budget) in plans {
+        lowered.assert_kept(settings, budget, 0.005);
+        lowered.assert_simulated();
+    }
 }
 
 #[test]
