@@ -940,6 +940,19 @@ fn what_the_runtime_takes_apart_takes_what_is_predicted() {
     check_file("default", &original, &["batch=8"], "fixed+60%");
 }
 
+/// Random flags are numbers, a comparison and a cast, which run behind all other nodes in an order by priority.
+#[test]
+fn random_flags_take_what_is_predicted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = root().join("testdata/text/random_flags.onnxtxt");
+    let original = from_text(&text, folder.path());
+    for settings in ["default", "lean"] {
+        let dims = ["N=4096"];
+        let (plan, checked) = check_bits_and_budget(&original, &dims, "fixed+70%", settings);
+        assert_all_ways_predicted(settings, &plan, &checked);
+    }
+}
+
 /// Dropped and wrong declarations, other sequences of nodes, what is computed twice, exposed, read elsewhere, summed up in one
 /// buffer: see the script. `tools/mutated_runs.py` does the same to any files for as long as asked.
 #[test]

@@ -12,10 +12,10 @@ use crate::operators::{MICROSOFT, Provider};
 ///
 /// Runtime fact (1.19.2, from the graphs that sessions save of each case of `testdata/operators.json` and
 /// `testdata/workspaces.json`, and from the indices in profiles): all pieces run, those of an omitted output as well. Of the operators
-/// that have float32 inputs these are all, and Bernoulli, CenterCropPad and NegativeLogLikelihoodLoss, which are left whole, with what
-/// their pieces need as their workspace: the first draws other numbers under another name, the others have no gradients
-/// and hold little. In float16, losses are taken apart, too; they are not here. Later releases take apart the same, but for
-/// what `Release` has of them.
+/// that have float32 inputs these are all, and CenterCropPad and NegativeLogLikelihoodLoss, which are left whole, with what
+/// their pieces need as their workspace: they have no gradients and hold little. In float16, losses and Bernoulli are taken
+/// apart, too; they are not here. Later releases take apart the same, but for what `Release` has of them.
+/// With a seed, the piece of Bernoulli draws the same numbers; without one, a node's numbers depend on where it stands.
 pub fn function(graph: &Graph, node: &Node, provider: Provider) -> Option<Graph> {
     if provider != Provider::Cpu {
         return None;
@@ -47,6 +47,10 @@ fn body(
     match (node.domain.as_str(), node.op_type.as_str()) {
         // The runtime refuses one of several types, and its pieces would give another than the node.
         (MICROSOFT, "DivGrad") if has_one_type(graph, node) => Some(DIVISION_GRADIENT.to_owned()),
+        ("", "Bernoulli") => {
+            let of = is(&[ElementType::Float, ElementType::Double])?;
+            Some(bernoulli(node, of))
+        }
         ("", "HardSwish") => Some(HARD_SWISH.to_owned()),
         ("", "Mish") => Some(MISH.to_owned()),
         ("", "CastLike") => {
@@ -111,6 +115,19 @@ const MISH: &str = "f (X) => (Y) {
     part = Tanh (softplus)
     Y = Mul (X, part)
 }";
+
+fn bernoulli(node: &Node, element: ElementType) -> String {
+    let (of, to) = (element as i64, node.int("dtype").unwrap_or(element as i64));
+    let seed = node.float("seed");
+    let seed = seed.map_or(String::new(), |seed| format!(", seed : float = {seed:?}"));
+    format!(
+        "f (X) => (Y) {{
+            random = RandomUniformLike <dtype = {of}, high = 1.0, low = 0.0{seed}> (X)
+            greater = Greater (random, X)
+            Y = Cast <to = {to}> (greater)
+        }}"
+    )
+}
 
 /// Two `Reshape`s make rows `[batch, groups, the rest]`, and of each row the statistics; scale and bias are by group.
 fn group_normalization(node: &Node, element: ElementType) -> String {

@@ -8,7 +8,7 @@ use super::values::{ALGORITHM, Computation, MARKER, ValueNumber, Values, exact, 
 use super::variants::slices::counts;
 use super::violation::label;
 use super::{Violation, structure, trust};
-use crate::graph::{Attribute, Graph, Node, NodeId, TensorId, TensorKind};
+use crate::graph::{Attribute, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 
 /// What a node of the rewritten graph is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,9 @@ pub fn equivalence_allowing(
         zeros: vec![false; rewritten.tensor_count()],
         counts: vec![false; rewritten.tensor_count()],
         roles: vec![Role::Barrier; rewritten.node_count()],
+        draws: BTreeMap::new(),
     };
+    check.find_draws(&originals);
     for id in rewritten.tensor_ids() {
         let tensor = rewritten.tensor(id);
         if tensor.kind != TensorKind::Value {
@@ -146,9 +148,46 @@ struct Check<'a> {
     /// By tensor of the rewritten graph: is it new, and how many elements another tensor has?
     counts: Vec<bool>,
     roles: Vec<Role>,
+    /// Which node of the rewritten graph draws the numbers of which node of the original.
+    draws: BTreeMap<NodeId, NodeId>,
 }
 
 impl Check<'_> {
+    /// What leads to the result of a node that draws numbers inside, past barriers. One node draws for one: of two that claim it, the
+    /// first finds other numbers than it needs.
+    fn find_draws(&mut self, originals: &[Option<NodeId>]) {
+        if self.values.drawn.is_empty() {
+            return;
+        }
+        let uses = Uses::of(self.rewritten);
+        for &id in self.rewritten.order() {
+            let of = originals[id.index()];
+            if let Some(of) = of.filter(|of| self.values.drawn.contains_key(of))
+                && let Some(compared) = self.maker(&uses, id)
+                && let Some(draw) = self.maker(&uses, compared)
+            {
+                self.draws.insert(draw, of);
+            }
+        }
+    }
+
+    /// The node that makes what this one reads first, not a barrier that hands it on.
+    fn maker(&self, uses: &Uses, reader: NodeId) -> Option<NodeId> {
+        let mut tensor = self.rewritten.node(reader).input(0)?;
+        loop {
+            let id = uses.producer(tensor)?;
+            let node = self.rewritten.node(id);
+            let position = match (node.domain.as_str(), node.op_type.as_str()) {
+                ("com.microsoft", "PassThrough") => {
+                    node.outputs.iter().position(|&one| one == Some(tensor))?
+                }
+                ("", "Reshape") => 0,
+                _ => return Some(id),
+            };
+            tensor = node.input(position)?;
+        }
+    }
+
     fn original_node(&mut self, id: NodeId, of: NodeId) -> Result<Role, Violation> {
         let (node, original) = (self.rewritten.node(id), self.original.node(of));
         let name = label(self.rewritten, id);
@@ -238,7 +277,9 @@ impl Check<'_> {
     /// A node that writes what a node of the original without effects writes, in another form.
     fn replacing_node(&mut self, id: NodeId, of: NodeId) -> Option<Role> {
         let (node, original) = (self.rewritten.node(id), self.original.node(of));
-        trust::repeatable(original, false).ok()?;
+        if !self.values.drawn.contains_key(&of) {
+            trust::repeatable(original, false).ok()?;
+        }
         let renamed = node.name != original.name
             && node.is(&original.domain, &original.op_type)
             && node.writes().count() == original.writes().count();
@@ -293,6 +334,13 @@ impl Check<'_> {
             inputs.push(value.flatten());
         }
         let computation = Computation::of(node, inputs);
+        if let Some(&of) = self.draws.get(&id)
+            && let Some(drawn) = self.values.drawn.get(&of)
+            && let (true, &[Some(output)]) = (drawn.by == computation, node.outputs.as_slice())
+        {
+            self.held[output.index()] = Some(drawn.value);
+            return Ok(Role::Variant(of));
+        }
         let known = self.values.repeatable.get(&computation).cloned();
         let Some(known) = known.filter(|_| node.captures.is_empty()) else {
             let why = match node.captures.is_empty() {

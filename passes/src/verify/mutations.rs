@@ -196,6 +196,57 @@ fn dropouts_are_repeated_in_standard_operators_with_their_own_mask_and_rate() {
 }
 
 #[test]
+fn flags_are_taken_apart_with_one_draw_each() {
+    let graph = |values: &str, nodes: &str| {
+        let head = r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g (float[8] p) => (float[8] y, float[8] z)"#;
+        Graph::parse(&format!(
+            "{head} <float[8] y, float[8] z{values}> {{ {nodes} }}"
+        ))
+        .unwrap()
+    };
+    let original = graph(
+        "",
+        "[y] y = Bernoulli (p) [z] z = Bernoulli <seed = 2.0> (p)",
+    );
+    let pieces = "[n] n = RandomUniformLike <dtype = 1, high = 1.0, low = 0.0> (p)
+        [m] m = RandomUniformLike <dtype = 1, high = 1.0, low = 0.0, seed = 2.0> (p)
+        [n2] n2 = com.microsoft.PassThrough (n) [g] g = Greater (n2, p) [h] h = Greater (m, p)
+        [y] y = Cast <to = 1> (g) [z] z = Cast <to = 1> (h)";
+    let taken = |from: &str, to: &str| {
+        assert!(pieces.contains(from), "{from}");
+        let values = ", float[8] n, float[8] n2, float[8] m, bool[8] g, bool[8] h, float[8] again, float[8] o, bool[8] i";
+        equivalence(
+            &original,
+            &graph(values, &pieces.replace(from, to)),
+            &BTreeSet::new(),
+        )
+        .is_ok()
+    };
+    assert!(taken("[y]", "[y]"));
+    // What is drawn can be compared again.
+    assert!(taken(
+        "[z] z = Cast <to = 1> (h)",
+        "[i] i = Greater (m, p) [z] z = Cast <to = 1> (i)"
+    ));
+    for (from, to) in [
+        ("Greater (m, p)", "Greater (n, p)"),
+        ("Greater (m, p)", "Greater (p, m)"),
+        ("seed = 2.0", "seed = 3.0"),
+        (", seed = 2.0", ""),
+        ("high = 1.0, low = 0.0>", "high = 2.0, low = 0.0>"),
+        ("y = Cast <to = 1> (g)", "y = Cast <to = 1> (h)"),
+        // It draws other numbers.
+        (
+            "[y] y = Cast <to = 1> (g)",
+            "[o] o = RandomUniformLike <dtype = 1, high = 1.0, low = 0.0> (p) [i] i = Greater (o, p)
+             [again] again = Cast <to = 1> (i) [y] y = Cast <to = 1> (g)",
+        ),
+    ] {
+        assert!(!taken(from, to), "{to}");
+    }
+}
+
+#[test]
 fn what_must_not_run_twice_is_rejected() {
     let after = |node: &str| broken("[grad]", &format!("{node}\n   [grad]"));
     insta::assert_snapshot!(after("[r2] r2 = RandomNormalLike <seed = 1.0> (d2)"), @r#"RandomNormalLike "r2" computes RandomNormalLike "noise" again, but it draws random numbers"#);

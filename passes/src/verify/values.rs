@@ -94,6 +94,13 @@ pub(super) struct Repeatable {
     pub(super) variant: bool,
 }
 
+/// Random numbers that a node of the original draws inside: the computation draws others whenever it runs, so that one node alone stands for it.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub(super) by: Computation,
+    pub(super) value: ValueNumber,
+}
+
 /// The values of the original, and who may compute them again.
 pub(super) struct Values {
     /// By tensor.
@@ -101,6 +108,8 @@ pub(super) struct Values {
     /// The type and the shape of each value.
     pub(super) types: Vec<Type>,
     pub(super) repeatable: HashMap<Computation, Repeatable>,
+    /// By the node of the original that is taken apart.
+    pub(super) drawn: HashMap<NodeId, Drawn>,
     /// By tensor: its contents are in the file, and the caller cannot replace them.
     fixed: Vec<bool>,
     /// The first two tensors with the same value that have different types or shapes.
@@ -128,6 +137,7 @@ impl Values {
             of: vec![ValueNumber(u32::MAX); graph.tensor_count()],
             types: Vec::new(),
             repeatable: HashMap::new(),
+            drawn: HashMap::new(),
             fixed: fixed_tensors(graph),
             contradiction: None,
         };

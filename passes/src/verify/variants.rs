@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use activation::Relus;
 
 use super::trust;
-use super::values::{Computation, Repeatable, ValueNumber, Values, fixed_tensors, updated_tensors};
+use super::values::{
+    Computation, Drawn, Repeatable, ValueNumber, Values, fixed_tensors, updated_tensors,
+};
 use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId};
 
 mod activation;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{NewValue, Rules, ValueNumber, computation};
+use super::{Drawn, NewValue, Rules, ValueNumber, computation};
 use crate::graph::{AttributeValue, ElementType, Graph, TensorId};
 
 impl Rules<'_> {
@@ -15,6 +15,7 @@ impl Rules<'_> {
         let narrow = in_half || self.is_of(ElementType::Double);
         let said = match (domain, op_type) {
             ("com.microsoft", "DivGrad") => return self.division_gradient(),
+            ("", "Bernoulli") => return self.random_flags(),
             ("", "HardSwish") => {
                 "f (x) => (y) { s = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul (x, s) }".to_owned()
             }
@@ -282,6 +283,46 @@ impl Rules<'_> {
             }
             _ => return None,
         })
+    }
+
+    /// Bernoulli(X) -> Y has no kernel: sessions draw numbers between 0 and 1 of X's type, compare them with X, and cast what is found.
+    /// From the seed that it names the same numbers are drawn under any name and at any place; without one any will do.
+    fn random_flags(&mut self) -> Option<()> {
+        let (chance, flags) = (self.node.input(0)?, self.node.output(0)?);
+        let element = self.graph.tensor(chance).element?;
+        let to = self.node.int("dtype").unwrap_or(element as i64);
+        let mut attributes = vec![
+            ("dtype", AttributeValue::Int(element as i64)),
+            ("high", AttributeValue::Float(1.0)),
+            ("low", AttributeValue::Float(0.0)),
+        ];
+        attributes.extend(
+            self.node
+                .float("seed")
+                .map(|seed| ("seed", AttributeValue::Float(seed))),
+        );
+        let chance_value = self.value(chance);
+        let by = computation(
+            "",
+            "RandomUniformLike",
+            attributes,
+            vec![Some(chance_value)],
+        );
+        let shape = self.graph.tensor(chance).shape.clone();
+        let value = self.values.fresh(Some(element), shape);
+        self.values.drawn.insert(self.id, Drawn { by, value });
+        let found = NewValue {
+            element: Some(ElementType::Bool),
+            ..NewValue::of(chance)
+        };
+        let greater = self.define(
+            "Greater",
+            vec![],
+            vec![Some(value), Some(chance_value)],
+            found,
+        );
+        let to = vec![("to", AttributeValue::Int(to))];
+        self.equate("", "Cast", to, vec![Some(greater)], flags)
     }
 
     /// DivGrad(dY, A, B) -> (dA, dB) has no kernel on the CPU: sessions run `dY / B`, summed along the axes along which
