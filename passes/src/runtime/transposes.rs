@@ -138,13 +138,18 @@ impl Transposition {
         self.passes
     }
 
-    /// Can a matrix product that reads the result do it by the way? It can where the last two axes are swapped, or the first of
-    /// three or more comes behind the second last or the last. Where the first axis is moved it reads two matrices of as many axes
-    /// (measured, in 1.19.2 and 1.32.0).
+    /// Can a matrix product that reads the result do it by the way? It can where the last two axes are swapped or nothing is moved, or the
+    /// first of three or more comes behind the second last or the last. Where the first axis is moved it reads two matrices of as many
+    /// axes (measured with all permutations of up to five axes, in 1.19.2, 1.20.1 and 1.32.0).
     pub(super) fn is_done_by_a_product(self) -> bool {
         let axes = self.axes();
         let stays = axes.len() == 2 || axes.first() == Some(&0);
-        (stays || self.alike) && swaps_rows(axes)
+        (stays || self.alike) && keeps_rows(axes)
+    }
+
+    /// Can a Gemm? It reads two axes, and swaps them.
+    pub(super) fn is_done_by_a_gemm(self) -> bool {
+        self.axes() == [1, 0]
     }
 }
 
@@ -221,8 +226,8 @@ pub(crate) fn shapes_of_transposed(graph: &Graph) -> BTreeMap<TensorId, (TensorI
     found
 }
 
-/// Are the last two axes swapped, or is the first of three or more behind the second last or the last?
-fn swaps_rows<A: Copy + Into<i64>>(axes: &[A]) -> bool {
+/// Are the last two axes swapped or all where they were, or is the first of three or more behind the second last or the last?
+fn keeps_rows<A: Copy + Into<i64>>(axes: &[A]) -> bool {
     let rank = axes.len() as i64;
     let is = |wanted: &dyn Fn(i64) -> i64| (0..rank).all(|i| axes[i as usize].into() == wanted(i));
     let swapped = |i: i64| match rank - i {
@@ -236,7 +241,7 @@ fn swaps_rows<A: Copy + Into<i64>>(axes: &[A]) -> bool {
         _ => i + 1,
     };
     let batch_last = |i: i64| if i == rank - 1 { 0 } else { i + 1 };
-    rank > 1 && (is(&swapped) || rank > 2 && (is(&rows_last) || is(&batch_last)))
+    rank > 1 && (is(&swapped) || is(&|i| i) || rank > 2 && (is(&rows_last) || is(&batch_last)))
 }
 
 /// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
@@ -255,7 +260,7 @@ pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
         let (Some(read), Some(written)) = (node.input(0), node.output(0)) else {
             continue;
         };
-        let swaps = || node.ints("perm").is_some_and(swaps_rows);
+        let swaps = || node.ints("perm").is_some_and(keeps_rows);
         if node.is("", "Transpose") && swaps() {
             transposed.insert(written, read);
         } else if node.is("", "Identity") {

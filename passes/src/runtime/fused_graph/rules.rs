@@ -226,11 +226,13 @@ impl<'s> Nodes<'s> {
         }
         let past: Past = |nodes, tensor| {
             let all_gemms = nodes.readers[tensor as usize].0 == nodes.gemms[tensor as usize];
-            nodes.transposed(tensor).filter(|_| all_gemms)
+            nodes
+                .transposed(tensor)
+                .filter(|&(producer, _)| all_gemms && nodes.is_done_by_a_gemm(producer))
         };
         let reader = self
             .only_reader(index)
-            .filter(|&reader| node.reads.len() == 2 && self.is_done_by_a_product(reader));
+            .filter(|&reader| node.reads.len() == 2 && self.is_done_by_a_gemm(reader));
         Change::of(self.any_past(node, past), reader)
     }
 
@@ -289,6 +291,11 @@ impl<'s> Nodes<'s> {
     fn is_done_by_a_product(&self, transpose: u32) -> bool {
         let transposition = self.transposition(transpose);
         transposition.is_some_and(Transposition::is_done_by_a_product)
+    }
+
+    fn is_done_by_a_gemm(&self, transpose: u32) -> bool {
+        let transposition = self.transposition(transpose);
+        transposition.is_some_and(Transposition::is_done_by_a_gemm)
     }
 
     /// The Cast that writes the tensor and the Transpose before it, if they can change places, and what is between them then.

@@ -80,6 +80,21 @@ fn a_product_of_matrices_and_the_addition_behind_it_become_a_gemm() {
 }
 
 #[test]
+fn a_product_reads_past_a_transpose_that_moves_nothing() {
+    let text = |op: &str, perm: &str| {
+        format!(
+            "g (float[4,4] x, float[4,4] w) => (float[4,4] y) <float[4,4] a, float[4,4] t>
+            {{ a = Exp(x) t = Transpose <perm = [{perm}]> (a) y = {op}(t, w) }}"
+        )
+    };
+    for perm in ["0, 1", "1, 0"] {
+        assert_eq!(forms(&text("MatMul", perm)), ["a(x) y(a,w)"], "{perm}");
+    }
+    assert_eq!(forms(&text("Gemm", "1, 0")), ["a(x) y(a,w)"]);
+    assert!(forms(&text("Gemm", "0, 1")).is_empty());
+}
+
+#[test]
 fn of_nodes_that_compute_the_same_one_is_left() {
     let text = "g (float[1024] x) => (float[1024] y, float[1024] z) <float[1024] a, float[1024] b>
         { a = Exp(x) b = Exp(x) y = Add(a, b) z = Exp(x) }";
