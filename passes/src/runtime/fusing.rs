@@ -179,7 +179,7 @@ impl Fusing {
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
         let is_folded = written.is_some_and(|written| folding.is_folded(written));
-        let idle = idle_input(graph, node, (&shape, folding));
+        let idle = idle_input(graph, uses, node, (&shape, folding));
         if let Some(input) = idle.filter(|_| !is_output && !is_folded) {
             return Fusing::Idles { input };
         }
@@ -248,6 +248,7 @@ impl Fusing {
 /// divides. Source: `NoopElimination`; measured in all four releases.
 fn idle_input<'g>(
     graph: &Graph,
+    uses: &Uses,
     node: &Node,
     (shape, folding): (impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
 ) -> Option<usize> {
@@ -270,7 +271,27 @@ fn idle_input<'g>(
         Constant::Floats(numbers) => *numbers == [nothing as f64],
     };
     let rank = graph.tensor(constant).shape.as_ref()?.len();
-    (is_nothing && rank <= shape(read)?.len()).then_some(input)
+    let goes = is_nothing && rank <= shape(read)?.len() && is_computed(graph, uses, read);
+    goes.then_some(input)
+}
+
+/// Does a node compute it, or is it an input of the graph, by itself or by another name that goes before? A node with two inputs of which no
+/// other node computes one is not removed (measured in 1.19.2 and 1.32.0).
+fn is_computed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
+    let mut tensor = tensor;
+    while let Some(node) = uses.producer(tensor).map(|id| graph.node(id)) {
+        let element = |of: Option<TensorId>| of.map(|of| graph.tensor(of).element);
+        let goes = match (node.domain.as_str(), node.op_type.as_str()) {
+            ("", "Identity" | "Dropout") => true,
+            ("", "Cast") => element(node.input(0)) == element(node.output(0)),
+            _ => false,
+        };
+        match node.input(0).filter(|_| goes) {
+            Some(read) => tensor = read,
+            None => return true,
+        }
+    }
+    false
 }
 
 /// Does the node compute with constants, one for each channel of an image, as a convolution before it can? Source: `ConvMulFusion`,

@@ -299,7 +299,17 @@ impl Placement {
 /// By tensor: is it between nodes that the runtime makes one of, which rounds otherwise? Nodes that only forward are gone by then.
 fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
     let mut writer = vec![Fusing::No; base.size.len()];
+    // A product reads past a Transpose through a Cast, too: by what the Cast writes, the Transpose.
+    let mut transposed = vec![Fusing::No; base.size.len()];
     for node in 0..base.len() {
+        if let (Fusing::Casts, &[read], &[written]) = (
+            base.fusing[node],
+            base.reads.get(node),
+            base.writes.get(node),
+        ) && base.moved(written).is_some()
+        {
+            transposed[written as usize] = writer[read as usize];
+        }
         let kind = match (base.fusing[node], base.reads.get(node)) {
             (Fusing::Forwards, &[read]) => writer[read as usize],
             (kind, _) => kind,
@@ -348,7 +358,10 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
             parted[read] |= match reader {
                 Fusing::Forwards => leads_on,
                 Fusing::Transposes(_) => leads_on && scaled[read],
-                Fusing::Product { .. } => scaled[read],
+                Fusing::Casts => leads_on && matches!(writer[read], Fusing::Transposes(_)),
+                Fusing::Product { .. } => {
+                    scaled[read] || transposed[read].rounds_with(reader, place)
+                }
                 _ => false,
             };
             parted[read] |= writer[read].rounds_with(reader, place);

@@ -183,6 +183,18 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
         &crate::runtime::STOCK
     ));
     assert!(parted_in(&transposed, "Exp(s)", &crate::runtime::STOCK));
+    // Nor through a Cast.
+    let cast = transposed
+        .replace("float[5,5] x,", "float16[5,5] x,")
+        .replace(
+            "float[5,5] a, float[5,5] s,",
+            "float16[5,5] a, float16[5,5] s,",
+        )
+        .replace("z = Add(c, s)", "z = Cast <to = 1> (c)");
+    let through = "Cast <to = 1> (s)";
+    assert!(!parted_in(&cast, through, &crate::runtime::STOCK));
+    let second = cast.replace("MatMul(h, w)", "MatMul(w, h)");
+    assert!(parted_in(&second, through, &crate::runtime::STOCK));
     // Not as its second matrix.
     let second = transposed.replace("MatMul(h, w)", "MatMul(w, h)");
     assert!(parted_in(&second, "Identity(s)", &crate::runtime::STOCK));

@@ -324,7 +324,11 @@ fn what_changes_no_number_goes() {
     for node in goes.split("; ") {
         assert_eq!(with(node), ["a(x) y(a)"], "{node}");
     }
-    let stays = "Div(one, a); Mul(a, zero); Sub(zero, a); Mul(a, deep); Add(a, one)";
+    // What no node computes stays, by another name as well.
+    let named = "g (float[4,8] x) => (float[4,8] y) <float one = {1}, float[4,8] a, float[4,8] b>
+        { a = Identity(x) b = Mul(a, one) y = Exp(b) }";
+    assert_eq!(forms(named), ["b(x,one) y(b)"]);
+    let stays = "Div(one, a); Mul(a, zero); Sub(zero, a); Mul(a, deep); Add(a, one); Mul(x, one)";
     for node in stays.split("; ") {
         assert!(with(node).is_empty(), "{node}");
     }
