@@ -29,7 +29,7 @@ use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::liveness;
 use crate::watch::Watch;
 
-use choice::{BarrierChoice, PlannedNeed};
+use choice::{BarrierChoice, PlannedOrder};
 use placement::{Barrier, Placement};
 
 /// What barriers have to hold in, but for the budget.
@@ -58,7 +58,7 @@ pub struct Enforceable<'c> {
     conditions: Conditions<'c>,
     /// Made once somebody asks.
     placement: OnceLock<Placement>,
-    planned: OnceLock<PlannedNeed>,
+    planned: OnceLock<PlannedOrder>,
 }
 
 /// How long to look for barriers that are not needed.
@@ -133,13 +133,13 @@ impl<'c> Enforceable<'c> {
     /// What the file's order itself needs, without any barriers.
     pub fn planned_peak(&self) -> Bytes {
         let choice = BarrierChoice::new(self, 0, Thinning::Quick);
-        liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().most)
+        liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().need.most)
     }
 
     /// The same with both settings off.
     pub fn lean_peak(&self) -> Bytes {
         let choice = BarrierChoice::new(self, 0, Thinning::Quick);
-        liveness::fixed_bytes(&self.graph) + Bytes(choice.lean())
+        liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().lean)
     }
 
     /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].

@@ -53,7 +53,7 @@ pub(super) struct BarrierChoice<'p> {
     relaxed: bool,
     allowance: usize,
     thinning: usize,
-    planned: &'p OnceLock<PlannedNeed>,
+    planned: &'p OnceLock<PlannedOrder>,
     watch: Option<&'p Watch>,
 }
 
@@ -63,6 +63,14 @@ pub(super) struct PlannedNeed {
     beside: u64,
     inside: u64,
     pub(super) most: u64,
+}
+
+/// What the file's order needs without barriers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedOrder {
+    pub(super) need: PlannedNeed,
+    /// The most with both settings off.
+    pub(super) lean: u64,
 }
 
 impl PlannedNeed {
@@ -179,7 +187,7 @@ impl<'p> BarrierChoice<'p> {
         let mut misfits = runs.iter().filter(in_file_order);
         !self.relaxed
             && misfits.any(|run| run.broken.is_none() && run.need > self.budget)
-            && self.planned().most <= self.budget
+            && self.planned().need.most <= self.budget
     }
 
     /// Where tensors are small, the objects of what barriers pass on can take more room than they save, if there are as many
@@ -213,26 +221,26 @@ impl<'p> BarrierChoice<'p> {
         self.peak_with(&self.placement.barriers(chosen))
     }
 
-    /// What the file's order needs without barriers.
-    pub(super) fn planned(&self) -> &PlannedNeed {
+    /// What the file's order needs without barriers: in the form for which the budget holds, or as the graph is if that needs less. What
+    /// that form merges or takes in otherwise than it was planned, barriers keep apart.
+    pub(super) fn planned(&self) -> &PlannedOrder {
         self.planned.get_or_init(|| {
             let built = Built::of(self.placement, &[]);
-            let (form, sequence) = self.as_planned(&built);
-            PlannedNeed::of(&self.needs(&built, form, &sequence))
+            let planned = |number: usize| {
+                let (form, position) = built.form((number, ExecutionOrder::Default));
+                let sequence = in_sequence(form, position);
+                let lean = Needs::of(form, &sequence, None, self.object).most();
+                let need = PlannedNeed::of(&self.needs(&built, form, &sequence));
+                PlannedOrder { need, lean }
+            };
+            let (form, as_it_is) = (built.number_at(self.promise.told().1), planned(0));
+            match form {
+                0 => as_it_is,
+                _ => Some(planned(form))
+                    .filter(|planned| planned.need.most <= as_it_is.need.most)
+                    .unwrap_or(as_it_is),
+            }
         })
-    }
-
-    /// The graph in the form for which the budget holds, in the file's order.
-    fn as_planned<'b>(&self, built: &'b Built) -> (&'b Skeleton, Vec<u32>) {
-        let form = built.at(self.promise.told().1);
-        (&form.0, in_sequence(&form.0, &form.1))
-    }
-
-    /// The most that it needs with both settings off.
-    pub(super) fn lean(&self) -> u64 {
-        let built = Built::of(self.placement, &[]);
-        let (form, sequence) = self.as_planned(&built);
-        Needs::of(form, &sequence, None, self.object).most()
     }
 
     /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much
@@ -248,7 +256,7 @@ impl<'p> BarrierChoice<'p> {
                 .map(|&need| need > self.budget)
                 .collect();
         }
-        let planned = self.planned();
+        let planned = self.planned().need;
         let left = (i128::from(self.budget) - i128::from(planned.most)) / 2;
         let may = |planned: u64, most: u64| {
             // The largest is always too large.

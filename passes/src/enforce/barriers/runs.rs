@@ -85,11 +85,7 @@ impl Built {
         }
     }
 
-    /// That form.
-    pub(super) fn at(&self, level: Level) -> &(Skeleton, Vec<u32>) {
-        self.form((self.number_at(level), ExecutionOrder::Default))
-    }
-
+    /// The form of that number, in whichever order it runs.
     pub(super) fn form(&self, way: TrialWay) -> &(Skeleton, Vec<u32>) {
         match way.0.checked_sub(1) {
             None => &self.plain,
