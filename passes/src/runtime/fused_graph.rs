@@ -148,6 +148,7 @@ impl Skeleton {
         if forwards {
             nodes.close_ranks();
         }
+        let handed_out = nodes.hand_out();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
         let folded = nodes.fold();
@@ -169,6 +170,7 @@ impl Skeleton {
         ];
         if nodes.fuse_all(basic, Nodes::move_transposes)
             || forwards
+            || handed_out
             || folded
             || measured
             || shared

@@ -18,6 +18,9 @@ pub enum Fusing {
     No,
     /// Goes from ORT_ENABLE_BASIC on; its readers read its input.
     Forwards,
+    /// An Identity that writes an output of the graph: goes, too, if it alone reads what it reads and nobody what it writes; what computes that
+    /// writes the output then.
+    HandsOut,
     /// Adds zero to what it reads, or multiplies or divides it by one: goes from ORT_ENABLE_BASIC on, too.
     Idles {
         /// Which input its readers read.
@@ -186,6 +189,7 @@ impl Fusing {
         match (node.domain.as_str(), name) {
             // One of a constant goes before constants are worked out.
             ("", "Identity") if !is_output => Fusing::Forwards,
+            ("", "Identity") => Fusing::HandsOut,
             _ if is_folded => Fusing::Folded,
             ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
                 .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),

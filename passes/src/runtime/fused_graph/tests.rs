@@ -334,6 +334,24 @@ fn what_changes_no_number_goes() {
     }
 }
 
+#[test]
+fn what_is_only_handed_out_is_written_as_the_output() {
+    let with = |outputs: &str, nodes: &str| {
+        let outputs = outputs.split(' ').map(|name| format!("float[4] {name}"));
+        let outputs = outputs.collect::<Vec<_>>().join(", ");
+        forms(&format!(
+            "g (float[4] x) => ({outputs}) <float[4] a, float[4] b> {{ a = Exp(x) {nodes} }}"
+        ))
+    };
+    assert_eq!(with("y", "y = Identity(a)"), ["y(x)"]);
+    assert_eq!(with("y", "b = Identity(a) y = Identity(b)"), ["y(x)"]);
+    // Not where somebody else reads it or what is written, where it is an output itself, or nobody computes it.
+    assert!(with("y z", "y = Identity(a) z = Log(a)").is_empty());
+    assert!(with("y z", "y = Identity(a) z = Log(y)").is_empty());
+    assert!(with("y a", "y = Identity(a)").is_empty());
+    assert!(with("y z", "y = Identity(x) z = Log(a)").is_empty());
+}
+
 /// They read one constant once Identities are gone, and those go first.
 #[test]
 fn what_reads_a_constant_by_several_names_is_merged() {
