@@ -43,6 +43,22 @@ fn an_old_operator_set_is_refused() {
     assert_snapshot!(lowered(12, interface, "[r] dx = com.microsoft.ReluGrad (dy, y)"), @"error: the file asks for operator set 12 of ai.onnx; expected 13 or newer: export it again");
 }
 
+/// 1.20.1 makes one node of `1 / kept` and the product, and crashes where the Cast runs in between.
+#[test]
+fn a_dropout_s_gradient_divides_no_one() {
+    let interface = "(float[N,4] dy, bool[N,4] mask, float ratio, bool mode) => (float[N,4] dx)";
+    let node = "[d] dx = com.microsoft.DropoutGrad (dy, mask, ratio, mode)";
+    assert_snapshot!(lowered(15, interface, node), @r#"
+    "ckpt-opt/lower/constant_0" = Constant()
+    "d/Sub:0" = Sub("ckpt-opt/lower/constant_0", ratio)
+    "d/Reciprocal:0" = Reciprocal("d/Sub:0")
+    "d/Where:0" = Where(mode, "d/Reciprocal:0", "ckpt-opt/lower/constant_0")
+    "d/Cast:0" = Cast(mask)
+    "d/Mul:0" = Mul("d/Cast:0", "d/Where:0")
+    dx = Mul("d/Mul:0", dy)
+    "#);
+}
+
 /// Else a session without training takes them out at ORT_ENABLE_BASIC.
 #[test]
 fn a_dropout_whose_mask_nobody_reads_has_its_size_read() {

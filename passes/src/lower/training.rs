@@ -18,7 +18,8 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
             let from = site.element(ratio)?;
             let ratio = site.as_type(ratio, from, element);
             let kept = site.add(op("Sub", [one, ratio]));
-            site.add(op("Div", [one, kept]))
+            // The same bits as 1 / kept, of which 1.20.1 makes one node with the product and crashes where the Cast below comes between.
+            site.add(op("Reciprocal", [kept]))
         }
     };
     let factor = match site.node.input(3) {
