@@ -110,12 +110,7 @@ fn names(
         let value = graph.tensor(id).kind == TensorKind::Value && !outputs.contains(&id);
         let value = value && inferred[id.index()];
         let shape = shapes[id.index()].as_ref().filter(|_| large && value)?;
-        let declared = graph.tensor(id).declared.as_deref();
-        if declared.is_some_and(|declared| declared.len() != shape.len()) {
-            // What contradicts the node has to stay as it is.
-            return None;
-        }
-        let old = declared.unwrap_or_default();
+        let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
         let is_needed = |axis: usize| {
             let name = old.get(axis).and_then(Dimension::name);
             name.is_some_and(|name| needed.get(name) == Some(&id))

@@ -177,11 +177,7 @@ impl<'a> Hiding<'a> {
             return;
         }
         let shape = self.inference.shape(output).map(<[Dimension]>::to_vec);
-        // A declaration that contradicts the node has to stay as it is.
-        let declared = graph.tensor(output).declared.as_ref();
-        let contradicts = |shape: &[Dimension]| declared.is_some_and(|of| of.len() != shape.len());
-        let shape = shape.filter(|shape| are_numbers(shape) && !contradicts(shape));
-        let Some(mut shape) = shape else {
+        let Some(mut shape) = shape.filter(|shape| are_numbers(shape)) else {
             return;
         };
         let inferred = self.inferred(graph, id, position);
@@ -481,18 +477,6 @@ mod tests {
         .unwrap();
         assert_eq!(changed == Changed::Yes, hidden != graph);
         (graph, hidden)
-    }
-
-    #[test]
-    fn a_declaration_that_contradicts_the_node_stays() {
-        let wrong = TEXT.replace("float[32,32] b", "float[1024] b");
-        let (graph, hidden) = hidden(&wrong);
-        let declared = |graph: &Graph, name: &str| {
-            let id = graph.tensor_named(name).unwrap();
-            graph.tensor(id).declared.clone()
-        };
-        assert_ne!(declared(&graph, "a"), declared(&hidden, "a"));
-        assert_eq!(declared(&graph, "b"), declared(&hidden, "b"));
     }
 
     #[test]

@@ -29,6 +29,17 @@ pub(super) struct Sides {
 }
 
 impl Sides {
+    /// Of messages that nothing else belongs to.
+    #[cfg(test)]
+    pub(super) fn alone() -> Sides {
+        Sides {
+            ours: None,
+            theirs: None,
+            quick: true,
+            depth: 0,
+        }
+    }
+
     pub(super) fn of(original: &Model, written: &Model) -> Sides {
         let folder = |model: &Model| model.source.as_ref().map(|source| folder_of(&source.path));
         let (ours, theirs) = (folder(original), folder(written));

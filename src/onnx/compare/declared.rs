@@ -11,7 +11,8 @@ use crate::onnx::tensor;
 use crate::onnx::wire::Message;
 
 /// All but the type must stay. The type is the same, or one that we write, with the original's element type and
-/// number of dimensions (if the original says them); their sizes are for verification, which works all of them out.
+/// number of dimensions (if the original says them); their sizes are for verification, which works all of them out. Where what the
+/// original says contradicts the node, another number of dimensions may be written, but no number for one.
 pub(super) fn value_info(
     sides: &Sides,
     original: Message<'_>,
@@ -33,7 +34,12 @@ pub(super) fn value_info(
         (None, Some(_)) if original.r#type.is_none() => Ok(()),
         (Some(a), Some(b)) if a.elem_type == b.elem_type => {
             let rank = |t: &crate::onnx::schema::TensorType| t.shape.as_ref().map(|s| s.dim.len());
-            match rank(&a).is_none_or(|expected| rank(&b) == Some(expected)) {
+            let says_numbers = |t: &crate::onnx::schema::TensorType| {
+                let mut dimensions = t.shape.iter().flat_map(|shape| &shape.dim);
+                dimensions.any(|dimension| dimension.dim_value.is_some())
+            };
+            let agrees = rank(&a).is_none_or(|expected| rank(&b) == Some(expected));
+            match agrees || rank(&b).is_some() && !says_numbers(&b) {
                 true => Ok(()),
                 false => Err(Difference::new("its number of dimensions differs")),
             }
@@ -97,5 +103,45 @@ fn known_type(written: Message<'_>) -> Result<(), Difference> {
             })
         }
         _ => Err(Difference::new("it does not have one tensor type")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::schema::{DimensionProto, TensorShapeProto, TensorType, TypeProto};
+
+    /// A declaration with these dimensions: names and numbers.
+    fn declared(dimensions: &[&str]) -> Vec<u8> {
+        let dim = dimensions.iter().map(|text| DimensionProto {
+            dim_value: text.parse().ok(),
+            dim_param: Some((*text).to_owned()).filter(|text| text.parse::<i64>().is_err()),
+        });
+        let dim = dim.collect();
+        let tensor_type = Some(TensorType {
+            elem_type: 1,
+            shape: Some(TensorShapeProto { dim }),
+        });
+        let info = ValueInfoProto {
+            name: "x".to_owned(),
+            r#type: Some(TypeProto {
+                tensor_type,
+                ..TypeProto::default()
+            }),
+        };
+        info.encode_to_vec()
+    }
+
+    #[test]
+    fn another_number_of_dimensions_is_written_without_sizes_alone() {
+        let may_become = |before: &[&str], after: &[&str]| {
+            let [before, after] = [before, after].map(declared);
+            let [before, after] = [&before, &after].map(|bytes| Message { bytes, start: 0 });
+            value_info(&Sides::alone(), before, after).is_ok()
+        };
+        assert!(may_become(&["n", "4"], &["memory_0", "4"]));
+        assert!(may_become(&[], &["hidden_1"]));
+        assert!(!may_become(&[], &["1"]));
+        assert!(!may_become(&["n", "4"], &["memory_0", "4", "4"]));
     }
 }
