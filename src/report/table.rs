@@ -14,6 +14,9 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use super::{Outcome, peak_and_holders};
 
+/// From this part of a step on, what is added is worth other session options.
+const DEAR: f64 = 0.05;
+
 /// Label, before, after, remark.
 type Row = (&'static str, String, String, String);
 
@@ -98,6 +101,11 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         }
         .to_owned(),
     ));
+    let settings = outcome.rewritten.options().settings();
+    if settings.pattern && summary.overhead() > DEAR {
+        let lean = "--runtime-settings lean: such sessions have no memory pattern, whose gaps have to fit here";
+        facts.push(("may add less", lean.to_owned()));
+    }
     if summary.promise != Promise::ANY {
         facts.push(("the budget holds in", promised(summary.promise)));
     }
