@@ -51,8 +51,9 @@ impl<'s> Nodes<'s> {
             let producer = self.producer[read as usize];
             let readers = [read, written].map(|tensor| self.readers[tensor as usize].0);
             let is_alone = readers == [1, 0] && !self.is_output(read);
+            let computes = self.node(producer);
             if is_alone
-                && !self.is(producer, Fusing::Folded)
+                && computes.is_some_and(|computes| computes.fusing != Fusing::Folded)
                 && let Some(computes) = self.take(producer)
             {
                 self.take(index);

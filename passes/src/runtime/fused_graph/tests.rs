@@ -350,6 +350,9 @@ fn what_is_only_handed_out_is_written_as_the_output() {
     assert!(with("y z", "y = Identity(a) z = Log(y)").is_empty());
     assert!(with("y a", "y = Identity(a)").is_empty());
     assert!(with("y z", "y = Identity(x) z = Log(a)").is_empty());
+    let input =
+        "g (float[4] x, float[4] w) => (float[4] y, float[4] z) { y = Identity(w) z = Exp(x) }";
+    assert!(forms(input).is_empty());
 }
 
 /// They read one constant once Identities are gone, and those go first.
