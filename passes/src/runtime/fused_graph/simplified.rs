@@ -41,11 +41,11 @@ impl<'s> Nodes<'s> {
     pub(super) fn hand_out(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.nodes.len() as u32 {
-            let Some((read, written)) = self
+            let hands_out = self
                 .node(index)
-                .filter(|node| node.fusing == Fusing::HandsOut)
-                .map(|node| (node.reads[0], node.writes[0]))
-            else {
+                .filter(|node| node.fusing == Fusing::HandsOut);
+            let ends = hands_out.map(|node| (&*node.reads, &*node.writes));
+            let Some((&[read], &[written])) = ends else {
                 continue;
             };
             let producer = self.producer[read as usize];
