@@ -130,7 +130,8 @@ impl<'c> Enforceable<'c> {
         liveness::fixed_bytes(&self.graph) + Bytes(self.smallest())
     }
 
-    /// What the file's order itself needs, without any barriers.
+    /// What the file's order itself needs, without any barriers: as the graph is optimized for the session that is promised, or as it is,
+    /// whichever is less.
     pub fn planned_peak(&self) -> Bytes {
         let choice = BarrierChoice::new(self, 0, Thinning::Quick);
         liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().need.most)

@@ -286,7 +286,9 @@ fn is_computed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
     while let Some(node) = uses.producer(tensor).map(|id| graph.node(id)) {
         let element = |of: Option<TensorId>| of.map(|of| graph.tensor(of).element);
         let goes = match (node.domain.as_str(), node.op_type.as_str()) {
-            ("", "Identity" | "Dropout") => true,
+            ("", "Identity") => true,
+            // One that is told whether to draw may do so.
+            ("", "Dropout") => node.input(2).is_none(),
             ("", "Cast") => element(node.input(0)) == element(node.output(0)),
             _ => false,
         };

@@ -328,6 +328,11 @@ fn what_changes_no_number_goes() {
     let named = "g (float[4,8] x) => (float[4,8] y) <float one = {1}, float[4,8] a, float[4,8] b>
         { a = Identity(x) b = Mul(a, one) y = Exp(b) }";
     assert_eq!(forms(named), ["b(x,one) y(b)"]);
+    // A Dropout that draws computes.
+    let drawn = "g (float[4,8] x, float ratio, bool mode) => (float[4,8] y)
+        <float one = {1}, float[4,8] a, float[4,8] b>
+        { a = Dropout(x, ratio, mode) b = Mul(a, one) y = Exp(b) }";
+    assert_eq!(forms(drawn), ["a(x,ratio,mode) y(a)"]);
     let stays = "Div(one, a); Mul(a, zero); Sub(zero, a); Mul(a, deep); Add(a, one); Mul(x, one)";
     for node in stays.split("; ") {
         assert!(with(node).is_empty(), "{node}");
