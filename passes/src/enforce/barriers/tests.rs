@@ -6,7 +6,6 @@ use crate::runtime::barrier_form::BarrierForm;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
-use crate::runtime::promise::Promise;
 use crate::testing::random_training_graph;
 use crate::verify;
 
@@ -148,34 +147,6 @@ fn without_a_pass_through_a_barrier_is_a_reshape_to_the_least_of_sizes() {
     let old = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
     let enforceable = Enforceable::new(old.clone(), free(&old), conditions);
     assert!(enforceable.within(Bytes(520), Thinning::Thorough).is_err());
-}
-
-/// Without barriers, a session would make one node of both, and keep what it writes.
-#[test]
-fn a_plan_is_not_given_up_because_its_copies_would_be_merged() {
-    let text = format!("<ir_version: 8, opset_import: [\"\" : 15]> {MIRROR}");
-    let graph = Graph::parse(&text).unwrap();
-    let planned = |level| {
-        let promise = Promise {
-            order: Some(ExecutionOrder::Default),
-            level: Some(level),
-        };
-        let conditions = lean(&crate::runtime::STOCK);
-        let runtime = Runtime {
-            promise,
-            ..conditions.runtime
-        };
-        let conditions = Conditions {
-            runtime,
-            ..conditions
-        };
-        let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
-        let enforced = enforceable.within(Bytes(520), Thinning::Thorough);
-        (enforceable.planned_peak(), enforced.is_ok())
-    };
-    let as_it_is = planned(Level::DisableAll);
-    assert_eq!(planned(Level::EnableAll), as_it_is);
-    assert!(as_it_is.1);
 }
 
 /// The product does the multiplication by the way at ORT_ENABLE_ALL, and rounds once: apart they have other bits.
