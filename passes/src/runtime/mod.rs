@@ -12,6 +12,7 @@ pub(crate) mod casting;
 pub(crate) mod casts;
 pub mod convolution_costs;
 pub mod convolutions;
+pub(crate) mod default_attributes;
 pub mod device;
 pub mod executions;
 pub(crate) mod folding;

@@ -228,7 +228,10 @@ impl<'p> BarrierChoice<'p> {
             let built = Built::of(self.placement, &[]);
             let planned = |number: usize| {
                 let (form, position) = built.form((number, ExecutionOrder::Default));
-                let sequence = in_sequence(form, position);
+                let sequence = match number {
+                    0 => in_sequence(form, position),
+                    _ => in_sequence(form, &self.placement.first_of_merged(position)),
+                };
                 let lean = Needs::of(form, &sequence, None, self.object).most();
                 let need = PlannedNeed::of(&self.needs(&built, form, &sequence));
                 PlannedOrder { need, lean }

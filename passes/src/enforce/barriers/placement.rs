@@ -1,5 +1,7 @@
 //! Where barriers can stand, and the graph with some of them in it.
 
+use std::collections::HashMap;
+
 use crate::cost::Cost;
 use crate::enforce::colour_shapes;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
@@ -163,6 +165,22 @@ impl Placement {
     /// The number of nodes without barriers.
     pub(super) fn len(&self) -> usize {
         self.base.len()
+    }
+
+    /// The positions of an optimized form's nodes, those of merged ones where the first of them is: its readers run from there on.
+    pub(super) fn first_of_merged(&self, position: &[u32]) -> Vec<u32> {
+        let mut first: HashMap<u32, u32> = HashMap::new();
+        for (place, &number) in (0..).zip(&self.base.equal) {
+            if number != 0 {
+                first.entry(number).or_insert(place);
+            }
+        }
+        let earlier = |&place: &u32| {
+            let number = self.base.equal.get(place as usize);
+            let merged = number.and_then(|number| first.get(number));
+            merged.copied().unwrap_or(place)
+        };
+        position.iter().map(earlier).collect()
     }
 
     /// How many tensors that a barrier writes have objects to the end of the step.
