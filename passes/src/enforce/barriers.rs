@@ -13,6 +13,7 @@
 
 mod blame;
 mod choice;
+mod packing;
 mod placement;
 mod runs;
 mod thinning;
@@ -141,6 +142,19 @@ impl<'c> Enforceable<'c> {
     pub fn lean_peak(&self) -> Bytes {
         let choice = BarrierChoice::new(self, 0, Thinning::Quick);
         liveness::fixed_bytes(&self.graph) + Bytes(choice.planned().lean)
+    }
+
+    /// The same nodes in another order that needs at most `most` without barriers, where it is the memory pattern that needs more:
+    /// each tensor gets the smallest gap that is large enough when it is computed, so that what is there when others are placed
+    /// decides how large the block becomes.
+    /// **Keeps**: everything but the order of the nodes.
+    pub fn packed(&self, most: Bytes) -> Option<Enforceable<'c>> {
+        let within = most.0.checked_sub(liveness::fixed_bytes(&self.graph).0)?;
+        let order = BarrierChoice::new(self, 0, Thinning::Quick).packed(within)?;
+        let mut graph = self.graph.clone();
+        let listed = self.graph.order();
+        graph.set_order(order.iter().map(|&place| listed[place as usize]).collect());
+        Some(Enforceable::new(graph, self.costs.clone(), self.conditions))
     }
 
     /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].

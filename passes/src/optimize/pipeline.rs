@@ -7,6 +7,7 @@ mod summary;
 mod within_budget;
 
 use std::borrow::Cow;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::comparison::{Asked, Reply, ToBeat, Untried, near, offer};
@@ -43,7 +44,7 @@ use crate::strategy::{
 };
 use searches::Searches;
 pub(super) use smallest::Least;
-use within_budget::Goal;
+use within_budget::{Goal, KnownPlan};
 
 /// What is worked out beside the search, unless somebody needs it before.
 pub(super) type Later<'a> = LazyLock<Candidate, Box<dyn FnOnce() -> Candidate + Send + 'a>>;
@@ -74,6 +75,10 @@ pub(super) struct Pipeline<'o> {
     latest: Mutex<Option<(Choices, Arc<Form>)>>,
     /// The base's orders of first computations that are worth a look, the best first; never empty.
     orders: Vec<Vec<NodeId>>,
+    /// What was made of plans so far.
+    known: Mutex<Vec<KnownPlan>>,
+    /// How many orders that were made for the memory pattern no barriers kept within a budget.
+    packings: AtomicUsize,
 }
 
 impl<'o> Pipeline<'o> {
@@ -108,6 +113,8 @@ impl<'o> Pipeline<'o> {
             joint,
             latest: Mutex::default(),
             orders,
+            known: Mutex::default(),
+            packings: AtomicUsize::new(0),
         }
     }
 

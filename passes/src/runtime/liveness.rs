@@ -256,6 +256,8 @@ pub(crate) struct Needs {
     pub(crate) inside: Vec<u64>,
     /// The block, which is there at every step, and what is kept to find things in it.
     pub(crate) block: u64,
+    /// What has a place in it.
+    pub(crate) placed: Vec<Buffer>,
 }
 
 impl Needs {
@@ -281,6 +283,7 @@ impl Needs {
                 .unwrap_or(0)
                 .saturating_add(allocation.tables),
             inside: allocation.ends,
+            placed: allocation.inside,
         }
     }
 

@@ -16,7 +16,7 @@ mod postpone;
 mod problem;
 mod profile;
 mod prune;
-mod random;
+pub(crate) mod random;
 #[cfg(test)]
 mod random_copies;
 mod reversal;

@@ -9,13 +9,14 @@ use std::sync::OnceLock;
 use crate::graph::NodeId;
 use crate::parallel;
 use crate::runtime::liveness::Needs;
-use crate::runtime::order::{ExecutionOrder, execution_order, in_sequence};
+use crate::runtime::order::{ExecutionOrder, execution_order};
 use crate::runtime::promise::Promise;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::Skeleton;
 use crate::watch::Watch;
 
 use super::blame::Blame;
+use super::packing::{Packing, PlannedRun};
 use super::placement::{Barrier, ChosenPlaces, Placement};
 use super::runs::{Built, TrialRun, TrialWay};
 use super::thinning::{Trial, thin_out};
@@ -68,6 +69,8 @@ pub(super) struct PlannedNeed {
 /// What the file's order needs without barriers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedOrder {
+    /// In which form of the graph.
+    number: usize,
     pub(super) need: PlannedNeed,
     /// The most with both settings off.
     pub(super) lean: u64,
@@ -227,14 +230,11 @@ impl<'p> BarrierChoice<'p> {
         self.planned.get_or_init(|| {
             let built = Built::of(self.placement, &[]);
             let planned = |number: usize| {
-                let (form, position) = built.form((number, ExecutionOrder::Default));
-                let sequence = match number {
-                    0 => in_sequence(form, position),
-                    _ => in_sequence(form, &self.placement.first_of_merged(position)),
-                };
-                let lean = Needs::of(form, &sequence, None, self.object).most();
-                let need = PlannedNeed::of(&self.needs(&built, form, &sequence));
-                PlannedOrder { need, lean }
+                let run = PlannedRun::of(self.placement, &built, number);
+                let sequence = run.sequence(None);
+                let lean = Needs::of(run.form, &sequence, None, self.object).most();
+                let need = PlannedNeed::of(&self.needs(&built, run.form, &sequence));
+                PlannedOrder { number, need, lean }
             };
             let (form, as_it_is) = (built.number_at(self.promise.told().1), planned(0));
             match form {
@@ -244,6 +244,22 @@ impl<'p> BarrierChoice<'p> {
                     .unwrap_or(as_it_is),
             }
         })
+    }
+
+    /// The nodes in another order, in which without barriers at most so many bytes are needed, if one is found; `budget` is not asked.
+    pub(super) fn packed(&self, most: u64) -> Option<Vec<u32>> {
+        let built = Built::of(self.placement, &[]);
+        let shapes = built.shapes.as_ref()?;
+        let run = PlannedRun::of(self.placement, &built, self.planned().number);
+        let need = |sequence: &[u32]| {
+            Needs::of(
+                run.form,
+                sequence,
+                Some((self.settings, shapes)),
+                self.object,
+            )
+        };
+        Packing::new(self.placement, &run, &self.sequences).within(most, &need)
     }
 
     /// By step: does it need more than it may? Without a memory pattern that is the budget. With one, a step may use as much

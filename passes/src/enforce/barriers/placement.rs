@@ -193,6 +193,11 @@ impl Placement {
         self.producer[tensor as usize]
     }
 
+    /// Is it a Shape or a Size?
+    pub(super) fn reads_only_shape(&self, position: u32) -> bool {
+        self.base.reads_only_shape[position as usize]
+    }
+
     /// The positions of the producers of what a node reads.
     pub(super) fn producers(&self, position: u32) -> impl Iterator<Item = u32> {
         let reads = self.base.reads.get(position as usize).iter();

@@ -1,5 +1,7 @@
 //! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
 
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::aim::{Between, Descent};
@@ -46,6 +48,22 @@ impl Goal<'_> {
             below,
             may: &|_| true,
         }
+    }
+}
+
+/// A plan, and what became of it within a budget.
+pub(super) struct KnownPlan {
+    plan: Plan,
+    budget: Bytes,
+    /// Nanoseconds that it adds with its barriers, or by how much it misses the budget.
+    outcome: Result<u64, Bytes>,
+}
+
+impl KnownPlan {
+    fn is(&self, plan: &Plan, budget: Bytes) -> bool {
+        self.budget == budget
+            && self.plan.sequence == plan.sequence
+            && self.plan.variants == plan.variants
     }
 }
 
@@ -148,12 +166,41 @@ impl Pipeline<'_> {
         let Ok(plan) = planner.cheaper(target, goal.below) else {
             return Ok(None);
         };
-        let applied = self.apply(&plan, Some(goal.budget));
+        let found = self.made_of(&plan, goal)?;
+        Ok(found.filter(|found| self.added(found) < goal.below))
+    }
+
+    /// The graph with the plan's copies and with barriers that keep it within the goal's budget, or by how much they miss it; nothing if it
+    /// adds too much. Published planners, and one asked for less and less, come back to the same plan, of which the outcome is known then.
+    fn made_of(&self, plan: &Plan, goal: &Goal<'_>) -> Result<Option<Candidate>, Bytes> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut same = known.iter().filter(|known| known.is(plan, goal.budget));
+        let outcome = same.next().map(|known| known.outcome);
+        drop(known);
+        match outcome {
+            Some(Err(excess)) => return Err(excess),
+            Some(Ok(added)) if added >= goal.below => return Ok(None),
+            _ => {}
+        }
+        let applied = self.apply(plan, Some(goal.budget));
         if self.time_added(applied.graph(), applied.costs()) >= goal.below {
             return Ok(None);
         }
-        let found = self.enforced(&applied, &plan, goal)?;
-        Ok(found.filter(|found| self.added(found) < goal.below))
+        let found = self.enforced(&applied, plan, goal);
+        let outcome = match &found {
+            Ok(Some(candidate)) => Ok(self.added(candidate)),
+            Ok(None) => return found,
+            Err(excess) => Err(*excess),
+        };
+        if !self.is_large() {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.push(KnownPlan {
+                plan: plan.clone(),
+                budget: goal.budget,
+                outcome,
+            });
+        }
+        found
     }
 
     /// `found`, or what adds less since it is planned for more than its target: the search does not know all of what the runtime
@@ -241,7 +288,7 @@ impl Pipeline<'_> {
         least: Option<&Plan>,
         goal: &Goal<'_>,
     ) -> Result<PlannedFor, Missed> {
-        let &Goal { budget, below, .. } = goal;
+        let budget = goal.budget;
         let spare = match self.options.runtime.settings {
             RuntimeSettings::LEAN => budget.0 / TUNING.spare,
             _ => budget.0 / TUNING.spare_for_settings,
@@ -266,11 +313,7 @@ impl Pipeline<'_> {
                 Err(Unplanned::TooSlow) => return Err(Missed::TooSlow),
                 Err(Unplanned::Refused(_)) => return Err(Missed::TooLarge),
             };
-            let applied = self.apply(&plan, Some(goal.budget));
-            if self.time_added(applied.graph(), applied.costs()) >= below {
-                return Err(Missed::TooSlow);
-            }
-            match self.enforced(&applied, &plan, goal) {
+            match self.made_of(&plan, goal) {
                 Ok(Some(candidate)) => {
                     return Ok(PlannedFor {
                         budget,
@@ -322,16 +365,35 @@ impl Pipeline<'_> {
         goal: &Goal<'_>,
     ) -> Result<Option<Candidate>, Bytes> {
         let budget = goal.budget;
+        let room = budget - frame(applied.graph());
+        let planned = applied.planned_peak();
+        if planned <= room {
+            return self.in_its_order(applied, plan, goal);
+        }
+        // Barriers do not help where it is too large in its own order.
+        let missed = planned - room;
+        let packed = self.packed(applied, room).ok_or(missed)?;
+        let found = self.in_its_order(&packed, plan, goal);
+        if found.is_err() {
+            self.packings.fetch_add(1, Ordering::Relaxed);
+        }
+        found.map_err(|_| missed)
+    }
+
+    /// The same of what fits in its own order.
+    fn in_its_order(
+        &self,
+        applied: &Enforceable<'_>,
+        plan: &Plan,
+        goal: &Goal<'_>,
+    ) -> Result<Option<Candidate>, Bytes> {
+        let budget = goal.budget;
+        let room = budget - frame(applied.graph());
+        let planned = applied.planned_peak();
         let enforced = |room: Bytes, thinning: Thinning| {
             let graph = self.with_barriers(applied, room, thinning)?;
             Ok(self.candidate(graph, plan))
         };
-        let planned = applied.planned_peak();
-        let room = budget - frame(applied.graph());
-        if planned > room {
-            // Barriers do not help where it is too large in its own order.
-            return Err(planned - room);
-        }
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
         let mut descent = Descent::from(room, 1 + TUNING.barrier_choices);
@@ -377,6 +439,18 @@ impl Pipeline<'_> {
         }
         // As much as the plan needs more than its barriers left room for.
         fits.map(Some).ok_or(planned - descent.target())
+    }
+
+    /// The same in an order in which it takes at most `room`, if it is how tensors are placed in the memory pattern's block that needs
+    /// more.
+    fn packed<'e>(&self, applied: &Enforceable<'e>, room: Bytes) -> Option<Enforceable<'e>> {
+        // A published strategy's plan is written as it is.
+        let may = self.options.strategy == Strategy::Auto
+            && self.options.runtime.settings.pattern
+            && applied.lean_peak() <= room
+            && self.packings.load(Ordering::Relaxed) < TUNING.packings
+            && !self.is_late();
+        may.then(|| applied.packed(room)).flatten()
     }
 
     /// The graph, by whose order barriers make the runtime go.
