@@ -352,9 +352,9 @@ fn outputs_take_over_inputs_where_the_runtime_lets_them() {
         let Some(measured) = case["takes_over"].as_bool() else {
             continue;
         };
-        let (_, node) = build(case);
-        let predicted =
-            aliases(&node).contains(&(0, 0)) || in_place(&node, Provider::Cpu).contains(&(0, 0));
+        let (graph, node) = build(case);
+        let predicted = aliases(&node).contains(&(0, 0))
+            || in_place(&graph, &node, Provider::Cpu).contains(&(0, 0));
         if predicted != measured {
             faults.push(complaint(
                 case,
@@ -374,7 +374,7 @@ fn what_cuda_kernels_write_to_their_input_is_known() {
         let (domain, operator) = name.rsplit_once('.').unwrap_or(("", name));
         let (input, output) = (Some(TensorId(0)), Some(TensorId(1)));
         let node = Node::new("node", domain, operator, vec![input], vec![output]);
-        in_place(&node, Provider::Cuda).is_empty() == is
+        in_place(&Graph::new("none"), &node, Provider::Cuda).is_empty() == is
     });
     let differing: Vec<_> = differing.map(|(name, _)| name).collect();
     assert!(differing.is_empty(), "{differing:?}");

@@ -17,6 +17,7 @@ mod parallel;
 pub mod pass;
 pub mod plan;
 pub mod program;
+mod random;
 pub mod rewrite;
 pub mod runtime;
 pub mod search;

@@ -155,11 +155,12 @@ mod tests {
 
     #[test]
     fn activations_run_in_place_everywhere_and_gradients_on_cuda() {
-        let relu = Case::onnx("Relu").float(&[2]).node();
-        assert_eq!(in_place(&relu, Provider::Cpu), [(0, 0)]);
-        let gradient = Case::microsoft("GeluGrad").float(&[2]).float(&[2]).node();
-        assert_eq!(in_place(&gradient, Provider::Cpu), []);
-        assert_eq!(in_place(&gradient, Provider::Cuda), [(0, 0)]);
+        let (graph, relu) = Case::onnx("Relu").float(&[2]).inferred();
+        assert_eq!(in_place(&graph, &relu, Provider::Cpu), [(0, 0)]);
+        let gradient = Case::microsoft("GeluGrad").float(&[2]).float(&[2]);
+        let (graph, gradient) = gradient.inferred();
+        assert_eq!(in_place(&graph, &gradient, Provider::Cpu), []);
+        assert_eq!(in_place(&graph, &gradient, Provider::Cuda), [(0, 0)]);
         assert_eq!(recompute(&gradient), Recompute::Clone);
     }
 

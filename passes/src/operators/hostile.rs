@@ -177,7 +177,7 @@ fn rules_survive_hostile_nodes() {
             let (graph, node) = case.survives();
             for provider in [Provider::Cpu, Provider::Cuda] {
                 workspace(&graph, &node, provider);
-                in_place(&node, provider);
+                in_place(&graph, &node, provider);
             }
             prop_assert!(work(&graph, &node, Provider::Cpu).operations >= 0.0);
             aliases(&node);

@@ -197,8 +197,8 @@ pub fn aliases(node: &Node) -> Vec<Alias> {
 ///
 /// As with [`aliases`], not where the output is a graph output; nor where the input's memory
 /// is that of a graph input, an initializer or a graph output.
-pub fn in_place(node: &Node, provider: Provider) -> Vec<Alias> {
-    let Some(operator) = of(node) else {
+pub fn in_place(graph: &Graph, node: &Node, provider: Provider) -> Vec<Alias> {
+    let Some(operator) = of(node).filter(|_| !loss::keeps_apart(graph, node, provider)) else {
         return Vec::new();
     };
     let pairs = match provider {

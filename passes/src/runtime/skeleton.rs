@@ -411,7 +411,7 @@ impl Skeleton {
         let pair =
             |&(output, input): &operators::Alias| Some((node.output(output)?, node.input(input)?));
         let aliases = operators::aliases(node);
-        let in_place = operators::in_place(node, provider);
+        let in_place = operators::in_place(graph, node, provider);
         let always = aliases.iter().filter_map(pair).map(|pair| (pair, true));
         let sometimes = in_place
             .iter()
@@ -428,7 +428,7 @@ impl Skeleton {
                 }),
         );
         self.workspace.push(workspace);
-        let early = operators::early_workspace(graph, node, workspace);
+        let early = operators::early_workspace(node, workspace);
         self.early.push(early.max(node.held.early.0));
         self.reads_only_shape
             .push(operators::reads_only_shape(node));

@@ -17,7 +17,7 @@ use super::tuning::TUNING;
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
 pub(crate) struct Noise {
-    pub(crate) random: super::random::Random,
+    pub(crate) random: crate::random::Random,
     pub(crate) amount: f64,
 }
 

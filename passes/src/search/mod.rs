@@ -16,7 +16,6 @@ mod postpone;
 mod problem;
 mod profile;
 mod prune;
-pub(crate) mod random;
 #[cfg(test)]
 mod random_copies;
 mod reversal;

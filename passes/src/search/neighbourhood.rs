@@ -5,9 +5,9 @@ use super::greedy::{Noise, Reached, greedy};
 use super::moves::merge;
 use super::problem::SiteId;
 use super::prune::prune;
-use super::random::Random;
 use super::state::{Copy, Decisions, State};
 use super::tuning::TUNING;
+use crate::random::Random;
 
 /// Improves a schedule that fits, scores being multiplied by up to 1 + `most_noise`, until its work passes `limit`.
 pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: u64) {

@@ -501,7 +501,7 @@ impl<'g> Builder<'g> {
                 }
             }
         }
-        for (output, input) in operators::in_place(node, provider) {
+        for (output, input) in operators::in_place(self.graph, node, provider) {
             if let (Some(output), Some(input)) = (node.output(output), node.input(input))
                 && self.overwrites(node, output, input)
             {

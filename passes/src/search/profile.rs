@@ -278,7 +278,7 @@ fn sum(needs: &[f64], of: impl Fn(f64) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::random::Random;
+    use crate::random::Random;
 
     #[test]
     fn additions_are_those_of_a_plain_list() {

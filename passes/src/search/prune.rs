@@ -68,9 +68,9 @@ mod tests {
     use crate::bytes::Bytes;
     use crate::cost::{Cost, Nanos};
     use crate::operators::Provider;
+    use crate::random::Random;
     use crate::search::problem::{Problem, Step};
     use crate::search::profile::Exponent;
-    use crate::search::random::Random;
     use crate::testing::random_training_graph;
 
     #[test]

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Problem, Step};
-use super::random::Random;
 use super::state::Copy;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
 use crate::cost::{Cost, Nanos};
 use crate::graph::Graph;
 use crate::operators::Provider;
+use crate::random::Random;
 
 pub(super) fn problem(graph: &Graph) -> Problem {
     let cost = |id: u64| Cost {

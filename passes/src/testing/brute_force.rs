@@ -238,7 +238,7 @@ impl Space<'_> {
         reads: &[TensorId],
     ) -> Option<TensorId> {
         let output = node.output(position)?;
-        let pairs = operators::in_place(node, self.provider);
+        let pairs = operators::in_place(self.graph, node, self.provider);
         let (_, input) = pairs.into_iter().find(|&(output, _)| output == position)?;
         let input = node.input(input)?;
         let once = reads.iter().filter(|&&read| read == input).count() == 1;

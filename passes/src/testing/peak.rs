@@ -71,7 +71,7 @@ fn buffers(graph: &Graph, order: &[NodeId], provider: Provider) -> Vec<TensorId>
                 buffers[output.index()] = buffers[input.index()];
             }
         }
-        for (output, input) in operators::in_place(node, provider) {
+        for (output, input) in operators::in_place(graph, node, provider) {
             let (Some(output), Some(input)) = (node.output(output), node.input(input)) else {
                 continue;
             };

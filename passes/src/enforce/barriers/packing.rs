@@ -9,10 +9,10 @@
 
 use super::placement::Placement;
 use super::runs::Built;
+use crate::random::Random;
 use crate::runtime::liveness::Needs;
 use crate::runtime::order::{ExecutionOrder, in_sequence};
 use crate::runtime::skeleton::Skeleton;
-use crate::search::random::Random;
 
 /// How many visits of nodes it may take: one to two seconds.
 const WORK: usize = 16_000_000;
@@ -77,7 +77,8 @@ impl<'p> Packing<'p> {
     ) -> Packing<'p> {
         let nodes = placement.len();
         let (mut before, mut behind) = (vec![Vec::new(); nodes], vec![Vec::new(); nodes]);
-        let edges = (0..nodes as u32).flat_map(|node| placement.producers(node).map(move |p| (p, node)));
+        let edges =
+            (0..nodes as u32).flat_map(|node| placement.producers(node).map(move |p| (p, node)));
         for (first, second) in edges.chain(sequences.iter().copied()) {
             before[second as usize].push(first);
             behind[first as usize].push(second);
@@ -160,11 +161,16 @@ impl<'p> Packing<'p> {
         let behind_shapes = readers()
             .filter(only_shape)
             .flat_map(|shape| self.behind[shape as usize].iter().copied());
-        let limit = readers().filter(|node| !only_shape(node)).chain(behind_shapes);
+        let limit = readers()
+            .filter(|node| !only_shape(node))
+            .chain(behind_shapes);
         let limit = limit.map(rank).min().unwrap_or(packed.order.len());
         let room = limit.checked_sub(at + 2)?;
         let to = at + 1 + self.far(room + 1, random);
-        let mut together: Vec<u32> = readers().filter(only_shape).filter(|&n| rank(n) <= to).collect();
+        let mut together: Vec<u32> = readers()
+            .filter(only_shape)
+            .filter(|&n| rank(n) <= to)
+            .collect();
         together.sort_unstable_by_key(|&node| rank(node));
         together.dedup();
         together.insert(0, node);
@@ -184,7 +190,10 @@ impl<'p> Packing<'p> {
     fn earlier(&self, packed: &Packed, node: u32, random: &mut Random) -> Option<Vec<u32>> {
         let at = packed.rank[node as usize] as usize;
         let read = self.before[node as usize].iter();
-        let first = read.map(|&n| packed.rank[n as usize] as usize + 1).max().unwrap_or(0);
+        let first = read
+            .map(|&n| packed.rank[n as usize] as usize + 1)
+            .max()
+            .unwrap_or(0);
         let room = at.checked_sub(first + 1)?;
         let to = at - 1 - self.far(room + 1, random);
         let mut order = packed.order.clone();

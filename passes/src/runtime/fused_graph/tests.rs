@@ -656,6 +656,8 @@ fn a_number_that_follows_from_constants_scales_a_product() {
         { r = Sqrt(four) s = Mul(x, r) p = MatMul(s, x) z = Exp(p) }";
     assert_eq!(forms(text), ["s(x,r) p(s,x) z(p)", "z(p) p(x,x)"]);
     assert!(forms(&text.replace("Sqrt(four)", "Sqrt(y)")).is_empty());
+    // Not in float64, measured in 1.32.0 as well.
+    assert!(forms(&text.replace("float", "double")).len() < 2);
     let shape = text.replace("r = Sqrt(four)", "n = Size(x) r = Cast <to = 1> (n)");
     assert!(forms(&shape).is_empty());
     // Of a tensor of which the runtime does not know how many axes it has, only one that comes before it.

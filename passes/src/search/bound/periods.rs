@@ -353,8 +353,8 @@ impl<'p> PeriodModel<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
     use crate::search::profile::Exponent;
-    use crate::search::random::Random;
     use crate::search::random_copies::{problem, some_copies};
     use crate::search::state::State;
     use crate::testing::random_training_graph;

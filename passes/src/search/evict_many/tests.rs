@@ -87,7 +87,7 @@ fn unread_in_place(graph: &Graph) -> Bytes {
     let uses = Uses::of(graph);
     let nodes = graph.order().iter().map(|&id| graph.node(id));
     nodes
-        .filter(|node| !operators::in_place(node, CPU).is_empty())
+        .filter(|node| !operators::in_place(graph, node, CPU).is_empty())
         .flat_map(|node| node.writes())
         .filter(|&tensor| uses.readers(tensor).is_empty())
         .filter_map(|tensor| graph.tensor(tensor).bytes())

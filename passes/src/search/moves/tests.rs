@@ -6,8 +6,8 @@ use crate::bytes::Bytes;
 use crate::cost::{Cost, Nanos};
 use crate::graph::Graph;
 use crate::operators::Provider;
+use crate::random::Random;
 use crate::search::problem::Problem;
-use crate::search::random::Random;
 use crate::testing::random_training_graph;
 
 fn problem(graph: &Graph) -> Problem {

@@ -14,12 +14,12 @@ use crate::operators::variants::{VARIANTS, Variant};
 use crate::operators::{self, Provider};
 use crate::pass::Pass;
 use crate::plan::{Originals, Plan};
+use crate::random::Random;
 use crate::rewrite::apply_variants::ApplyVariants;
 use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::TRAINING;
 use crate::runtime::liveness::Liveness;
 use crate::search::neighbourhood::restore;
-use crate::search::random::Random;
 use crate::search::{Alternatives, Effort, Search};
 use crate::testing::random_training_graph;
 use crate::verify;
@@ -231,7 +231,7 @@ fn the_peak_is_that_of_the_graph_with_mirrors() {
         });
         // Only in the state: an in-place result that nobody reads. It is freed with its input.
         let fewer = unread(&rewritten, |node| {
-            !operators::in_place(node, CPU).is_empty()
+            !operators::in_place(&rewritten, node, CPU).is_empty()
         });
         assert!(
             plain <= believed + more,
@@ -447,7 +447,7 @@ fn the_peak_of_any_forms_is_that_of_the_graph_with_them() {
             node.is("", "Size") || node.attribute(MARKER).is_some()
         });
         let fewer = unread(&rewritten, |node| {
-            !operators::in_place(node, CPU).is_empty()
+            !operators::in_place(&rewritten, node, CPU).is_empty()
         });
         // Constants are the runtime's: the state counts them and the graph does not.
         let constants = rewritten.order().iter().map(|&id| rewritten.node(id));

@@ -452,7 +452,7 @@ impl Table {
             return None;
         }
         let provider = task.device.provider;
-        let pairs = operators::in_place(node, provider).into_iter();
+        let pairs = operators::in_place(task.graph, node, provider).into_iter();
         let mut inputs = pairs.filter(|pair| pair.0 == 0).map(|pair| pair.1);
         let content = self.of_tensor[node.input(inputs.next()?)?.index()]?;
         Some(&self.contents[content])
