@@ -7,7 +7,6 @@ mod summary;
 mod within_budget;
 
 use std::borrow::Cow;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::comparison::{Asked, Reply, ToBeat, Untried, near, offer};
@@ -77,8 +76,8 @@ pub(super) struct Pipeline<'o> {
     orders: Vec<Vec<NodeId>>,
     /// What was made of plans so far.
     known: Mutex<Vec<KnownPlan>>,
-    /// How many orders that were made for the memory pattern no barriers kept within a budget.
-    packings: AtomicUsize,
+    /// How many orders that were made for the memory pattern no barriers kept within the budget that was asked for last.
+    packings: Mutex<(Bytes, usize)>,
 }
 
 impl<'o> Pipeline<'o> {
@@ -114,7 +113,7 @@ impl<'o> Pipeline<'o> {
             latest: Mutex::default(),
             orders,
             known: Mutex::default(),
-            packings: AtomicUsize::new(0),
+            packings: Mutex::default(),
         }
     }
 

@@ -246,7 +246,7 @@ impl<'p> BarrierChoice<'p> {
         })
     }
 
-    /// The nodes in another order, in which without barriers at most so many bytes are needed, if one is found; `budget` is not asked.
+    /// The nodes in another order, in which at most so many bytes are needed without barriers, if one is found.
     pub(super) fn packed(&self, most: u64) -> Option<Vec<u32>> {
         let built = Built::of(self.placement, &[]);
         let shapes = built.shapes.as_ref()?;

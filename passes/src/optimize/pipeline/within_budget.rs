@@ -1,7 +1,6 @@
 //! What is planned, as the runtime runs it: copies and barriers in the graph, within the budget.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::aim::{Between, Descent};
@@ -372,10 +371,16 @@ impl Pipeline<'_> {
         }
         // Barriers do not help where it is too large in its own order.
         let missed = planned - room;
-        let packed = self.packed(applied, room).ok_or(missed)?;
+        let packings = || self.packings.lock().unwrap_or_else(PoisonError::into_inner);
+        if packings().0 != budget {
+            *packings() = (budget, 0);
+        }
+        let may = packings().1 < TUNING.packings;
+        let packed = may.then(|| self.packed(applied, room)).flatten();
+        let packed = packed.ok_or(missed)?;
         let found = self.in_its_order(&packed, plan, goal);
         if found.is_err() {
-            self.packings.fetch_add(1, Ordering::Relaxed);
+            packings().1 += 1;
         }
         found.map_err(|_| missed)
     }
@@ -448,7 +453,6 @@ impl Pipeline<'_> {
         let may = self.options.strategy == Strategy::Auto
             && self.options.runtime.settings.pattern
             && applied.lean_peak() <= room
-            && self.packings.load(Ordering::Relaxed) < TUNING.packings
             && !self.is_late();
         may.then(|| applied.packed(room)).flatten()
     }
