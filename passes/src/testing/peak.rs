@@ -17,7 +17,10 @@ pub fn naive_peak(graph: &Graph, order: &[NodeId], provider: Provider, costs: &[
     let steps = order.len();
     let mut peak = Bytes::ZERO;
     for (step, id) in order.iter().enumerate() {
-        let mut live = costs[id.index()].workspace;
+        let workspace = costs[id.index()].workspace;
+        let mut live = workspace;
+        // What some kernels have before their results are there.
+        let mut before = Bytes(operators::early_workspace(graph.node(*id), workspace.0));
         for owner in graph.tensor_ids() {
             let tensors = || graph.tensor_ids().filter(|t| buffers[t.index()] == owner);
             let Some(first) = tensors().filter_map(|t| written(graph, order, t)).min() else {
@@ -31,9 +34,12 @@ pub fn naive_peak(graph: &Graph, order: &[NodeId], provider: Provider, costs: &[
             let owned = graph.tensor(owner).kind != TensorKind::Value;
             if (first..=last).contains(&step) && !owned {
                 live += size(graph, owner);
+                if first < step {
+                    before += size(graph, owner);
+                }
             }
         }
-        peak = peak.max(live);
+        peak = peak.max(live).max(before);
     }
     peak + owned(graph)
 }
