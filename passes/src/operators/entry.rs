@@ -3,7 +3,7 @@
 use super::view::{Fault, Outputs, View};
 use super::{Alias, Family, Provider, Recompute};
 use crate::bytes::Bytes;
-use crate::graph::Node;
+use crate::graph::{ElementType, Node};
 
 pub(crate) const MICROSOFT: &str = "com.microsoft";
 pub(super) const ATEN: &str = "org.pytorch.aten";
@@ -33,6 +33,8 @@ pub(super) struct Operator {
     pub(super) aliases: Aliases,
     pub(super) in_place_cpu: &'static [Alias],
     pub(super) in_place_cuda: &'static [Alias],
+    /// Results of this type have memory of their own on the CPU.
+    pub(super) apart_cpu: Option<ElementType>,
     pub(super) recompute: fn(&Node) -> Recompute,
 }
 
@@ -50,6 +52,7 @@ pub(super) const fn onnx(name: &'static str, family: Family, shape: ShapeRule) -
         aliases: Aliases::These(&[]),
         in_place_cpu: &[],
         in_place_cuda: &[],
+        apart_cpu: None,
         recompute: |_| Recompute::Clone,
     }
 }
@@ -84,6 +87,12 @@ impl Operator {
     /// Output 0 may take over input 0 on the CPU.
     pub(super) const fn in_place_on_cpu(mut self) -> Operator {
         self.in_place_cpu = &[(0, 0)];
+        self
+    }
+
+    /// But not where it is of that type.
+    pub(super) const fn but_not_of(mut self, element: ElementType) -> Operator {
+        self.apart_cpu = Some(element);
         self
     }
 

@@ -5,11 +5,16 @@ use super::{
     Family, Operator, Provider, like_first, microsoft, onnx, per_input_element, per_output_element,
 };
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Graph, Node, TensorId};
+use crate::graph::ElementType;
 
 pub(super) const OPERATORS: &[Operator] = &[
-    softmax("Softmax").in_place_on_cpu(),
-    softmax("LogSoftmax").in_place_on_cpu(),
+    // In float64 apart: measured, in builds with training and without.
+    softmax("Softmax")
+        .in_place_on_cpu()
+        .but_not_of(ElementType::Double),
+    softmax("LogSoftmax")
+        .in_place_on_cpu()
+        .but_not_of(ElementType::Double),
     softmax("Hardmax").workspace(hardmax_workspace),
     Operator {
         domain: super::MICROSOFT,
@@ -163,15 +168,6 @@ fn softmax_workspace(view: &View, provider: Provider) -> Option<Bytes> {
         (None, None) => None,
         (transposed, rows) => Some(transposed.unwrap_or_default() + rows.unwrap_or_default()),
     }
-}
-
-/// Does the kernel need memory of its own for its result, where the same of another type does not? So do those of float64 on the CPU
-/// (measured, in builds with training and without).
-pub(super) fn keeps_apart(graph: &Graph, node: &Node, provider: Provider) -> bool {
-    let of_double = |tensor: TensorId| graph.tensor(tensor).element == Some(ElementType::Double);
-    provider == Provider::Cpu
-        && (node.is("", "Softmax") || node.is("", "LogSoftmax"))
-        && node.output(0).is_some_and(of_double)
 }
 
 /// And the place of the largest of each row (measured).

@@ -198,10 +198,12 @@ pub fn aliases(node: &Node) -> Vec<Alias> {
 /// As with [`aliases`], not where the output is a graph output; nor where the input's memory
 /// is that of a graph input, an initializer or a graph output.
 pub fn in_place(graph: &Graph, node: &Node, provider: Provider) -> Vec<Alias> {
-    let Some(operator) = of(node).filter(|_| !loss::keeps_apart(graph, node, provider)) else {
+    let Some(operator) = of(node) else {
         return Vec::new();
     };
+    let element = node.output(0).and_then(|id| graph.tensor(id).element);
     let pairs = match provider {
+        Provider::Cpu if operator.apart_cpu.is_some() && operator.apart_cpu == element => &[],
         Provider::Cpu => operator.in_place_cpu,
         Provider::Cuda => operator.in_place_cuda,
     };

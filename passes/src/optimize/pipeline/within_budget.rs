@@ -367,7 +367,7 @@ impl Pipeline<'_> {
         let room = budget - frame(applied.graph());
         let planned = applied.planned_peak();
         if planned <= room {
-            return self.in_its_order(applied, plan, goal);
+            return self.in_its_order(applied, room, plan, goal);
         }
         // Barriers do not help where it is too large in its own order.
         let missed = planned - room;
@@ -378,23 +378,22 @@ impl Pipeline<'_> {
         let may = packings().1 < TUNING.packings;
         let packed = may.then(|| self.packed(applied, room)).flatten();
         let packed = packed.ok_or(missed)?;
-        let found = self.in_its_order(&packed, plan, goal);
+        let found = self.in_its_order(&packed, room, plan, goal);
         if found.is_err() {
             packings().1 += 1;
         }
         found.map_err(|_| missed)
     }
 
-    /// The same of what fits in its own order.
+    /// The same of what fits in its own order into `room`: the budget without the frame.
     fn in_its_order(
         &self,
         applied: &Enforceable<'_>,
+        room: Bytes,
         plan: &Plan,
         goal: &Goal<'_>,
     ) -> Result<Option<Candidate>, Bytes> {
         let budget = goal.budget;
-        let room = budget - frame(applied.graph());
-        let planned = applied.planned_peak();
         let enforced = |room: Bytes, thinning: Thinning| {
             let graph = self.with_barriers(applied, room, thinning)?;
             Ok(self.candidate(graph, plan))
@@ -443,17 +442,19 @@ impl Pipeline<'_> {
             }
         }
         // As much as the plan needs more than its barriers left room for.
-        fits.map(Some).ok_or(planned - descent.target())
+        fits.map(Some)
+            .ok_or(applied.planned_peak() - descent.target())
     }
 
     /// The same in an order in which it takes at most `room`, if it is how tensors are placed in the memory pattern's block that needs
-    /// more.
+    /// more. Not in large graphs, in which there is time for few moves, nor when the time is over.
     fn packed<'e>(&self, applied: &Enforceable<'e>, room: Bytes) -> Option<Enforceable<'e>> {
         // A published strategy's plan is written as it is.
         let may = self.options.strategy == Strategy::Auto
             && self.options.runtime.settings.pattern
             && applied.lean_peak() <= room
-            && !self.is_late();
+            && !self.is_large()
+            && !self.stopped();
         may.then(|| applied.packed(room)).flatten()
     }
 
