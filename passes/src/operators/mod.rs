@@ -201,9 +201,9 @@ pub fn in_place(graph: &Graph, node: &Node, provider: Provider) -> Vec<Alias> {
     let Some(operator) = of(node) else {
         return Vec::new();
     };
-    let element = node.output(0).and_then(|id| graph.tensor(id).element);
+    let writes = |element| node.output(0).and_then(|id| graph.tensor(id).element) == Some(element);
     let pairs = match provider {
-        Provider::Cpu if operator.apart_cpu.is_some() && operator.apart_cpu == element => &[],
+        Provider::Cpu if operator.apart_cpu.is_some_and(writes) => &[],
         Provider::Cpu => operator.in_place_cpu,
         Provider::Cuda => operator.in_place_cuda,
     };
