@@ -273,6 +273,48 @@ fn frozen_layers_and_two_losses_take_what_is_predicted_with_equal_bits() {
     }
 }
 
+/// What is divided by a tensor is written as a product with its inverse, which is computed long before the other factor.
+const INVERSE: &str = r#"<ir_version: 8, opset_import: ["" : 17]>
+inverse (float[batch,64,256] x, float[256,256] w) => (float[] loss, float[256,256] w_grad)
+    {
+    one = Constant <value_float = 1.0> ()
+    two = Constant <value_float = 2.0> ()
+    a = Exp (x)
+    r = Div (one, a)
+    b = MatMul (a, w)
+    c = Tanh (b)
+    d = MatMul (c, w)
+    e = Tanh (d)
+    m = Mul (e, r)
+    q = Mul (m, m)
+    loss = ReduceMean <keepdims = 0> (q)
+    m_grad = Mul (m, two)
+    s = Div (one, a)
+    e_grad = Mul (s, m_grad)
+    ee = Mul (e, e)
+    unit_less = Sub (one, ee)
+    d_grad = Mul (e_grad, unit_less)
+    flat = Constant <value_ints = [-1, 256]> ()
+    rows = Reshape (c, flat)
+    rows_grad = Reshape (d_grad, flat)
+    w_grad = Gemm <transA = 1> (rows, rows_grad)
+}"#;
+
+/// The runtime makes a division of both, which runs when the product would.
+#[test]
+fn a_product_with_an_inverse_takes_what_the_division_takes_that_it_becomes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), INVERSE),
+        dims: &["batch=16"],
+    };
+    for settings in ["lean", "default"] {
+        lowered.assert_kept(settings, "fixed+90%", 0.005);
+        lowered.assert_simulated();
+    }
+}
+
 #[test]
 fn both_execution_orders_are_simulated_exactly() {
     const GRAPHS: usize = 60;

@@ -9,6 +9,7 @@
 //! - Identity nodes go from ORT_ENABLE_BASIC on (measured: 33 fewer let a rewritten ResNet-50 take 237
 //!   instead of 190 MB).
 //! - What adds zero, or multiplies or divides by one, goes as well.
+//! - One divided by a tensor, and multiplied, becomes a division, which runs when the product would.
 //! - A Not that only Wheres read goes, as they choose the other way round.
 //! - A Cast that only Shapes read goes. Where it widens what is computed between casts, the narrowing cast stays for them: it runs
 //!   last, and keeps what it reads till then.
@@ -149,9 +150,12 @@ impl Skeleton {
             nodes.close_ranks();
         }
         let handed_out = nodes.hand_out();
+        let divided = nodes.divide();
         let shared = nodes.share_constants();
         let merged = nodes.merge_equal();
         let folded = nodes.fold();
+        // What only measured it is gone.
+        let divided = nodes.divide() || divided;
         let measured = nodes.measure_before_casts();
         // The runtime looks again.
         let merged = measured && nodes.merge_equal() || merged;
@@ -174,6 +178,7 @@ impl Skeleton {
             || folded
             || measured
             || shared
+            || divided
             || merged
             || assembled
             || padded

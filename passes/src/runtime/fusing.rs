@@ -74,7 +74,13 @@ pub enum Fusing {
         /// Can one that reads the result do it as well as one of which it is the only reader? Where the runtime knows how many
         /// axes the tensor has (measured in 1.19.2).
         before: bool,
+        /// Is it a Mul?
+        multiplies: bool,
     },
+    /// One divided by a tensor: divides by it what the Mul multiplies it with that alone reads it.
+    Inverts,
+    /// Such a Mul, where it is nothing else.
+    Multiplies,
     /// A matrix product that takes in transpositions and scaling; `adds`: and becomes a Gemm with the addition that alone reads it.
     Product {
         /// Is that addition there?
@@ -128,6 +134,15 @@ fn is_read_by_wheres(graph: &Graph, uses: &Uses, node: &Node) -> bool {
 }
 
 impl Fusing {
+    /// Is such a node a Mul?
+    pub(crate) fn is_multiplication(self) -> bool {
+        match self {
+            Fusing::Scales { multiplies, .. } => multiplies,
+            Fusing::Channels { biased } => !biased,
+            _ => self == Fusing::Multiplies,
+        }
+    }
+
     /// Does such a node go, so that its readers read its input?
     pub(crate) fn goes(self, release: &Release) -> bool {
         match self {
@@ -142,8 +157,8 @@ impl Fusing {
     /// they have other bits then, and never by their second one (measured in 1.20.1, 1.26.0 and 1.32.0). A Gemm may exchange both.
     pub(crate) fn rounds_with(self, reader: Fusing, place: usize) -> bool {
         use Fusing::{
-            Adds, AddsImages, AddsTokens, Bias, Channels, Convolution, Gemm, Product, Scales, Sum,
-            Transposes,
+            Adds, AddsImages, AddsTokens, Bias, Channels, Convolution, Gemm, Inverts, Multiplies,
+            Product, Scales, Sum, Transposes,
         };
         let is_transposed = match (self, reader) {
             (Transposes(of), Gemm | Product { adds: true }) => of.is_done_by_a_product(),
@@ -155,6 +170,14 @@ impl Fusing {
                 (self, reader),
                 (Scales { .. }, Product { .. })
                     | (Product { .. }, Scales { .. })
+                    | (
+                        Inverts,
+                        Scales {
+                            multiplies: true,
+                            ..
+                        } | Channels { biased: false }
+                            | Multiplies
+                    )
                     | (Product { adds: true }, Adds | AddsImages | Bias { .. })
                     | (Bias { of_tokens: true }, AddsTokens)
                     | (Gemm, Sum | Transposes(_))
@@ -210,7 +233,10 @@ impl Fusing {
                     biased: name != "Mul",
                 }
             }
-            ("", "Mul" | "Div") if !is_output => scaled(graph, node, (&shape, folding)),
+            ("", "Div") if is_output => Fusing::No,
+            ("", "Div") if is_inverse(graph, node, folding) => Fusing::Inverts,
+            ("", "Mul") if is_output => Fusing::Multiplies,
+            ("", "Mul" | "Div") => scaled(graph, node, (&shape, folding)),
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
             },
@@ -442,29 +468,47 @@ fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     matches!((bias, last), (Some([bias]), Some(last)) if bias == last && bias.is_number())
 }
 
+/// Does this Div divide the number 1? Source: `DivMulFusion`; measured in 1.20.1 and 1.32.0.
+fn is_inverse(graph: &Graph, node: &Node, folding: &Folding) -> bool {
+    let Some(number) = node.input(0).filter(|&number| folding.is_constant(number)) else {
+        return false;
+    };
+    match graph.tensor(number).constant.as_ref() {
+        Some(Constant::Ints(numbers)) => *numbers == [1],
+        Some(Constant::Floats(numbers)) => *numbers == [1.0],
+        None => false,
+    }
+}
+
 fn scaled<'g>(
     graph: &Graph,
     node: &Node,
     (shape, folding): (&impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
 ) -> Fusing {
+    let multiplies = node.op_type == "Mul";
+    let other = match multiplies {
+        true => Fusing::Multiplies,
+        false => Fusing::No,
+    };
     let (Some(first), Some(second)) = (node.input(0), node.input(1)) else {
-        return Fusing::No;
+        return other;
     };
     let is_number =
         |id: TensorId| graph.tensor(id).element_count() == Some(1) && folding.is_constant(id);
     let (input, tensor) = match (is_number(first), is_number(second)) {
         (false, true) => (0, first),
-        (true, false) if node.op_type == "Mul" => (1, second),
-        _ => return Fusing::No,
+        (true, false) if multiplies => (1, second),
+        _ => return other,
     };
     // Not in float64: measured in 1.19.2, 1.20.1 and 1.32.0, but 1.26.0 does.
     let result = node.output(0).and_then(|id| graph.tensor(id).element);
     if result == Some(ElementType::Double) {
-        return Fusing::No;
+        return other;
     }
     Fusing::Scales {
         input,
         before: shape(tensor).is_some(),
+        multiplies,
     }
 }
 

@@ -195,6 +195,12 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
     assert!(!parted_in(&cast, through, &crate::runtime::STOCK));
     let second = cast.replace("MatMul(h, w)", "MatMul(w, h)");
     assert!(parted_in(&second, through, &crate::runtime::STOCK));
+    // Nor between an inverse and what becomes a division.
+    let inverse = text.replace("{0.1}", "{1.0}");
+    let inverse = inverse.replace("Mul(a, tenth)", "Div(tenth, a)");
+    assert!(parted_in(&inverse, "Identity(s)", &crate::runtime::STOCK));
+    let divided = inverse.replace("MatMul(h, w)", "Mul(h, w)");
+    assert!(!parted_in(&divided, "Identity(s)", &crate::runtime::STOCK));
     // Not as its second matrix.
     let second = transposed.replace("MatMul(h, w)", "MatMul(w, h)");
     assert!(parted_in(&second, "Identity(s)", &crate::runtime::STOCK));

@@ -315,7 +315,9 @@ impl<'s> Nodes<'s> {
         let producer = self.producer[tensor as usize];
         let node = self.node(producer)?;
         match node.fusing {
-            Fusing::Scales { input, before } if before => Some((producer, *node.reads.get(input)?)),
+            Fusing::Scales { input, before, .. } if before => {
+                Some((producer, *node.reads.get(input)?))
+            }
             _ => None,
         }
     }

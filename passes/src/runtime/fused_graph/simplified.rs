@@ -7,6 +7,7 @@ use super::{FusedNode, NOBODY, Nodes};
 use crate::runtime::casting::{Casting, NO_TENSOR};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::moving::Moving;
+use crate::runtime::skeleton::Share;
 
 const PASSES_CASTS: Fusing = Fusing::Shape { passes_casts: true };
 
@@ -59,6 +60,48 @@ impl<'s> Nodes<'s> {
                 self.take(index);
                 let of = |tensor: u32| if tensor == read { written } else { tensor };
                 self.put(producer, computes.writing(of));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Lets a Div of the number 1 divide what the Mul multiplies that alone reads it, which goes. The Div keeps its index. Was there any?
+    pub(super) fn divide(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.nodes.len() as u32 {
+            let reader = self.only_reader(index).filter(|&reader| {
+                let reader = self.node(reader);
+                self.is(index, Fusing::Inverts)
+                    && reader.is_some_and(|reader| reader.fusing.is_multiplication())
+            });
+            if let Some(reader) = reader
+                && let (Some(div), Some(mul)) = (self.take(index), self.take(reader))
+            {
+                let (inverse, by) = (div.writes[0], div.reads[1]);
+                let is_factor = |read: &&u32| **read != inverse;
+                let factor = mul.reads.iter().find(is_factor).copied();
+                let is_over_divisor = div.shares.iter().any(|share| share.read == by);
+                let share = |&share: &Share| match share.read == inverse {
+                    true => is_over_divisor.then_some(Share { read: by, ..share }),
+                    false => Some(share),
+                };
+                let mut shares: Vec<Share> = mul.shares.iter().filter_map(share).collect();
+                shares.sort_by_key(|share| share.read == by);
+                self.put(
+                    index,
+                    FusedNode {
+                        // It runs when the Mul would.
+                        position: mul.position,
+                        reads: factor.into_iter().chain([by]).collect(),
+                        writes: mul.writes,
+                        shares: shares.into(),
+                        fusing: Fusing::No,
+                        equal: 0,
+                        moving: mul.moving,
+                        ..div
+                    },
+                );
                 any = true;
             }
         }

@@ -59,6 +59,32 @@ fn what_only_a_folded_shape_reads_goes_with_it() {
 }
 
 #[test]
+fn a_product_with_an_inverse_becomes_a_division_at_the_place_of_the_inverse() {
+    let text = |number: &str, more: &str| {
+        format!(
+            "g (float[4,8] x, float[4,8] y) => (float[4,8] z)
+            <float one = {{{number}}}, float two = {{2.0}}, float[4,8] d, float[4,8] f, float[4,8] m, float[4,8] o, int64[2] s, int64[2] t>
+            {{ d = Div(one, x) f = Exp(y) {more} }}"
+        )
+    };
+    let of = |number: &str, more: &str| forms(&text(number, more));
+    assert_eq!(of("1.0", "m = Mul(f, d) z = Exp(m)"), ["m(f,x) f(y) z(m)"]);
+    assert_eq!(of("1.0", "m = Mul(d, f) z = Exp(m)"), ["m(f,x) f(y) z(m)"]);
+    assert_eq!(of("1.0", "z = Mul(d, two)"), ["z(two,x) f(y)"]);
+    // Its shape is known before a step.
+    let sized = "s = Shape(d) t = Neg(s) m = Mul(f, d) z = Expand(m, t)";
+    assert_eq!(of("1.0", sized), ["m(f,x) f(y) z(m,t)"]);
+    for other in [
+        "m = Mul(f, d) z = Add(m, d)",
+        "m = Add(f, d) z = Exp(m)",
+        "z = Mul(d, d)",
+    ] {
+        assert!(of("1.0", other).is_empty(), "{other}");
+    }
+    assert!(of("2.0", "m = Mul(f, d) z = Exp(m)").is_empty());
+}
+
+#[test]
 fn a_product_of_matrices_and_the_addition_behind_it_become_a_gemm() {
     let text = |bias: &str, a: &str| {
         format!(
