@@ -159,19 +159,12 @@ impl Contest<'_> {
     /// Does what was found for all sessions leave nothing to be gained in the usual one? Where all levels are alike.
     fn stands(&self, request: BudgetRequest, found: &Found) -> bool {
         match found {
-            // Barriers take little of it.
-            Ok(found) if request == BudgetRequest::Smallest => is_usable(found),
-            Ok(found) => self.is_good(&found.summary),
-            // Barriers take some room, one node alone does not.
-            Err(OptimizeError::Infeasible {
-                budget,
-                smallest,
-                floor,
-            }) => {
-                let missed = smallest.bytes - *budget;
-                let fixed = self.session.original().liveness.fixed + self.usual.reserve;
-                floor.is_some() || !is_little(missed, smallest.bytes - fixed)
+            Ok(found) if request == BudgetRequest::Smallest => {
+                is_usable(found) && is_little(unused(&found.summary), allowed(&found.summary))
             }
+            Ok(found) => self.is_good(&found.summary),
+            // Fusions make a plan dear in the others that the usual one fits with ease; what one node needs, it needs everywhere.
+            Err(OptimizeError::Infeasible { floor, .. }) => floor.is_some(),
             Err(_) => false,
         }
     }
@@ -184,15 +177,8 @@ impl Contest<'_> {
             return true;
         }
         let beside_copies = found.time_added - found.time_recomputing.min(found.time_added);
-        let usual = |way: &&super::Execution| Promise::USUAL.holds(way.order, way.level);
-        let taken = found
-            .executions
-            .iter()
-            .find(usual)
-            .map_or(found.budget, |way| way.bytes);
-        let unused = found.budget - taken;
         beside_copies <= found.time_before / TUNING.barriers_for_every_session
-            && is_little(unused, found.budget - found.fixed)
+            && is_little(unused(found), allowed(found))
     }
 
     fn plan_for_usual(&self, entries: &mut [PerBudget]) -> Result<(), OptimizeError> {
@@ -280,6 +266,18 @@ impl Contest<'_> {
             (Some(usual), _) => usual,
         }
     }
+}
+
+/// What of the budget the usual session does not take.
+fn unused(found: &Summary) -> Bytes {
+    let usual = |way: &&super::Execution| Promise::USUAL.holds(way.order, way.level);
+    let way = found.executions.iter().find(usual);
+    way.map_or(Bytes::ZERO, |way| found.budget - way.bytes)
+}
+
+/// What a step may take beside what the caller owns.
+fn allowed(found: &Summary) -> Bytes {
+    found.budget - found.fixed
 }
 
 /// Is the budget held wherever it is promised?
@@ -397,6 +395,19 @@ mod tests {
             });
             assert!(both.contains(&summary.budget), "seed {seed}: {both:?}");
             assert!(summary.after.bytes <= summary.budget);
+        }
+    }
+
+    #[test]
+    fn what_fits_in_the_usual_session_alone_is_found() {
+        for graph in [random_training_graph(5, 24), random_mixed_graph(5, 24)] {
+            let least = |promise| planned_for(&graph, BudgetRequest::Smallest, promise);
+            let [usual, every] = [Promise::USUAL, Promise::ANY].map(least);
+            let budget = usual.expect("a plan").summary.budget;
+            let every = every.expect("a plan").summary.budget;
+            assert!(budget < every, "{budget}, {every}");
+            let (found, _) = planned(&graph, BudgetRequest::Bytes(budget));
+            assert_eq!(found.expect("a plan").summary.promise, Promise::USUAL);
         }
     }
 }
