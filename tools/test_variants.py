@@ -23,7 +23,7 @@ def run(node, shapes, outputs, feeds):
 
 
 def both_forms(x, scale, bias, activation):
-    """The normalization, and what the activation makes of it; and both as copies make them."""
+    """What the activation makes of the normalization, and the same as copies make it."""
     shape, channels = list(x.shape), x.shape[1]
     vectors = [(name, [channels]) for name in ("scale", "bias", "mean", "var")]
     names = ["y", "new_mean", "new_var", "saved_mean", "saved_inverse"]
@@ -37,21 +37,17 @@ def both_forms(x, scale, bias, activation):
     node = helper.make_node(activation, ["y"], ["a"])
     a = run(node, [("y", shape)], [("a", shape)], {"y": y})[0]
     factor = inverse * scale
-    node = helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["y"], epsilon=1.0)
-    with numpy.errstate(invalid="ignore"):
-        feeds = {"x": x, "scale": factor, "bias": bias, "mean": mean, "var": mean - mean}
-    y_again = run(node, [("x", shape)] + vectors, [("y", shape)], feeds)[0]
     weights = [channels, 1] + [1] * (x.ndim - 2)
     node = helper.make_node(
         "FusedConv", ["x", "w", "shift"], ["a"], domain=domain, group=channels, activation=activation
     )
     feeds = {"x": x, "w": factor.reshape(weights), "shift": bias - mean * factor}
     shapes = [("x", shape), ("w", weights), ("shift", [channels])]
-    return (y, a), (y_again, run(node, shapes, [("a", shape)], feeds)[0])
+    return a, run(node, shapes, [("a", shape)], feeds)[0]
 
 
 class NegativeZero(unittest.TestCase):
-    def test_only_the_sign_of_zeros_differs_and_only_of_activations_where_the_bias_is_negative_zero(self):
+    def test_only_the_sign_of_zeros_differs_and_only_where_the_bias_is_negative_zero(self):
         r = numpy.random.RandomState(0)
         signs = 0
         for _ in range(200):
@@ -62,8 +58,7 @@ class NegativeZero(unittest.TestCase):
             if r.random() < 0.2:
                 x[0, 0, 0] = r.choice([numpy.nan, numpy.inf, -numpy.inf])
             scale, bias = r.choice([1.0, -2.0, 0.0, -0.0], [2, channels]).astype("f")
-            (y, expected), (y_again, found) = both_forms(x, scale, bias, "Relu")
-            self.assertEqual(y.tobytes(), y_again.tobytes())
+            expected, found = both_forms(x, scale, bias, "Relu")
             numpy.testing.assert_array_equal(expected, found)
             other = expected.view("i4") != found.view("i4")
             signs += other.sum()

@@ -139,36 +139,29 @@ def pooling(r):
     return model(nodes, inputs, outputs, [("mask", INT64, lead + count)])
 
 
-def batch_norm(r, activation=None):
+def batch_norm(r, activation):
     """Whether Y is read twice decides nothing; a plan computes it again for the reader."""
     axes = r.choice([1, 2, 2, 2, 3])
-    least = 20 if activation or r.random() < 0.5 else 1
+    least = 20
     size = {1: [r.randint(least ** 2, 3000)], 2: [r.randint(least, 40) for _ in range(2)], 3: [8, 8, 9]}[axes]
     channels = r.randint(1, 40)
     x = [r.randint(1, 4), channels] + size
     attributes = {"epsilon": r.choice([1e-5, 1e-3]), "momentum": 0.9, "training_mode": 1}
-    inputs = ["x", "scale", "bias", "mean", "var"]
+    inputs = ["x", "scale", "bias", "mean", "variance"]
     outputs = ["y", "new_mean", "new_var", "saved_mean", "saved_inverse"]
     nodes = [
+        # The squares of variances are not negative.
+        helper.make_node("Abs", ["var"], ["variance"]),
         helper.make_node(
-            "BatchNormInternal", inputs, outputs, name="node", domain="com.microsoft", **attributes
+            "BatchNormInternal", inputs, outputs, name="normalization", domain="com.microsoft", **attributes
         ),
-        helper.make_node("Neg", ["y"], ["z"], name="reader"),
+        activation,
+        helper.make_node("Neg", ["a"], ["z"], name="reader"),
     ]
-    if activation:
-        nodes[0].name = "normalization"
-        nodes[1].input[0] = "a"
-        nodes.insert(1, activation)
-    vectors = [(name, FLOAT, [channels]) for name in inputs[1:]]
+    vectors = [(name, FLOAT, [channels]) for name in inputs[1:4] + ["var"]]
     values = [(name, FLOAT, [channels]) for name in outputs[1:]]
-    # The squares of variances are not negative.
-    nodes.insert(0, helper.make_node("Abs", ["var"], ["variance"]))
-    nodes[1].input[4] = "variance"
-    values += [("y", FLOAT, x), ("variance", FLOAT, [channels])]
-    made = model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
-    if activation:
-        made.graph.value_info.append(helper.make_tensor_value_info("a", FLOAT, x))
-    return made
+    values += [("y", FLOAT, x), ("a", FLOAT, x), ("variance", FLOAT, [channels])]
+    return model(nodes, [("x", FLOAT, x)] + vectors, [("z", FLOAT, x)], values)
 
 
 def relu_of_batch_norm(r):
@@ -285,7 +278,6 @@ KINDS = [
     pointwise_gradient,
     relu_gradient,
     pooling,
-    batch_norm,
     relu_of_batch_norm,
     clip_of_batch_norm,
     normalization_gradient_in_slices,

@@ -84,8 +84,11 @@ pub(super) fn use_cheaper_copies(
     before: &[Cost],
     options: &Options,
 ) {
-    // The bits are only known to agree on the CPU.
-    if !options.variants.contains(&Group::Copies) || options.device.provider != Provider::Cpu {
+    // The bits are only known to agree on the CPU, and the published planners know of a copy that it reads what its original does.
+    if !options.variants.contains(&Group::Copies)
+        || options.device.provider != Provider::Cpu
+        || options.strategy != Strategy::Auto
+    {
         return;
     }
     let uses = Uses::of(graph);
@@ -94,12 +97,9 @@ pub(super) fn use_cheaper_copies(
     let mut made: Vec<(NodeId, Vec<Part>, Vec<NodeId>)> = Vec::new();
     let activated = |id: NodeId| uses.producer(graph.node(id).input(0)?);
     for &id in graph.order() {
-        // The published planners know of a copy that it reads what its original does.
         let normalizes = |id| recomputation.rule(id) == Recompute::BatchNorm;
-        let activates = options.strategy == Strategy::Auto
-            && recomputation.rule(id) == Recompute::Clone
-            && activated(id).is_some_and(normalizes);
-        if (normalizes(id) || activates)
+        if recomputation.rule(id) == Recompute::Clone
+            && activated(id).is_some_and(normalizes)
             && let Some(parts) = copy_parts(graph, &uses, id)
         {
             let name = &graph.node(id).name;
@@ -108,16 +108,11 @@ pub(super) fn use_cheaper_copies(
         }
     }
     let costs = costs(&with, &options.device, &options.overrides);
-    // Behind a batch normalization stand the activations that read it.
+    // In the place of both.
     for (id, parts, nodes) in made {
         let cost = of_all(&costs, &nodes);
-        let mut time = before[id.index()].time.0;
-        if recomputation.rule(id) == Recompute::Clone {
-            let normalized = activated(id).expect("a batch normalization");
-            let copy = recomputation.copy_cost(normalized);
-            let copy = copy.unwrap_or(before[normalized.index()]);
-            time = time.saturating_add(copy.time.0);
-        }
+        let normalized = before[activated(id).expect("a batch normalization").index()];
+        let time = before[id.index()].time.0.saturating_add(normalized.time.0);
         // The search knows one workspace for a node and its copies.
         if cost.time.0 < time && cost.workspace <= before[id.index()].workspace {
             recomputation.copy_from_parts(id, parts, cost);

@@ -74,8 +74,6 @@ impl Values {
                 }
                 rules.activated_again(&normalizations, &updated);
                 rules.approximate(allowed);
-            } else if node.is("com.microsoft", "BatchNormInternal") {
-                rules.normalized_again(&updated);
             } else if node.is("", "Dropout") {
                 rules.dropped_again(&updated);
             }

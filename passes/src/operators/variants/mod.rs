@@ -159,9 +159,7 @@ pub fn offered(
 pub fn copy_parts(graph: &Graph, uses: &Uses, node: NodeId) -> Option<Vec<Part>> {
     let node = graph.node(node);
     let site = Site { graph, uses, node };
-    normalization::from_statistics(&site)
-        .or_else(|| normalization::activated_from_statistics(&site))
-        .or_else(|| dropout::from_mask(&site))
+    normalization::activated_from_statistics(&site).or_else(|| dropout::from_mask(&site))
 }
 
 /// One node of a replacement.

@@ -13,9 +13,9 @@ const SMALLEST: u64 = 400;
 pub(super) struct Normalized {
     pub(super) x: TensorId,
     scale: TensorId,
-    pub(super) bias: TensorId,
+    bias: TensorId,
     pub(super) y: TensorId,
-    pub(super) mean: TensorId,
+    mean: TensorId,
     /// 1 / std
     inverse: TensorId,
 }
@@ -54,9 +54,13 @@ impl Normalized {
         part("", "Mul", inputs, [self.vector("factor")])
     }
 
-    pub(super) fn zeros(&self) -> Part {
-        let inputs = [tensor(self.mean), tensor(self.mean)];
-        part("", "Sub", inputs, [self.vector("zeros")])
+    /// `B - mean * factor`, from the part that writes `factor` on: two parts, the second of which writes it.
+    pub(super) fn shift(&self, factor: Read, moved: Read) -> [Part; 2] {
+        let (mean, bias) = (tensor(self.mean), tensor(self.bias));
+        [
+            part("", "Mul", [mean, Some(factor)], [self.vector("moved")]),
+            part("", "Sub", [bias, Some(moved)], [self.vector("bias")]),
+        ]
     }
 }
 
@@ -68,34 +72,6 @@ fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
     }
 }
 
-/// Y alone, by a BatchNormalization of inference: it reads X once, where that of training reads it three
-/// times. Its scale is `scale / std`, and its variance the root of which it divides by is 0 + 1.
-///
-/// Runtime fact (measured): both are one CPU kernel, which computes `X * f + (B - mean * f)` with `f = 1 /
-/// sqrt(variance + epsilon) * scale`; so the bits are the same, in half of the time.
-pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
-    let all = Normalized::of(site.graph, site.node)?;
-    let [factor, variance] = [0, 1].map(|position| Some(Read::Output(position, 0)));
-    let inputs = [
-        tensor(all.x),
-        factor,
-        tensor(all.bias),
-        tensor(all.mean),
-        variance,
-    ];
-    let normalized = part(
-        "",
-        "BatchNormalization",
-        inputs,
-        [Some(Write::Tensor(all.y))],
-    );
-    Some(vec![
-        all.factor(),
-        all.zeros(),
-        normalized.with("epsilon", AttributeValue::Float(1.0)),
-    ])
-}
-
 /// What an activation makes of a batch normalization's Y, from what Y is made of: a convolution of each channel
 /// with one weight, `scale / std`, the bias `B - mean * scale / std`, and the activation. It reads X once
 /// and writes its result once.
@@ -104,8 +80,8 @@ pub(super) fn from_statistics(site: &Site) -> Option<Vec<Part>> {
 /// node of a Conv and the Relu behind it, and puts that elsewhere in its order (measured: a rewritten
 /// ResNet-50 took 78 MB more).
 ///
-/// Runtime fact (measured): the convolution multiplies and adds with one rounding each like the batch normalization,
-/// so the bits are the same, but for one case: it adds the product to 0, so that where B and the
+/// Runtime fact (measured): the batch normalization computes `X * factor + (B - mean * factor)`, and the convolution multiplies and adds
+/// with one rounding each like it, so the bits are the same, but for one case: it adds the product to 0, so that where B and the
 /// product are -0, the result is 0 in place of -0 (`tools/test_variants.py`). The activation takes no time.
 pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
     let (y, activated) = (site.node.input(0)?, site.node.output(0)?);
@@ -121,26 +97,27 @@ pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
     let dims = weights.iter().map(|&d| d as i64).collect();
     let rank = Like::Static(vec![shape.len() as u64]);
     let to = new("shape", rank, ElementType::Int64);
-    let [factor, shift, total, to_shape, weight] =
-        [0, 1, 2, 3, 4].map(|position| Some(Read::Output(position, 0)));
-    let (moved, bias) = (all.vector("moved"), all.vector("bias"));
+    let [factor, moved, shift, to_shape, weight] =
+        [0, 1, 2, 3, 4].map(|position| Read::Output(position, 0));
     let reshaped = new("weights", Like::Static(weights), ElementType::Float);
     let mut fused = part(
         "com.microsoft",
         "FusedConv",
-        [tensor(all.x), weight, total],
+        [tensor(all.x), Some(weight), Some(shift)],
         [Some(Write::Tensor(activated))],
     )
     .with("group", AttributeValue::Int(group));
     for (name, value) in activation(site)? {
         fused = fused.with(name, value);
     }
+    let [move_by, subtract] = all.shift(factor, moved);
+    let inputs = [Some(factor), Some(to_shape)];
     Some(vec![
         all.factor(),
-        part("", "Mul", [tensor(all.mean), factor], [moved]),
-        part("", "Sub", [tensor(all.bias), shift], [bias]),
+        move_by,
+        subtract,
         part("", "Constant", [], [Some(to)]).with("value_ints", AttributeValue::Ints(dims)),
-        part("", "Reshape", [factor, to_shape], [Some(reshaped)]),
+        part("", "Reshape", inputs, [Some(reshaped)]),
         fused,
     ])
 }

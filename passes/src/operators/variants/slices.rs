@@ -7,8 +7,7 @@ use super::normalization::Normalized;
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
 use crate::graph::{AttributeValue, Dimension, ElementType, TensorId};
 
-/// The gradient of a Relu of a batch normalization, by channels: the normalization of inference that computes copies
-/// (`normalization.rs`) works on each channel alone.
+/// The gradient of a Relu of a batch normalization, by channels: what this has left of each tells its product and its sum.
 pub(super) const RELU_OF_NORM: Variant = Variant {
     name: "relu-gradient-by-channels",
     group: Group::Slices,
@@ -213,6 +212,13 @@ impl Channels {
         vec![one; self.count as usize]
     }
 
+    /// The shape of one number for each channel of so many slices, which a tensor of that rank is multiplied by or added to.
+    fn each_of(&self, slices: u64, rank: usize) -> Like {
+        let mut shape = vec![1; rank - 1];
+        shape[0] = self.each * slices;
+        Like::Static(shape)
+    }
+
     fn images(&self, like: TensorId) -> Vec<Write> {
         let one = new("", Like::Cut(like, 1, self.each), ElementType::Float);
         vec![one; self.count as usize]
@@ -247,22 +253,38 @@ fn relu_of_norm(site: &Site) -> Option<Vec<Part>> {
     let channels = Channels::of(site, all.x)?;
     let mut parts = SliceParts(Vec::new());
     let slices = Slices::of(&mut parts, 1, channels.count * channels.each, channels.each)?;
-    let factor = Read::Output(parts.add(all.factor()), 0);
-    let zeros = Read::Output(parts.add(all.zeros()), 0);
-    let mut of_vector = |name: &str, of: Read| parts.split(name, of, 0, &channels.vectors());
-    let factor = of_vector("factor", factor);
-    let zeros = of_vector("zeros", zeros);
-    let mean = of_vector("mean", Read::Tensor(all.mean));
-    let bias = of_vector("bias", Read::Tensor(all.bias));
+    let written = |part: usize| Read::Output(part, 0);
+    let factor = written(parts.add(all.factor()));
+    let [move_by, subtract] = all.shift(factor, written(parts.0.len()));
+    parts.add(move_by);
+    let shift = written(parts.add(subtract));
+    let rank = site.shape(all.x)?.len();
+    let mut to = vec![1; rank - 1];
+    to[0] = i64::try_from(channels.count * channels.each).ok()?;
+    let to = parts.ints("shape", to);
+    let mut of_channels = |name: &str, of: Read| {
+        let all = new(
+            name,
+            channels.each_of(channels.count, rank),
+            ElementType::Float,
+        );
+        let reshaped = parts.add(part("", "Reshape", [Some(of), Some(to)], [Some(all)]));
+        let each = new("", channels.each_of(1, rank), ElementType::Float);
+        let each = vec![each; channels.count as usize];
+        parts.split(name, written(reshaped), 0, &each)
+    };
+    let factors = of_channels("factors", factor);
+    let shifts = of_channels("shifts", shift);
     let dys = parts.split("dy", Read::Tensor(dy), 1, &channels.images(dy));
     let mut dxs = Vec::new();
     for number in 0..slices.count() {
         let x = slices.take(&mut parts, "x", all.x, number);
         let of = |split: usize| Some(Read::Output(split, number));
-        let inputs = [Some(x), of(factor), of(bias), of(mean), of(zeros)];
-        let y = numbered(&slices.like(all.x, number), "y", number);
-        let normalized = part("", "BatchNormalization", inputs, [y]);
-        let y = parts.add(normalized.with("epsilon", AttributeValue::Float(1.0)));
+        let like = slices.like(all.x, number);
+        let scaled = numbered(&like, "scaled", number);
+        let scaled = parts.add(part("", "Mul", [Some(x), of(factors)], [scaled]));
+        let inputs = [Some(written(scaled)), of(shifts)];
+        let y = parts.add(part("", "Add", inputs, [numbered(&like, "y", number)]));
         let inputs = [of(dys), Some(Read::Output(y, 0))];
         let mut part = gradient(site, inputs, dx);
         part.outputs = vec![numbered(&slices.like(dx, number), "dx", number)];
@@ -295,10 +317,8 @@ fn norm(site: &Site) -> Option<Vec<Part>> {
     let mut parts = SliceParts(Vec::new());
     let slices = Slices::of(&mut parts, 1, size, channels.each)?;
     let named = [("scale", scale), ("mean", mean), ("inverse", inverse)];
-    // The last axis is the first one. Named like that in `relu_of_norm`, both Splits of the mean would become one once optimized, and
-    // what reads it run in another order than planned.
     let of_vectors =
-        named.map(|(name, of)| parts.split(name, Read::Tensor(of), -1, &channels.vectors()));
+        named.map(|(name, of)| parts.split(name, Read::Tensor(of), 0, &channels.vectors()));
     let dys = parts.split("dy", Read::Tensor(dy), 1, &channels.images(dy));
     let mut gradients = [Vec::new(), Vec::new(), Vec::new()];
     for number in 0..slices.count() {

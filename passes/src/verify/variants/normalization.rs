@@ -1,4 +1,4 @@
-//! Batch normalization again, from its statistics, and what an activation makes of it.
+//! What an activation makes of a batch normalization again, from its statistics.
 
 use std::collections::BTreeMap;
 
@@ -20,31 +20,15 @@ pub(super) fn normalizations(values: &Values, graph: &Graph, order: &[NodeId]) -
     order.iter().filter_map(written).collect()
 }
 
-/// What is normalized, `X * factor + (B - mean * factor)` with `factor = inverse * scale`, which is how the CPU
+/// What is normalized, `X * factor + shift` with `factor = inverse * scale` and `shift = B - mean * factor`, which is how the CPU
 /// kernel computes it, with the mean and the inverse deviation that the node has left.
 pub(super) struct NormalizedFrom {
     pub(super) x: TensorId,
-    pub(super) bias: ValueNumber,
-    pub(super) mean: ValueNumber,
     pub(super) factor: ValueNumber,
-    pub(super) vector: NewValue,
+    pub(super) shift: ValueNumber,
 }
 
 impl Rules<'_> {
-    /// A BatchNormalization that is given the mean, `factor` as its scale, and a variance of 0, to which it
-    /// adds an epsilon of 1 before it takes the root and divides by it: the same kernel on the same numbers.
-    pub(super) fn normalized_again(&mut self, updated: &[bool]) -> Option<()> {
-        let y = self.node.output(0)?;
-        let all = self.normalized(self.id, updated)?;
-        // The mean of what is finite is; else the result is no number in both.
-        let mean = Some(all.mean);
-        let zeros = self.define("Sub", vec![], vec![mean, mean], all.vector);
-        let x = Some(self.value(all.x));
-        let inputs = vec![x, Some(all.factor), Some(all.bias), mean, Some(zeros)];
-        let epsilon = vec![("epsilon", AttributeValue::Float(1.0))];
-        self.equate("", "BatchNormalization", epsilon, inputs, y)
-    }
-
     /// A convolution of each channel with one weight rounds the product and the sum in the same way, but gives
     /// 0 for the sum of two -0; its activation is the node's.
     pub(super) fn activated_again(
@@ -58,21 +42,23 @@ impl Rules<'_> {
         let all = self.normalized(normalization, updated)?;
         let shape = self.graph.tensor(all.x).shape.clone()?;
         let channels = *shape.get(1).filter(|_| (3..=5).contains(&shape.len()))?;
-        let (mean, factor, bias) = (Some(all.mean), Some(all.factor), Some(all.bias));
-        let moved = self.define("Mul", vec![], vec![mean, factor], all.vector);
-        let shift = self.define("Sub", vec![], vec![bias, Some(moved)], all.vector);
         let mut dims = vec![channels];
         dims.resize(shape.len(), 1);
-        let ints = dims.iter().map(|&d| d as i64).collect();
-        let ints = vec![("value_ints", AttributeValue::Ints(ints))];
-        let rank = vec![shape.len() as u64];
-        let to = self.define_of(("", "Constant"), ints, vec![], ElementType::Int64, rank);
-        let inputs = vec![factor, Some(to)];
-        let weights = self.define_of(("", "Reshape"), vec![], inputs, ElementType::Float, dims);
-        let inputs = vec![Some(self.value(all.x)), Some(weights), Some(shift)];
+        let weights = self.reshaped(all.factor, dims);
+        let inputs = vec![Some(self.value(all.x)), Some(weights), Some(all.shift)];
         let group = AttributeValue::Int(i64::try_from(channels).ok()?);
         attributes.push(("group", group));
         self.equate("com.microsoft", "FusedConv", attributes, inputs, activated)
+    }
+
+    /// The numbers of a vector in a tensor of that shape.
+    pub(super) fn reshaped(&mut self, vector: ValueNumber, dims: Vec<u64>) -> ValueNumber {
+        let ints = dims.iter().map(|&d| d as i64).collect();
+        let ints = vec![("value_ints", AttributeValue::Ints(ints))];
+        let rank = vec![dims.len() as u64];
+        let to = self.define_of(("", "Constant"), ints, vec![], ElementType::Int64, rank);
+        let inputs = vec![Some(vector), Some(to)];
+        self.define_of(("", "Reshape"), vec![], inputs, ElementType::Float, dims)
     }
 
     /// The attributes of a convolution that does what the node does with its result.
@@ -114,12 +100,12 @@ impl Rules<'_> {
             && self.opset() >= 13;
         let vector = NewValue::of(mean);
         let [scale, bias, mean, inverse] = [scale, bias, mean, inverse].map(|t| self.value(t));
-        applies.then(|| NormalizedFrom {
-            x,
-            bias,
-            mean,
-            factor: self.define("Mul", vec![], vec![Some(inverse), Some(scale)], vector),
-            vector,
+        applies.then(|| {
+            let inputs = vec![Some(inverse), Some(scale)];
+            let factor = self.define("Mul", vec![], inputs, vector);
+            let moved = self.define("Mul", vec![], vec![Some(mean), Some(factor)], vector);
+            let shift = self.define("Sub", vec![], vec![Some(bias), Some(moved)], vector);
+            NormalizedFrom { x, factor, shift }
         })
     }
 }

@@ -79,12 +79,17 @@ impl Rules<'_> {
         if !self.alike(dy, all.x) || !self.alike(dx, all.x) {
             return None;
         }
-        let mean = Some(all.mean);
-        let zeros = self.define("Sub", vec![], vec![mean, mean], all.vector);
-        let vectors = [all.factor, all.bias, all.mean, zeros];
-        let each = vec![cut.step];
-        let vectors = vectors.map(|vector| self.equal_slices(vector, 0, count, each.clone()));
-        let [Some(factor), Some(bias), Some(mean), Some(zeros)] = vectors else {
+        let rank = self.graph.tensor(all.x).shape.as_ref()?.len();
+        let vector = |channels: u64| {
+            let mut dims = vec![1; rank - 1];
+            dims[0] = channels;
+            dims
+        };
+        let vectors = [all.factor, all.shift].map(|all| {
+            let all = self.reshaped(all, vector(cut.size));
+            self.equal_slices(all, 0, count, vector(cut.step))
+        });
+        let [Some(factors), Some(shifts)] = vectors else {
             return None;
         };
         let gradients = self.value(dy);
@@ -94,15 +99,11 @@ impl Rules<'_> {
             let at = number as usize;
             let shape = self.cut(all.x, &cut, number)?;
             let x = self.slice(all.x, &cut, number)?;
-            let vectors = [&factor, &bias, &mean, &zeros].map(|all| Some(all[at]));
-            let epsilon = vec![("epsilon", AttributeValue::Float(1.0))];
-            let y = self.define_of(
-                ("", "BatchNormalization"),
-                epsilon,
-                [vec![Some(x)], vectors.to_vec()].concat(),
-                ElementType::Float,
-                shape.clone(),
-            );
+            let float = ElementType::Float;
+            let inputs = vec![Some(x), Some(factors[at])];
+            let scaled = self.define_of(("", "Mul"), vec![], inputs, float, shape.clone());
+            let inputs = vec![Some(scaled), Some(shifts[at])];
+            let y = self.define_of(("", "Add"), vec![], inputs, float, shape.clone());
             dxs.push(Some(self.gradient_of_slice(gradients[at], y, shape)));
         }
         self.equate("", "Concat", axis(1), dxs, dx)
@@ -131,7 +132,7 @@ impl Rules<'_> {
         let each = vec![cut.step];
         let vectors = vectors.map(|vector| {
             let vector = self.value(vector);
-            self.equal_slices(vector, -1, count, each.clone())
+            self.equal_slices(vector, 0, count, each.clone())
         });
         let [Some(scale), Some(mean), Some(inverse)] = vectors else {
             return None;
