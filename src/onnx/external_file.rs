@@ -80,7 +80,7 @@ impl fmt::Display for Unresolved {
             };
         }
         f.write_str(match self.folder {
-            Some(_) => ", or first copy or link ",
+            Some(_) => ", or first copy ",
             None => "first put there ",
         })?;
         for (position, (file, target)) in self.files.iter().take(SHOWN).enumerate() {

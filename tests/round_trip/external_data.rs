@@ -102,7 +102,7 @@ fn in_another_folder_the_error_says_how() {
     let text = error
         .to_string()
         .replace(&folder.path().display().to_string(), "FOLDER");
-    insta::assert_snapshot!(text, @"FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy or link FOLDER/in/external.bin to FOLDER/out/external.bin");
+    insta::assert_snapshot!(text, @"FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy FOLDER/in/external.bin to FOLDER/out/external.bin");
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }
 
@@ -191,10 +191,10 @@ fn advice(location: &str) -> String {
 fn advice_names_the_folder_of_the_model_and_no_place_outside_of_it() {
     let all = ["deep/d.bin", "../../w.bin", "a/../../w.bin", "a/../w.bin"].map(advice);
     insta::assert_snapshot!(all.join("\n"), @r#"
-    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy or link FOLDER/in/deep/d.bin to FOLDER/out/deep/d.bin
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy FOLDER/in/deep/d.bin to FOLDER/out/deep/d.bin
     FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in: the location "../../w.bin" leads out of the model's folder
     FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in: the location "a/../../w.bin" leads out of the model's folder
-    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy or link FOLDER/in/a/../w.bin to FOLDER/out/a/../w.bin
+    FOLDER/out/out.onnx: the model's external data would not be found beside the output; write the output into FOLDER/in, or first copy FOLDER/in/a/../w.bin to FOLDER/out/a/../w.bin
     "#);
 }
 
