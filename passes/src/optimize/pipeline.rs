@@ -362,9 +362,8 @@ impl<'o> Pipeline<'o> {
                     searched.ok().or(ordered)
                 }
             };
-            let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
-            let own = self.with_other_targets(planner, own, budget);
             let cheap = own.as_ref().is_some_and(|own| self.is_cheap(own));
+            let own = own.or_else(|| self.smallest_or_better(smallest, least, budget));
             let found = match rivals.as_mut().filter(|_| !cheap) {
                 Some(rivals) => self.best_of(own, rivals, budget, u64::MAX, &mut chosen),
                 None => own,

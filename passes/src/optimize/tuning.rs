@@ -18,10 +18,6 @@ crate::tuning::tuning! {
         plans_for_settings: usize = 3, off 0;
         /// ... if it adds more than one part in so many of a step's time.
         dear: u64 = 50, off 1;
-        /// A plan is very dear that adds more than one part in so many of a step's time; others are looked for then ...
-        very_dear: u64 = 20, off 1;
-        /// ... for these percentages of what the budget leaves.
-        other_targets: &'static [u64] = &[100, 98, 96, 94, 92, 90, 87, 84, 81, 78, 75, 70], off &[];
         /// Attempts: plans for what the graph takes less at the level that is promised.
         plans_for_level: usize = 4, off 0;
         /// Attempts: budgets below the smallest peak that was found.

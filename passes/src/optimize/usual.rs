@@ -7,8 +7,10 @@
 
 use std::ptr;
 
+use super::comparison::near;
 use super::contest::{Look, Session, decide as decide_for, spread};
 use super::faults::Found;
+use super::limits::plain_floor;
 use super::listing::as_listed;
 use super::simulation::Candidate;
 use super::tuning::TUNING;
@@ -159,8 +161,11 @@ impl Contest<'_> {
     /// Does what was found for all sessions leave nothing to be gained in the usual one? Where all levels are alike.
     fn stands(&self, request: BudgetRequest, found: &Found) -> bool {
         match found {
+            // Where the usual session has one alone, it mostly is smaller.
             Ok(found) if request == BudgetRequest::Smallest => {
-                is_usable(found) && is_little(unused(&found.summary), allowed(&found.summary))
+                let summary = &found.summary;
+                let least = plain_floor(self.session.original(), &self.session.options);
+                is_usable(found) && is_little(summary.budget - least, allowed(summary))
             }
             Ok(found) => self.is_good(&found.summary),
             // Fusions make a plan dear in the others that the usual one fits with ease; what one node needs, it needs everywhere.
@@ -254,6 +259,10 @@ impl Contest<'_> {
             (None, for_all) => for_all.expect("every budget is planned for"),
             (Some(Ok(mut usual)), Some(Ok(for_all))) if is_usable(&for_all) => {
                 let added = for_all.summary.time_added;
+                let is_smallest = entry.request == BudgetRequest::Smallest;
+                if is_smallest && near(usual.summary.budget) < for_all.summary.budget {
+                    return Ok(usual);
+                }
                 if added <= usual.summary.time_added + next_to_nothing(&usual.summary) {
                     return Ok(for_all);
                 }

@@ -224,43 +224,6 @@ impl Pipeline<'_> {
         best
     }
 
-    /// What was found for the budget, or what adds less since it is planned for another target: where barriers or the settings add much, what
-    /// they add goes up and down from plan to plan, and one for far less can add less in all. Not in large graphs.
-    pub(super) fn with_other_targets(
-        &self,
-        planner: &mut dyn Planner,
-        found: Option<Candidate>,
-        budget: Bytes,
-    ) -> Option<Candidate> {
-        let mut best = found;
-        if self.options.strategy != Strategy::Auto || self.is_large() {
-            return best;
-        }
-        let fixed = self.original.liveness.fixed;
-        let most = budget - self.framed() - fixed;
-        let is_dear = |best: &Candidate| {
-            self.added(best) > time_of_all(&best.graph, &best.costs) / TUNING.very_dear
-        };
-        for &percent in TUNING.other_targets {
-            if !best.as_ref().is_none_or(is_dear) || self.stopped() {
-                break;
-            }
-            let target = fixed + Bytes(most.0 / 100 * percent);
-            let added = best.as_ref().map_or(u64::MAX, |best| self.added(best));
-            // For even less there is none, or it adds more.
-            let Ok(plan) = planner.cheaper(target, added) else {
-                break;
-            };
-            let found = self.made_of(&plan, &Goal::below(budget, added));
-            if let Ok(Some(cheaper)) = found
-                && self.added(&cheaper) < added
-            {
-                best = Some(cheaper);
-            }
-        }
-        best
-    }
-
     /// `found`, or what adds less since it is planned for less than its target: the search knows nothing of barriers, and what
     /// leaves them some room can need far fewer.
     pub(super) fn with_room_for_barriers(
