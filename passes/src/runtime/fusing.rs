@@ -84,7 +84,7 @@ pub enum Fusing {
     /// A matrix product that takes in transpositions and scaling; `adds`: and becomes a Gemm with the addition that alone reads it.
     Product {
         /// Is that addition there?
-        adds: bool,
+        adds: Adding,
     },
     /// A convolution that takes in the activation which alone reads its result.
     Convolution {
@@ -113,6 +113,19 @@ pub enum Fusing {
         /// whatever the file says of the row (measured).
         sized: bool,
     },
+}
+
+/// Is there an addition that becomes a Gemm with a matrix product?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Adding {
+    /// No.
+    #[default]
+    Nothing,
+    /// To a product of two matrices.
+    ToMatrix,
+    /// Of a vector to each row of a tensor with another number of axes, all of whose sizes are numbers. In releases after 1.20.1 alone: a
+    /// Reshape makes a matrix of the tensor, and another one of the result a tensor (measured in 1.26.0 and 1.32.0).
+    ToRows,
 }
 
 /// How many axes a batch of sequences of vectors has.
@@ -156,12 +169,15 @@ impl Fusing {
     /// products with a number, of sums, and of products that read their first matrix transposed: where they sum up more than 128 terms,
     /// they have other bits then, and never by their second one (measured in 1.20.1, 1.26.0 and 1.32.0). A Gemm may exchange both.
     pub(crate) fn rounds_with(self, reader: Fusing, place: usize) -> bool {
+        use Adding::{ToMatrix, ToRows};
         use Fusing::{
             Adds, AddsImages, AddsTokens, Bias, Channels, Convolution, Gemm, Inverts, Multiplies,
             Product, Scales, Sum, Transposes,
         };
         let is_transposed = match (self, reader) {
-            (Transposes(of), Gemm | Product { adds: true }) => of.is_done_by_a_product(),
+            (Transposes(of), Gemm | Product { adds: ToMatrix }) => of.is_done_by_a_product(),
+            // The Gemm reads a Reshape.
+            (Transposes(of), Product { adds: ToRows }) => place == 1 && of.is_done_by_a_product(),
             (Transposes(of), Product { .. }) => place == 0 && of.is_done_by_a_product(),
             _ => false,
         };
@@ -178,7 +194,12 @@ impl Fusing {
                         } | Channels { biased: false }
                             | Multiplies
                     )
-                    | (Product { adds: true }, Adds | AddsImages | Bias { .. })
+                    | (
+                        Product {
+                            adds: ToMatrix | ToRows
+                        },
+                        Adds | AddsImages | AddsTokens | Bias { .. }
+                    )
                     | (Bias { of_tokens: true }, AddsTokens)
                     | (Gemm, Sum | Transposes(_))
                     | (Transposes(_), Sum)
@@ -240,7 +261,9 @@ impl Fusing {
             ("", "MatMul") => Fusing::Product {
                 adds: adds(graph, uses, node, &shape),
             },
-            (MICROSOFT, "FusedMatMul") => Fusing::Product { adds: false },
+            (MICROSOFT, "FusedMatMul") => Fusing::Product {
+                adds: Adding::Nothing,
+            },
             ("", "Gemm") => Fusing::Gemm,
             ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
             ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias {
@@ -400,18 +423,18 @@ fn is_rid_of_casts(graph: &Graph) -> bool {
     opset.is_some_and(|opset| (13..21).contains(opset))
 }
 
-/// Does an Add alone read the product of two matrices, and add what Gemm can add? Source: `MatMulAddFusion`.
+/// Which addition alone reads the product, and adds what Gemm can add? Source: `MatMulAddFusion`.
 fn adds<'g>(
     graph: &Graph,
     uses: &Uses,
     node: &Node,
     shape: &impl Fn(TensorId) -> Option<&'g [Dimension]>,
-) -> bool {
+) -> Adding {
     let Some(written) = node.output(0) else {
-        return false;
+        return Adding::Nothing;
     };
     let &[reader] = uses.readers(written) else {
-        return false;
+        return Adding::Nothing;
     };
     let add = graph.node(reader);
     let has_kernel = matches!(
@@ -420,21 +443,36 @@ fn adds<'g>(
     );
     let added = add.inputs.iter().flatten().find(|&&read| read != written);
     let Some(&added) = added.filter(|_| add.is("", "Add") && has_kernel) else {
-        return false;
+        return Adding::Nothing;
     };
     let [a, b] = [0, 1].map(|place| node.input(place).and_then(shape));
-    let (Some([rows, _]), Some([_, columns]), Some(added)) = (a, b, shape(added)) else {
-        return false;
-    };
     let is = |one: &Dimension, other: &Dimension| one == other && *one != Dimension::Unknown;
     let single = Dimension::Known(1);
-    match added {
-        [width] => is(width, columns),
-        [height, width] => {
+    let (rows, columns) = match (a, b) {
+        (Some([rows, _]), Some([_, columns])) => (rows, columns),
+        (Some(axes), Some([depth, columns])) => {
+            let mut sizes = axes.iter().chain([depth, columns]);
+            let fits = !axes.is_empty()
+                && sizes.all(Dimension::is_number)
+                && shape(added).is_some_and(|added| added == [columns.clone()]);
+            return match fits {
+                true => Adding::ToRows,
+                false => Adding::Nothing,
+            };
+        }
+        _ => return Adding::Nothing,
+    };
+    let fits = match shape(added) {
+        Some([width]) => is(width, columns),
+        Some([height, width]) => {
             is(width, columns) && (is(height, rows) || *height == single)
                 || is(height, rows) && *width == single
         }
         _ => false,
+    };
+    match fits {
+        true => Adding::ToMatrix,
+        false => Adding::Nothing,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
 use crate::runtime::barrier::{Passing, keep_barriers_off, out_of_reshapes};
 use crate::runtime::fused_pairs::normalized_at_once;
-use crate::runtime::fusing::Fusing;
+use crate::runtime::fusing::{Adding, Fusing};
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::level::Level;
 use crate::runtime::rounding::Rounding;
@@ -101,6 +101,21 @@ impl Placement {
             true => vec![false; base.size.len()],
             false => parted(graph, &uses, &base),
         };
+        // The Reshape that the runtime puts there and a barrier become one, without the barrier (measured: 1.26.0 makes no session at all).
+        let is_by_rows = |position: usize| {
+            let adds = Adding::ToRows;
+            !release.trains && base.fusing[position] == Fusing::Product { adds }
+        };
+        let mut reshaped = out_of_reshapes(graph);
+        for (position, &id) in graph.order().iter().enumerate() {
+            if is_by_rows(position) {
+                for &addition in graph.node(id).writes().flat_map(|t| uses.readers(t)) {
+                    for sum in graph.node(addition).writes() {
+                        reshaped[sum.index()] = true;
+                    }
+                }
+            }
+        }
         let form = release.barrier;
         let kept_off = keep_barriers_off(graph, form);
         let is_possible = form.is_possible(graph);
@@ -120,6 +135,7 @@ impl Placement {
                 computed
                     && is_tensor(**t)
                     && !parted[t.index()]
+                    && !(is_by_rows(position) && node.input(0) == Some(**t))
                     && release.may_hand_on(graph.tensor(**t))
                     && rounding.may_pass(**t, *id)
             };
@@ -154,7 +170,7 @@ impl Placement {
                 .map(|&id| follows(graph.node(id)))
                 .collect(),
             keeps: graph.tensor_ids().map(|t| rounding.depends(t)).collect(),
-            reshaped: out_of_reshapes(graph),
+            reshaped,
             waitable,
             producer,
             base,
@@ -319,6 +335,16 @@ impl Placement {
     }
 }
 
+/// What a node hands on that goes from ORT_ENABLE_BASIC on.
+fn handed_on(base: &Skeleton, node: usize) -> Option<u32> {
+    let input = match base.fusing[node] {
+        Fusing::Forwards => 0,
+        Fusing::Idles { input } => input,
+        _ => return None,
+    };
+    base.reads.get(node).get(input).copied()
+}
+
 /// By tensor: is it between nodes that the runtime makes one of, which rounds otherwise? Nodes that only forward are gone by then.
 fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
     let mut writer = vec![Fusing::No; base.size.len()];
@@ -333,9 +359,9 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
         {
             transposed[written as usize] = writer[read as usize];
         }
-        let kind = match (base.fusing[node], base.reads.get(node)) {
-            (Fusing::Forwards, &[read]) => writer[read as usize],
-            (kind, _) => kind,
+        let kind = match handed_on(base, node) {
+            Some(read) => writer[read as usize],
+            None => base.fusing[node],
         };
         for &written in base.writes.get(node) {
             writer[written as usize] = kind;
@@ -365,8 +391,8 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
     for node in 0..base.len() {
         let scales = match (base.fusing[node], base.reads.get(node)) {
             (Fusing::Scales { .. }, _) => true,
-            (Fusing::Forwards | Fusing::Transposes(_), &[read]) => scaled[read as usize],
-            _ => false,
+            (Fusing::Transposes(_), &[read]) => scaled[read as usize],
+            _ => handed_on(base, node).is_some_and(|read| scaled[read as usize]),
         };
         for &written in base.writes.get(node) {
             scaled[written as usize] = scales;
@@ -380,6 +406,7 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
             let read = read as usize;
             parted[read] |= match reader {
                 Fusing::Forwards => leads_on,
+                Fusing::Idles { input } => leads_on && place == input,
                 Fusing::Transposes(_) => leads_on && scaled[read],
                 Fusing::Casts => leads_on && matches!(writer[read], Fusing::Transposes(_)),
                 Fusing::Product { .. } => {

@@ -156,7 +156,11 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
         g (float[5,5] x, float[5,5] w) => (float[5,5] y, float[5,5] z) <float tenth = {0.1}, float[5,5] a, float[5,5] s, float[5,5] h> {
             a = Exp(x) s = Mul(a, tenth) b = Exp(x) c = Exp(b) h = Identity(s) p = MatMul(h, w) y = Exp(p) z = Add(c, s) }"#;
     let parted_in = |text: &str, between: &str, release: &'static crate::runtime::Release| {
-        let graph = Graph::parse(&text.replace("Identity(s)", between)).unwrap();
+        let text = match between {
+            "" => text.to_owned(),
+            _ => text.replace("Identity(s)", between),
+        };
+        let graph = Graph::parse(&text).unwrap();
         let conditions = lean(release);
         let enforceable = Enforceable::new(graph.clone(), free(&graph), conditions);
         let placement = enforceable.placement();
@@ -195,6 +199,20 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
     assert!(!parted_in(&cast, through, &crate::runtime::STOCK));
     let second = cast.replace("MatMul(h, w)", "MatMul(w, h)");
     assert!(parted_in(&second, through, &crate::runtime::STOCK));
+    // Nor where a product by one is between.
+    let idle = text.replace("Identity(s)", "Mul(s, unit)");
+    let idle = idle.replace(
+        "<float tenth = {0.1},",
+        "<float tenth = {0.1}, float unit = {1.0},",
+    );
+    assert!(!parted_in(&idle, "", &crate::runtime::STOCK));
+    assert!(parted_in(
+        &idle
+            .replace("{1.0}", "{2.0}")
+            .replace("MatMul(h, w)", "Add(h, w)"),
+        "",
+        &crate::runtime::STOCK
+    ));
     // Nor between an inverse and what becomes a division.
     let inverse = text.replace("{0.1}", "{1.0}");
     let inverse = inverse.replace("Mul(a, tenth)", "Div(tenth, a)");

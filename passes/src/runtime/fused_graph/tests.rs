@@ -20,14 +20,14 @@ fn forms_by(release: &'static Release, text: &str) -> Vec<String> {
 fn forms_of(release: &'static Release, graph: &Graph) -> Vec<String> {
     let costs = vec![Cost::default(); graph.node_count()];
     let skeleton = Skeleton::of(graph, Provider::Cpu, &costs).run_by(release);
-    // What a cast writes that was moved has a mark.
-    let name = |&tensor: &u32| {
-        let of = skeleton.named(tensor);
-        let mark = if of == tensor { "" } else { "~" };
-        format!("{}{mark}", graph.tensor(TensorId(of)).name)
-    };
-    let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
+    // What the runtime makes has a mark.
     let form = |(form, _): &OptimizedForm| {
+        let name = |&tensor: &u32| {
+            let of = form.named(tensor);
+            let mark = if of == tensor { "" } else { "~" };
+            format!("{}{mark}", graph.tensor(TensorId(of)).name)
+        };
+        let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
         let nodes = (0..form.len()).map(|node| {
             format!(
                 "{}({})",
@@ -56,6 +56,24 @@ fn what_only_a_folded_shape_reads_goes_with_it() {
     };
     assert_eq!(forms(&text("x")), ["y(x,t)"]);
     assert_eq!(forms(&text("a")), ["a(x) y(a,t)"]);
+}
+
+#[test]
+fn a_vector_that_is_added_to_all_rows_makes_a_gemm_between_reshapes() {
+    let text = |batch: &str, bias: &str| {
+        format!(
+            "g (float[{batch},3,4] x, float[4,5] w, {bias} b) => (float[{batch},3,5] y) <float[{batch},3,5] a, float[{batch},3,5] s>
+            {{ a = MatMul(x, w) s = Add(b, a) y = Relu(s) }}"
+        )
+    };
+    let stock = |text: &str| forms_by(&crate::runtime::STOCK, text);
+    let rows = text("2", "float[5]");
+    assert_eq!(stock(&rows), ["y(s) x~(x) s(s~) s~(x~,w,b)"]);
+    assert!(forms(&rows).is_empty(), "1.19.2 does not");
+    for bias in ["float[1,5]", "float[1]", "float[1,1,5]", "float[2,3,5]"] {
+        assert!(stock(&text("2", bias)).is_empty(), "{bias}");
+    }
+    assert!(stock(&text("N", "float[5]")).is_empty());
 }
 
 #[test]
