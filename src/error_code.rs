@@ -178,7 +178,9 @@ fn imported(error: &ImportError) -> Code {
 fn optimized(error: &OptimizeError) -> Code {
     match error {
         OptimizeError::NotTraining { .. } => NOT_TRAINING,
-        OptimizeError::ForTraining { .. } | OptimizeError::HalfKernel { .. } => RUNTIME,
+        OptimizeError::ForTraining { .. }
+        | OptimizeError::TakenApart { .. }
+        | OptimizeError::HalfKernel { .. } => RUNTIME,
         OptimizeError::Shape(error) => shaped(error),
         OptimizeError::Input(_) => INVALID_GRAPH,
         OptimizeError::Refused { .. } => STRATEGY,

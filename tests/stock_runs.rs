@@ -315,6 +315,63 @@ fn a_product_with_an_inverse_takes_what_the_division_takes_that_it_becomes() {
     }
 }
 
+/// Linear layers of sequences whose sizes are all numbers.
+const FIXED: &str = r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+fixed (float[16,64,128] x, float[128,128] w1, float[128] b1, float[128,128] w2, float[128] b2, float[128,128] w3, float[16,64,128] y)
+    => (float[] loss, float[128,128] w1_grad, float[128,128] w2_grad, float[128,128] w3_grad)
+    {
+    one = Constant <value_float = 1.0> ()
+    two = Constant <value_float = 2.0> ()
+    flat = Constant <value_ints = [-1, 128]> ()
+    m1 = MatMul (x, w1)
+    a1 = Add (m1, b1)
+    h1 = Tanh (a1)
+    m2 = MatMul (h1, w2)
+    a2 = Add (b2, m2)
+    h2 = Tanh (a2)
+    m3 = MatMul (h2, w3)
+    h3 = Tanh (m3)
+    e = Sub (h3, y)
+    q = Mul (e, e)
+    loss = ReduceMean <keepdims = 0> (q)
+    h3_grad = Mul (e, two)
+    h3h3 = Mul (h3, h3)
+    u3 = Sub (one, h3h3)
+    m3_grad = Mul (h3_grad, u3)
+    rows_2 = Reshape (h2, flat)
+    rows_m3 = Reshape (m3_grad, flat)
+    w3_grad = Gemm <transA = 1> (rows_2, rows_m3)
+    h2_grad = com.microsoft.FusedMatMul <transB = 1> (m3_grad, w3)
+    h2h2 = Mul (h2, h2)
+    u2 = Sub (one, h2h2)
+    a2_grad = Mul (h2_grad, u2)
+    rows_1 = Reshape (h1, flat)
+    rows_a2 = Reshape (a2_grad, flat)
+    w2_grad = Gemm <transA = 1> (rows_1, rows_a2)
+    h1_grad = com.microsoft.FusedMatMul <transB = 1> (a2_grad, w2)
+    h1h1 = Mul (h1, h1)
+    u1 = Sub (one, h1h1)
+    a1_grad = Mul (h1_grad, u1)
+    rows_x = Reshape (x, flat)
+    rows_a1 = Reshape (a1_grad, flat)
+    w1_grad = Gemm <transA = 1> (rows_x, rows_a1)
+}"#;
+
+/// The runtime makes a Gemm between two Reshapes of a product and a vector.
+#[test]
+fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), FIXED),
+        dims: &[],
+    };
+    for settings in ["lean", "default"] {
+        lowered.assert_kept(settings, "fixed+85%", 0.005);
+        lowered.assert_simulated();
+    }
+}
+
 #[test]
 fn both_execution_orders_are_simulated_exactly() {
     const GRAPHS: usize = 60;

@@ -348,6 +348,17 @@ pub enum OptimizeError {
         /// What was to run it.
         release: &'static Release,
     },
+    /// The runtime has no kernel for an operator, whose pieces run where nobody plans them.
+    #[error(
+        "{node} is taken apart by {}, in a way that is not simulated: expected a graph without it, as ckpt-opt lower writes it, or \
+         --runtime {}", release.title, TRAINING.name
+    )]
+    TakenApart {
+        /// The operator and the name of the first such node.
+        node: String,
+        /// What was to run it.
+        release: &'static Release,
+    },
     /// The runtime has a kernel where the release that trains has none.
     #[error(
         "{node} computes in float16, in which {} rounds otherwise on the CPU than is known here: expected it between Cast \
@@ -818,14 +829,17 @@ fn check_runs(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
             .then_some(())
             .ok_or(OptimizeError::NotTraining { nodes });
     }
-    let mut for_training = graph.order().iter().map(|&id| graph.node(id));
-    match for_training.find(|node| is_for_training(node)) {
-        Some(node) => Err(OptimizeError::ForTraining {
-            node: format!("{} \"{}\"", node.op_type, node.name),
-            release,
-        }),
-        None => Ok(()),
+    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let named = |node: &Node| format!("{} \"{}\"", node.op_type, node.name);
+    if let Some(node) = nodes().find(|node| is_for_training(node)) {
+        let node = named(node);
+        return Err(OptimizeError::ForTraining { node, release });
     }
+    if let Some(node) = nodes().find(|node| release.takes_apart(node)) {
+        let node = named(node);
+        return Err(OptimizeError::TakenApart { node, release });
+    }
+    Ok(())
 }
 
 /// Does `release` round on the CPU as is known here? The types of all tensors must be known.

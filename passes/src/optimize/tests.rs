@@ -245,3 +245,18 @@ fn a_wrong_size_takes_a_place_in_the_block_beside_what_it_takes() {
     assert!(large - small >= 7 * TENSOR, "{small} {large}");
     assert!(small.abs_diff(right) < TENSOR, "{small} {right}");
 }
+
+/// What it becomes there, and when that runs, nothing here tells.
+#[test]
+fn a_loss_that_a_runtime_takes_apart_is_to_be_lowered_first() {
+    let nodes = "[loss] q = SoftmaxCrossEntropyLoss (dy, b) u = Identity (always)";
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[64,64] dy, int64[64] b, bool[1] always) => (float q, bool[1] u) {{ {nodes} }}"#
+    );
+    let graph = Graph::parse(&text).unwrap();
+    let mut options = options(Strategy::Auto, BudgetRequest::Smallest);
+    options.runtime.release = &crate::runtime::STOCK;
+    let error = optimize(&graph, &options).map_err(|error| error.to_string());
+    insta::assert_snapshot!(error.unwrap_err(), @r#"SoftmaxCrossEntropyLoss "loss" is taken apart by ONNX Runtime 1.20 to 1.32, in a way that is not simulated: expected a graph without it, as ckpt-opt lower writes it, or --runtime training-1.19.2"#);
+}

@@ -17,7 +17,8 @@
 //!   So does a Shape, with a Gather behind it, unless some reader of the Transpose keeps it.
 //! - A Transpose is moved behind other readers where that is worth it (`moved_transposes.rs`): not for the search, whose graphs keep theirs.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
-//! - A product of two matrices and the Add that alone reads it become a Gemm.
+//! - A product of two matrices and the Add that alone reads it become a Gemm. So do, in releases after 1.20.1, a product of a tensor whose sizes
+//!   are numbers and the Add of a vector; a Reshape on either side of it, which takes no memory, is not simulated.
 //! - A convolution or Gemm and the activation that alone reads it become one. At ORT_ENABLE_ALL a convolution with a bias adds an image of
 //!   the same size besides.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, the former by way of a Cast, too, and writes what a multiplication
@@ -348,7 +349,7 @@ impl<'s> Nodes<'s> {
         for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count + 1, *sum + u64::from(index));
-            self.gemms[tensor as usize] += u32::from(node.fusing == Fusing::Gemm);
+            self.gemms[tensor as usize] += u32::from(node.fusing.is_gemm());
             self.keepers[tensor as usize] += u32::from(node.moving == Moving::No);
         }
         for &tensor in node.writes.iter() {
@@ -362,7 +363,7 @@ impl<'s> Nodes<'s> {
         for &tensor in node.reads.iter() {
             let (count, sum) = &mut self.readers[tensor as usize];
             (*count, *sum) = (*count - 1, *sum - u64::from(index));
-            self.gemms[tensor as usize] -= u32::from(node.fusing == Fusing::Gemm);
+            self.gemms[tensor as usize] -= u32::from(node.fusing.is_gemm());
             self.keepers[tensor as usize] -= u32::from(node.moving == Moving::No);
         }
         Some(node)

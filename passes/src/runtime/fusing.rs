@@ -44,6 +44,8 @@ pub enum Fusing {
     /// A Gemm: takes in a Transpose that only such nodes read, and the Transpose, the Sum or the activation that alone
     /// reads its result.
     Gemm,
+    /// A Gemm that the runtime makes between two Reshapes: takes in a Transpose of its second matrix alone.
+    GemmOfRows,
     /// A Sum of two matrices that the runtime knows to have one shape.
     Sum,
     /// An addition of a vector along the last axis: takes in the Gelu that alone reads its result.
@@ -128,6 +130,17 @@ pub enum Adding {
     ToRows,
 }
 
+impl Adding {
+    /// What the product is then.
+    pub(crate) fn becomes(self) -> Option<Fusing> {
+        match self {
+            Adding::Nothing => None,
+            Adding::ToMatrix => Some(Fusing::Gemm),
+            Adding::ToRows => Some(Fusing::GemmOfRows),
+        }
+    }
+}
+
 /// How many axes a batch of sequences of vectors has.
 const TOKENS: usize = 3;
 
@@ -147,6 +160,11 @@ fn is_read_by_wheres(graph: &Graph, uses: &Uses, node: &Node) -> bool {
 }
 
 impl Fusing {
+    /// Is such a node a Gemm?
+    pub(crate) fn is_gemm(self) -> bool {
+        matches!(self, Fusing::Gemm | Fusing::GemmOfRows)
+    }
+
     /// Is such a node a Mul?
     pub(crate) fn is_multiplication(self) -> bool {
         match self {

@@ -433,7 +433,7 @@ impl<'s> Nodes<'s> {
         self.shape(tensor).map(<[Dimension]>::to_vec)
     }
 
-    pub(super) fn add_tensor(
+    fn add_tensor(
         &mut self,
         of: u32,
         made_by: Option<&'static str>,
@@ -452,17 +452,17 @@ impl<'s> Nodes<'s> {
         if let Some(readers_of) = &mut self.readers_of {
             readers_of.push(Vec::new());
         }
-        let mut element = 0;
-        if let Some(moved) = &mut self.moved {
-            element = match made_by {
-                Some("Shape") => 8,
-                _ => moved.element.get(of as usize).copied().unwrap_or(0),
-            };
-            moved.shapes.resize(new as usize, None);
-            moved.element.resize(new as usize, 0);
-            moved.shapes.push(shape.clone());
-            moved.element.push(element);
-        }
+        let Some(moved) = &mut self.moved else {
+            return new;
+        };
+        let element = match made_by {
+            Some("Shape") => 8,
+            _ => moved.element.get(of as usize).copied().unwrap_or(0),
+        };
+        moved.shapes.resize(new as usize, None);
+        moved.element.resize(new as usize, 0);
+        moved.shapes.push(shape.clone());
+        moved.element.push(element);
         self.added.push(Added {
             of: name,
             made_by,

@@ -25,8 +25,6 @@ pub(super) enum Change {
     Both(Past, u32),
     /// Casts that it reads go in front of the Transposes that they read, past which it reads then.
     Casts(Past),
-    /// It becomes a Gemm that adds what this addition adds, between two Reshapes.
-    ByRows(u32),
     /// This convolution adds what this addition adds, and does its activation.
     Addition(u32, u32),
     /// It normalizes the sum that this addition writes.
@@ -98,7 +96,6 @@ impl<'s> Nodes<'s> {
                         self.put(last, node.in_place_of_known(&self.skeleton.known));
                     }
                 }
-                Some(Change::ByRows(addition)) => self.add_by_rows(index, addition),
                 Some(Change::Normalization(sum)) => self.take_in_sum(index, sum),
                 Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
                 Some(Change::Measures(sizes)) => self.measure_before(index, sizes),
@@ -133,17 +130,11 @@ impl<'s> Nodes<'s> {
         let adding = |fusing| matches!(fusing, Adds | AddsImages | AddsTokens | Bias { .. });
         let adds = Adding::ToMatrix;
         let to_matrix = self.takes_in(index, Fusing::Product { adds }, adding);
-        // Not simulated beside casts to and from float16.
-        let may = !self.skeleton.release.trains && self.skeleton.wide.is_empty();
-        if to_matrix.is_some() || !may {
+        if to_matrix.is_some() || self.skeleton.release.trains {
             return to_matrix;
         }
         let adds = Adding::ToRows;
-        let to_rows = self.takes_in(index, Fusing::Product { adds }, adding);
-        match to_rows? {
-            Change::Reader(addition) => Some(Change::ByRows(addition)),
-            other => Some(other),
-        }
+        self.takes_in(index, Fusing::Product { adds }, adding)
     }
 
     /// A Gemm takes in its activation.
@@ -223,9 +214,7 @@ impl<'s> Nodes<'s> {
 
     /// A Gemm without a third input takes in the Sum behind it, or else transpositions.
     pub(super) fn gemm(&self, index: u32) -> Option<Change> {
-        let node = self
-            .node(index)
-            .filter(|node| node.fusing == Fusing::Gemm)?;
+        let node = self.node(index).filter(|node| node.fusing.is_gemm())?;
         let sum = |fusing| fusing == Fusing::Sum;
         let sum = self.takes_in(index, Fusing::Gemm, sum);
         sum.filter(|_| node.reads.len() == 2)
@@ -468,8 +457,11 @@ impl<'s> Nodes<'s> {
             return;
         };
         let mut reads = node.reads.into_owned();
-        let adds = Adding::ToMatrix;
-        let becomes_gemm = node.fusing == Fusing::Product { adds };
+        let becomes = match node.fusing {
+            Fusing::Product { adds } => adds.becomes(),
+            _ => None,
+        };
+        let becomes_gemm = becomes.is_some();
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
         // What a convolution adds may be where the result is written; nothing else is where it was.
         let written = reader.writes[0];
@@ -509,7 +501,7 @@ impl<'s> Nodes<'s> {
             shares: shares.into(),
             workspace,
             fusing: match reader.fusing {
-                _ if becomes_gemm => Fusing::Gemm,
+                _ if becomes_gemm => becomes.unwrap_or_default(),
                 // FusedGemm, FusedConv and BiasGelu take in nothing more.
                 Fusing::Activation | Fusing::Gelu { .. } => Fusing::No,
                 _ => node.fusing,
@@ -517,47 +509,6 @@ impl<'s> Nodes<'s> {
             equal: 0,
             casting: node.casting,
             moving: Moving::No,
-        });
-    }
-
-    /// Replaces a product and the addition that alone reads it by a Gemm and a Reshape on either side of it, which come first. Source:
-    /// `MatMulAddFusion`; measured in 1.26.0 and 1.32.0.
-    fn add_by_rows(&mut self, index: u32, addition: u32) {
-        let (Some(product), Some(addition)) = (self.take(index), self.take(addition)) else {
-            return;
-        };
-        let (read, written) = (product.reads[0], addition.writes[0]);
-        let rows = self.add_tensor(read, Some("Reshape"), None);
-        let result = self.add_tensor(written, Some("Gemm"), None);
-        let reshape = |position: u32, read: u32, written: u32| FusedNode {
-            position,
-            reads: vec![read].into(),
-            writes: vec![written].into(),
-            shares: vec![Share {
-                written,
-                read,
-                always: true,
-            }]
-            .into(),
-            workspace: 0,
-            fusing: Fusing::No,
-            equal: 0,
-            casting: Casting::No,
-            moving: Moving::No,
-        };
-        self.add(reshape(product.position, read, rows));
-        self.add(reshape(addition.position, result, written));
-        let bias = addition.reads.iter();
-        let bias = bias.filter(|read| !product.writes.contains(read));
-        let reads = [rows].into_iter().chain(product.reads[1..].iter().copied());
-        self.add(FusedNode {
-            reads: reads.chain(bias.copied()).collect(),
-            writes: vec![result].into(),
-            shares: Cow::default(),
-            fusing: Fusing::Gemm,
-            equal: 0,
-            moving: Moving::No,
-            ..product
         });
     }
 
