@@ -70,10 +70,14 @@ impl<'s> Nodes<'s> {
     pub(super) fn divide(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.nodes.len() as u32 {
+            let inverts =
+                |div: &FusedNode<'_>| div.fusing == Fusing::Inverts && div.reads.len() == 2;
+            if !self.node(index).is_some_and(inverts) {
+                continue;
+            }
             let reader = self.only_reader(index).filter(|&reader| {
                 let reader = self.node(reader);
-                self.is(index, Fusing::Inverts)
-                    && reader.is_some_and(|reader| reader.fusing.is_multiplication())
+                reader.is_some_and(|reader| reader.fusing.is_multiplication())
             });
             if let Some(reader) = reader
                 && let (Some(div), Some(mul)) = (self.take(index), self.take(reader))
