@@ -366,8 +366,14 @@ fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
         original: &written(folder.path(), FIXED),
         dims: &[],
     };
-    for settings in ["lean", "default"] {
-        lowered.assert_kept(settings, "fixed+85%", 0.005);
+    // At 55 %, a barrier would stand between a copy and such a product.
+    let plans = [
+        ("lean", "fixed+85%"),
+        ("lean", "fixed+55%"),
+        ("default", "fixed+75%"),
+    ];
+    for (settings, budget) in plans {
+        lowered.assert_kept(settings, budget, 0.005);
     }
 }
 

@@ -4,7 +4,7 @@
 //! lies in another folder, the same files must be found there. Locations are never rewritten to
 //! lead out of the new folder: ONNX Runtime follows `../weights.bin` and absolute paths,
 //! but ONNX's own `load` and checker (1.16) refuse them, so the file would be of little use.
-//! A copy (or a hard link) in the new folder works for all of them; current releases of the runtime refuse a symbolic link.
+//! A copy (or a hard link) in the new folder works for all of them; 1.26.0 and 1.32.0 refuse a symbolic link.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -417,6 +417,8 @@ mod tests {
             assert!(budget < every, "{budget}, {every}");
             let (found, _) = planned(&graph, BudgetRequest::Bytes(budget));
             assert_eq!(found.expect("a plan").summary.promise, Promise::USUAL);
+            let (least, _) = planned(&graph, BudgetRequest::Smallest);
+            assert!(least.expect("a plan").summary.budget <= near(budget));
         }
     }
 }

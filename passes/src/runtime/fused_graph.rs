@@ -38,6 +38,7 @@ mod rules;
 mod simplified;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use self::moved_transposes::Moved;
 use self::rules::Rule;
@@ -296,6 +297,8 @@ struct Nodes<'s> {
     added: Vec<Added>,
     /// See [`Skeleton::sized`].
     sized: Vec<u32>,
+    /// See [`Skeleton::flattened`].
+    flattened: BTreeSet<u32>,
     /// What is known while Transposes are moved.
     moved: Option<Moved>,
     /// How many of these were renamed.
@@ -316,6 +319,7 @@ impl<'s> Nodes<'s> {
             keepers: vec![0; skeleton.size.len()],
             added: Vec::new(),
             sized: Vec::new(),
+            flattened: BTreeSet::new(),
             moved: skeleton.moves.as_deref().map(Moved::of),
             #[cfg(test)]
             looked_at: 0,
@@ -450,6 +454,7 @@ impl<'s> Nodes<'s> {
             known: self.skeleton.known.clone(),
             moved: self.skeleton.moved.clone(),
             sized: self.sized.clone(),
+            flattened: self.flattened.clone(),
             ..structure
         };
         let mut positions = Vec::with_capacity(nodes);

@@ -524,7 +524,7 @@ fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
     matches!((bias, last), (Some([bias]), Some(last)) if bias == last && bias.is_number())
 }
 
-/// Does this Div divide the number 1? Source: `DivMulFusion`; measured in 1.20.1 and 1.32.0.
+/// Does this Div divide the number 1? Source: `DivMulFusion`; measured in 1.19.2, 1.20.1, 1.26.0 and 1.32.0.
 fn is_inverse(graph: &Graph, node: &Node, folding: &Folding) -> bool {
     let Some(number) = node.input(0).filter(|&number| folding.is_constant(number)) else {
         return false;

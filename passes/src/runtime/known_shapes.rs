@@ -28,6 +28,8 @@ pub(crate) struct Shapes {
     pub(crate) class: Vec<Option<u32>>,
     /// How many classes there are.
     pub(crate) classes: usize,
+    /// By the result of an Add whose sizes are numbers: the class of a matrix with its rows.
+    pub(crate) flat: BTreeMap<u32, u32>,
     /// Is the size known once the inputs are?
     pub(crate) resolved: Vec<bool>,
     /// The tensors that have another size than the runtime knows before a step, by a wrong declaration: the bytes of that.
@@ -111,6 +113,24 @@ impl Shapes {
                 .push(Some(*numbers.entry((bytes, shape)).or_insert(next)));
         }
         known.classes = numbers.len();
+        let mut matrices: BTreeMap<(u64, Vec<Dimension>), u32> = BTreeMap::new();
+        let additions = graph.order().iter().map(|&id| graph.node(id));
+        let sums = additions
+            .filter(|node| node.is("", "Add"))
+            .filter_map(|node| node.output(0));
+        for sum in sums {
+            if let Some(Some(shape)) = shapes.get(sum.index())
+                && let Some(element) = graph.tensor(sum).element
+                && let Some(matrix) = flattened(shape)
+            {
+                let key = (element.bytes(1).0, matrix);
+                let next = known.classes as u32;
+                let class = numbers.get(&(key.0, &key.1[..])).copied();
+                let class = class.unwrap_or_else(|| *matrices.entry(key).or_insert(next));
+                known.classes = known.classes.max(class as usize + 1);
+                known.flat.insert(sum.0, class);
+            }
+        }
         if graph
             .tensor_ids()
             .any(|id| graph.tensor(id).stale.is_some())
@@ -119,6 +139,21 @@ impl Shapes {
         }
         known
     }
+}
+
+/// The shape of a matrix with the rows of a tensor whose sizes are numbers.
+fn flattened(shape: &[Dimension]) -> Option<Vec<Dimension>> {
+    let (columns, axes) = shape.split_last()?;
+    let size = |axis: &Dimension| match axis {
+        Dimension::Known(size) => Some(*size),
+        _ => None,
+    };
+    let mut rows = axes.iter().map(size);
+    let rows = rows.try_fold(1u64, |rows, size| rows.checked_mul(size?))?;
+    Some(vec![
+        Dimension::Known(rows),
+        Dimension::Known(size(columns)?),
+    ])
 }
 
 /// Does the runtime know a tensor's size before a step, of which it knows these dimensions?

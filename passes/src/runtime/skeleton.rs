@@ -3,7 +3,7 @@
 //! Nodes are positions in the file's order, tensors are [`TensorId`] numbers. A skeleton is cheap
 //! to build, so that variants of one graph can be tried by the thousand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cost::Cost;
@@ -115,6 +115,8 @@ pub(crate) struct Skeleton {
     pub(crate) added: Vec<Added>,
     /// Tensors of which the runtime knows the size before a step since it made them, whatever it knows in the graph.
     pub(crate) sized: Vec<u32>,
+    /// Tensors that lie where the runtime wrote a matrix with as many elements.
+    pub(crate) flattened: BTreeSet<u32>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
     /// By node: is it a piece of a function that the runtime takes apart? It does so behind the optimizations of ORT_ENABLE_BASIC, which

@@ -274,6 +274,32 @@ fn no_barrier_stands_before_an_identity_that_a_reshape_reads() {
     assert!(reshaped[named("j").index()] && !reshaped[named("i").index()]);
 }
 
+/// The runtime puts a Reshape before it, and makes one of that and a barrier's, without the barrier.
+#[test]
+fn no_barrier_hands_on_the_rows_to_which_a_vector_is_added() {
+    let handed_to_product = |vector: &str, release: &'static crate::runtime::Release| {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[2,5,5] x, float[5,5] w, float[{vector}] v) => (float[2,5,5] y, float[2,5,5] z)
+            <float[2,5,5] a, float[2,5,5] p, float[2,5,5] s, float[2,5,5] u> {{
+                a = Exp(x) b = Exp(x) p = MatMul(a, w) s = Add(p, v) c = Exp(b) d = Exp(c)
+                u = Exp(s) y = Add(u, b) z = Add(d, s) }}"#
+        );
+        let graph = Graph::parse(&text).unwrap();
+        let enforceable = Enforceable::new(graph.clone(), free(&graph), lean(release));
+        let placement = enforceable.placement();
+        let barriers = placement.barriers(&vec![true; placement.len()]);
+        let node = |barrier: &Barrier| graph.node(graph.order()[barrier.before as usize]);
+        let before_product = barriers.iter().find(|of| node(of).is("", "MatMul"));
+        let passed = before_product.map(|barrier| TensorId(barrier.passed));
+        graph.tensor(passed.expect("a barrier")).name.clone()
+    };
+    let (stock, training) = (&crate::runtime::STOCK, &crate::runtime::TRAINING);
+    assert_eq!(handed_to_product("5", stock), "w");
+    assert_eq!(handed_to_product("1,1,5", stock), "a");
+    assert_eq!(handed_to_product("5", training), "a");
+}
+
 /// Once the Identity is gone, the PassThrough would have to write what leaves the graph, and refuses that in 1.19.2.
 #[test]
 fn no_pass_through_stands_before_an_identity_that_writes_an_output() {

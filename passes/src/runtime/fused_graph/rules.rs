@@ -462,6 +462,18 @@ impl<'s> Nodes<'s> {
             _ => None,
         };
         let becomes_gemm = becomes.is_some();
+        // Its second Reshape shares the memory, and copies what leaves the graph.
+        let mut beside = 0;
+        if becomes == Some(Fusing::GemmOfRows) {
+            self.flattened.extend(reader.writes.iter());
+            let copied = reader
+                .writes
+                .iter()
+                .filter(|&&tensor| self.is_output(tensor));
+            beside = copied
+                .map(|&tensor| self.skeleton.size[tensor as usize])
+                .sum();
+        }
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
         // What a convolution adds may be where the result is written; nothing else is where it was.
         let written = reader.writes[0];
@@ -492,7 +504,7 @@ impl<'s> Nodes<'s> {
         }
         let workspace = match reader.fusing {
             Fusing::Gelu { workspace, .. } => workspace,
-            _ => node.workspace,
+            _ => node.workspace.saturating_add(beside),
         };
         self.add(FusedNode {
             position: node.position,

@@ -74,6 +74,38 @@ fn a_vector_that_is_added_to_all_rows_makes_a_gemm_between_reshapes() {
         assert!(stock(&text("2", bias)).is_empty(), "{bias}");
     }
     assert!(stock(&text("N", "float[5]")).is_empty());
+    // The Gemm transposes its second matrix; the first Reshape keeps it from what is before that.
+    let turned = rows.replace("float[4,5] w", "float[5,4] w");
+    let turned = turned.replace(
+        "{ a = MatMul(x, w)",
+        "{ v = Transpose <perm = [1, 0]> (w) a = MatMul(x, v)",
+    );
+    assert_eq!(stock(&turned)[0], "y(s) s(x,w,b)");
+}
+
+/// It is a matrix, and takes over the memory of none but matrices; what does is there from one to the other.
+#[test]
+fn the_result_of_a_gemm_of_rows_takes_no_memory_over_from_a_tensor_of_its_shape() {
+    let text = "g (float[2,8,4] x, float[4,4] w, float[4] b, float[32,8] u) => (float e, float f, float[2,8,4] y)
+        <float[2,8,4] d, float[32,8] k, float[2,8,4] m, float[2,8,4] s>
+        { d = Exp(x) e = ReduceSum <keepdims = 0> (d) k = Exp(u) f = ReduceSum <keepdims = 0> (k)
+          m = MatMul(x, w) s = Add(m, b) y = Exp(s) }";
+    let peak = |text: &str, level: Level| {
+        let graph = Graph::parse(text).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let all = Executions::of(&graph, &crate::runtime::STOCK, Provider::Cpu, &costs);
+        let way = all.at(ExecutionOrder::Default, level);
+        let settings = RuntimeSettings {
+            pattern: false,
+            ..RuntimeSettings::DEFAULT
+        };
+        all.simulate(settings)[way.unwrap()].1.peak.0
+    };
+    let (as_it_is, optimized) = (Level::DisableAll, Level::EnableAll);
+    let tensor = 2 * 8 * 4 * 4;
+    assert_eq!(peak(text, as_it_is), peak(text, optimized) + tensor);
+    let matrices = text.replace("[2,8,4]", "[16,4]");
+    assert_eq!(peak(&matrices, as_it_is), peak(&matrices, optimized));
 }
 
 #[test]
