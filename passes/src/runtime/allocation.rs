@@ -206,17 +206,8 @@ impl<'s> MemoryPlanner<'s> {
         }
     }
 
-    /// What memory it takes over, and who takes over its.
-    fn class(&self, tensor: u32) -> Option<u32> {
-        let shapes = self.shapes?;
-        match self.skeleton.flattened.contains(&tensor) {
-            true => shapes.flat.get(&tensor).copied(),
-            false => shapes.class[tensor as usize],
-        }
-    }
-
     fn take_dead(&mut self, tensor: u32) -> Option<u32> {
-        let class = self.class(tensor)?;
+        let class = self.shapes?.class[tensor as usize]?;
         // Its own node's is the only use of what nobody reads, which always gets new memory (measured).
         let unread = self.uses[tensor as usize] == 1;
         if unread || self.skeleton.output[tensor as usize] {
@@ -263,7 +254,8 @@ impl<'s> MemoryPlanner<'s> {
             return;
         }
         self.planned[place as usize].dead = step;
-        if let Some(class) = self.class(owner) {
+        let class = self.shapes.and_then(|shapes| shapes.class[owner as usize]);
+        if let Some(class) = class {
             let (last, before) = &mut self.dead;
             before[owner as usize] = std::mem::replace(&mut last[class as usize], owner);
         }

@@ -51,7 +51,7 @@ pub(crate) fn need(body: &Graph, provider: Provider) -> Need {
             for output in body.outputs.iter().filter(|_| without_results) {
                 skeleton.size[output.index()] = 0;
             }
-            let mut shapes = Shapes::of(body, shapes, skeleton.size.len());
+            let mut shapes = skeleton.shapes(body, shapes, &[]);
             // From the second run or iteration on, the memory pattern is that of what was allocated in the first.
             shapes.resolved.fill(true);
             shapes.mistaken.clear();

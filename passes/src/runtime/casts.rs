@@ -386,7 +386,7 @@ impl<'s> CastedGraph<'s> {
             known: from.known.clone(),
             moved: from.moved.clone(),
             sized: from.sized.clone(),
-            flattened: from.flattened.clone(),
+            rows: from.rows.clone(),
             ..Skeleton::default().run_by(from.release)
         };
         let mut positions = Vec::with_capacity(nodes);

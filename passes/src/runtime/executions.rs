@@ -96,32 +96,35 @@ impl<'g> Executions<'g> {
     ) -> Executions<'g> {
         let shapes = runtime_shapes(graph);
         let skeleton = Skeleton::with_shapes(graph, &shapes, provider, costs).run_by(release);
-        let known = |shapes: &[_]| {
-            Shapes::of(graph, shapes, skeleton.size.len()).for_pattern(release.pattern)
+        let known = |shapes: &[_], skeleton: &Skeleton, added: &[_]| {
+            let shapes = skeleton.shapes(graph, shapes, added);
+            shapes.for_pattern(release.pattern)
         };
         let more_known = optimizes
             .then(|| optimized_shapes(graph, &shapes))
             .flatten();
-        let (optimized, levels) = match &more_known {
-            _ if !optimizes => Default::default(),
-            None => skeleton.clone().moving(graph, &shapes).optimized_by_level(),
-            Some(OptimizedShapes { targets, shapes }) => {
+        let assembling = more_known
+            .as_ref()
+            .map(|OptimizedShapes { targets, shapes }| {
                 let skeleton = Skeleton::with_shapes(graph, shapes, provider, costs);
-                let skeleton = skeleton.run_by(release).assembling(graph, targets);
-                skeleton.moving(graph, shapes).optimized_by_level()
-            }
+                skeleton.run_by(release).assembling(graph, targets)
+            });
+        let before = assembling.as_ref().unwrap_or(&skeleton);
+        let known_before = more_known.as_ref().map_or(&shapes, |more| &more.shapes);
+        let (optimized, levels) = match optimizes {
+            true => before
+                .clone()
+                .moving(graph, known_before)
+                .optimized_by_level(),
+            false => Default::default(),
         };
-        let tensors = skeleton.size.len();
         let of_form = |(form, _): &(Skeleton, Vec<u32>)| {
-            let shapes = more_known.as_ref().map_or(&shapes, |more| &more.shapes);
             let has_own = !form.added.is_empty();
-            has_own.then(|| {
-                Shapes::with_added(graph, shapes, tensors, &form.added).for_pattern(release.pattern)
-            })
+            has_own.then(|| known(known_before, before, &form.added))
         };
         let shapes_of_forms = optimized.iter().map(of_form).collect();
-        let shapes_optimized = more_known.map(|more| known(&more.shapes));
-        let shapes = known(&shapes);
+        let shapes_optimized = assembling.as_ref().map(|of| known(known_before, of, &[]));
+        let shapes = known(&shapes, &skeleton, &[]);
         let (skeleton, positions) = skeleton.into_run();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);

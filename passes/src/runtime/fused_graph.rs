@@ -18,7 +18,8 @@
 //! - A Transpose is moved behind other readers where that is worth it (`moved_transposes.rs`): not for the search, whose graphs keep theirs.
 //! - A Gemm adds what the Sum of two adds that alone reads it, and reads or writes what a Transpose does.
 //! - A product of two matrices and the Add that alone reads it become a Gemm. So do, in releases after 1.20.1, a product of a tensor whose sizes
-//!   are numbers and the Add of a vector; a Reshape on either side of it, which takes no memory, is not simulated.
+//!   are numbers and the Add of a vector, with a Reshape on either side of it.
+//! - In these releases, a Reshape and those behind it that alone read it become one, where the sizes are numbers.
 //! - A convolution or Gemm and the activation that alone reads it become one. At ORT_ENABLE_ALL a convolution with a bias adds an image of
 //!   the same size besides.
 //! - A matrix product reads what a Transpose or a multiplication by a number reads, the former by way of a Cast, too, and writes what a multiplication
@@ -38,7 +39,6 @@ mod rules;
 mod simplified;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use self::moved_transposes::Moved;
 use self::rules::Rule;
@@ -114,7 +114,7 @@ pub fn optimized_order(
     let written = |&node: &u32| run.writes.get(node as usize).iter();
     let named = |&tensor: &u32| Written {
         tensor: TensorId(run.named(tensor)),
-        is_made: run.added(tensor).is_some(),
+        is_made: run.added(tensor).is_some() || run.flattens(tensor).is_some(),
         made_by: run.added(tensor).and_then(|added| added.made_by),
     };
     let executed = execution_order(&run, order);
@@ -164,7 +164,7 @@ impl Skeleton {
         let assembled = nodes.assemble();
         let padded = nodes.take_in_pads();
         let weighted = nodes.take_in_constants();
-        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product];
+        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product, Nodes::join_reshapes];
         let extended: &[Rule<'_>] = &[
             Nodes::gemm,
             Nodes::activate_gemm,
@@ -228,6 +228,29 @@ struct FusedNode<'s> {
 }
 
 impl<'s> FusedNode<'s> {
+    /// A Reshape of one tensor, which the runtime adds.
+    fn reshape(position: u32, read: u32, written: u32) -> FusedNode<'s> {
+        let share = Share {
+            written,
+            read,
+            always: true,
+        };
+        FusedNode {
+            position,
+            reads: vec![read].into(),
+            writes: vec![written].into(),
+            shares: vec![share].into(),
+            workspace: 0,
+            fusing: Fusing::Reshapes {
+                leads: true,
+                joins: true,
+            },
+            equal: 0,
+            casting: Casting::No,
+            moving: Moving::No,
+        }
+    }
+
     /// The same, reading for each tensor what `of` says.
     fn reading(self, of: impl Fn(u32) -> u32) -> FusedNode<'s> {
         if self.reads.iter().all(|&tensor| of(tensor) == tensor) {
@@ -297,8 +320,6 @@ struct Nodes<'s> {
     added: Vec<Added>,
     /// See [`Skeleton::sized`].
     sized: Vec<u32>,
-    /// See [`Skeleton::flattened`].
-    flattened: BTreeSet<u32>,
     /// What is known while Transposes are moved.
     moved: Option<Moved>,
     /// How many of these were renamed.
@@ -319,7 +340,6 @@ impl<'s> Nodes<'s> {
             keepers: vec![0; skeleton.size.len()],
             added: Vec::new(),
             sized: Vec::new(),
-            flattened: BTreeSet::new(),
             moved: skeleton.moves.as_deref().map(Moved::of),
             #[cfg(test)]
             looked_at: 0,
@@ -454,7 +474,7 @@ impl<'s> Nodes<'s> {
             known: self.skeleton.known.clone(),
             moved: self.skeleton.moved.clone(),
             sized: self.sized.clone(),
-            flattened: self.flattened.clone(),
+            rows: self.skeleton.rows.clone(),
             ..structure
         };
         let mut positions = Vec::with_capacity(nodes);

@@ -28,8 +28,6 @@ pub(crate) struct Shapes {
     pub(crate) class: Vec<Option<u32>>,
     /// How many classes there are.
     pub(crate) classes: usize,
-    /// By the result of an Add whose sizes are numbers: the class of a matrix with its rows.
-    pub(crate) flat: BTreeMap<u32, u32>,
     /// Is the size known once the inputs are?
     pub(crate) resolved: Vec<bool>,
     /// The tensors that have another size than the runtime knows before a step, by a wrong declaration: the bytes of that.
@@ -67,17 +65,12 @@ impl Shapes {
     }
 
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make
-    /// of those in float16.
-    pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions], tensors: usize) -> Shapes {
-        Shapes::with_added(graph, shapes, tensors, &[])
-    }
-
-    /// The same, with `added` behind these tensors.
-    pub(crate) fn with_added(
+    /// of those in float16, and `added` behind these.
+    pub(crate) fn of(
         graph: &Graph,
         shapes: &[KnownDimensions],
         tensors: usize,
-        added: &[Added],
+        added: &[&Added],
     ) -> Shapes {
         let bound = bound_symbols(graph);
         let mut numbers: BTreeMap<(u64, &[Dimension]), u32> = BTreeMap::new();
@@ -113,24 +106,6 @@ impl Shapes {
                 .push(Some(*numbers.entry((bytes, shape)).or_insert(next)));
         }
         known.classes = numbers.len();
-        let mut matrices: BTreeMap<(u64, Vec<Dimension>), u32> = BTreeMap::new();
-        let additions = graph.order().iter().map(|&id| graph.node(id));
-        let sums = additions
-            .filter(|node| node.is("", "Add"))
-            .filter_map(|node| node.output(0));
-        for sum in sums {
-            if let Some(Some(shape)) = shapes.get(sum.index())
-                && let Some(element) = graph.tensor(sum).element
-                && let Some(matrix) = flattened(shape)
-            {
-                let key = (element.bytes(1).0, matrix);
-                let next = known.classes as u32;
-                let class = numbers.get(&(key.0, &key.1[..])).copied();
-                let class = class.unwrap_or_else(|| *matrices.entry(key).or_insert(next));
-                known.classes = known.classes.max(class as usize + 1);
-                known.flat.insert(sum.0, class);
-            }
-        }
         if graph
             .tensor_ids()
             .any(|id| graph.tensor(id).stale.is_some())
@@ -142,7 +117,7 @@ impl Shapes {
 }
 
 /// The shape of a matrix with the rows of a tensor whose sizes are numbers.
-fn flattened(shape: &[Dimension]) -> Option<Vec<Dimension>> {
+pub(crate) fn flattened(shape: &[Dimension]) -> Option<Vec<Dimension>> {
     let (columns, axes) = shape.split_last()?;
     let size = |axis: &Dimension| match axis {
         Dimension::Known(size) => Some(*size),

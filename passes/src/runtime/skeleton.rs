@@ -3,7 +3,7 @@
 //! Nodes are positions in the file's order, tensors are [`TensorId`] numbers. A skeleton is cheap
 //! to build, so that variants of one graph can be tried by the thousand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cost::Cost;
@@ -12,8 +12,8 @@ use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::casting::{Casting, NO_TENSOR, are_there, halves};
 use crate::runtime::folding::Folding;
-use crate::runtime::fusing::Fusing;
-use crate::runtime::known_shapes::{Targets, is_known_to_equal, runtime_shapes};
+use crate::runtime::fusing::{Adding, Fusing};
+use crate::runtime::known_shapes::{Shapes, Targets, flattened, is_known_to_equal, runtime_shapes};
 use crate::runtime::merged::{equal_nodes, shared_constants};
 use crate::runtime::moving::{Added, KnownDimensions, Moves};
 use crate::runtime::transposes::{movable_casts, shapes_of_transposed};
@@ -75,6 +75,13 @@ pub(crate) struct Share {
     pub(crate) always: bool,
 }
 
+/// A tensor as a matrix, whose rows are the tensor's along its last axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flattened {
+    pub(crate) tensor: u32,
+    pub(crate) of: u32,
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Skeleton {
@@ -115,8 +122,9 @@ pub(crate) struct Skeleton {
     pub(crate) added: Vec<Added>,
     /// Tensors of which the runtime knows the size before a step since it made them, whatever it knows in the graph.
     pub(crate) sized: Vec<u32>,
-    /// Tensors that lie where the runtime wrote a matrix with as many elements.
-    pub(crate) flattened: BTreeSet<u32>,
+    /// By the result of a product of rows ([`Adding::ToRows`]): the matrices between which the runtime has a Gemm, of what it reads and of
+    /// what the addition writes.
+    pub(crate) rows: BTreeMap<u32, [Flattened; 2]>,
     /// By node: is it a cast that the runtime inserts? Empty where it inserts none.
     pub(crate) inserted: Vec<bool>,
     /// By node: is it a piece of a function that the runtime takes apart? It does so behind the optimizations of ORT_ENABLE_BASIC, which
@@ -202,6 +210,7 @@ impl Skeleton {
             let workspace = costs[id.index()].workspace.0;
             skeleton.push_node(graph, &uses, (shapes, &folding), id, provider, workspace);
         }
+        skeleton.add_matrices(graph, &uses);
         skeleton
     }
 
@@ -269,6 +278,67 @@ impl Skeleton {
         self.moved.sort_unstable();
     }
 
+    /// Takes in the matrices of products of rows; see [`Skeleton::rows`].
+    fn add_matrices(&mut self, graph: &Graph, uses: &Uses) {
+        let adds = Adding::ToRows;
+        for (&fusing, &id) in self.fusing.clone().iter().zip(graph.order()) {
+            if fusing != (Fusing::Product { adds }) {
+                continue;
+            }
+            let product = graph.node(id);
+            let reader = |tensor| uses.readers(tensor).first();
+            let (Some(read), Some(written)) = (product.input(0), product.output(0)) else {
+                continue;
+            };
+            let sum = reader(written).and_then(|&id| graph.node(id).output(0));
+            if let Some(sum) = sum {
+                let matrices = [read, sum].map(|of| Flattened {
+                    tensor: self.forward(of.0),
+                    of: of.0,
+                });
+                self.rows.insert(written.0, matrices);
+            }
+        }
+    }
+
+    /// What the runtime knows of the sizes of all tensors of the skeleton, and of `added` behind these; of the graph's it has these
+    /// [`runtime_shapes`].
+    pub(crate) fn shapes(
+        &self,
+        graph: &Graph,
+        shapes: &[KnownDimensions],
+        added: &[Added],
+    ) -> Shapes {
+        let matrices = self.matrices(graph, shapes);
+        let tensors = self.size.len() - matrices.len();
+        let added: Vec<&Added> = matrices.iter().chain(added).collect();
+        Shapes::of(graph, shapes, tensors, &added)
+    }
+
+    /// The shapes of [`Skeleton::rows`], of a graph of whose tensors the runtime knows these.
+    fn matrices(&self, graph: &Graph, shapes: &[KnownDimensions]) -> Vec<Added> {
+        let mut all: Vec<Flattened> = self.rows.values().flatten().copied().collect();
+        all.sort_unstable_by_key(|matrix| matrix.tensor);
+        let shape = |of: u32| shapes[of as usize].as_deref().and_then(flattened);
+        let element = |of: u32| graph.tensor(TensorId(of)).element;
+        let with_wide = |matrix: Flattened| {
+            let wide = self.wide.get(matrix.tensor as usize);
+            let casts = wide.is_some_and(|&wide| wide != NO_TENSOR);
+            let elements = match casts {
+                true => &[None, Some(ElementType::Float), Some(ElementType::Float)][..],
+                false => &[None],
+            };
+            let added = move |instead: &Option<ElementType>| Added {
+                of: matrix.of,
+                made_by: None,
+                element: instead.or(element(matrix.of)).map_or(0, |e| e.bytes(1).0),
+                shape: shape(matrix.of),
+            };
+            elements.iter().map(added)
+        };
+        all.into_iter().flat_map(with_wide).collect()
+    }
+
     /// What the node writes that writes this tensor as the file has it, where it is moved.
     pub(crate) fn moved(&self, written: u32) -> Option<u32> {
         let at = self
@@ -315,7 +385,15 @@ impl Skeleton {
         let moved = || self.moved.iter().find(|&&(_, moved)| moved == tensor);
         let of = of.map(|of| of as u32);
         of.or_else(|| moved().map(|&(cast, _)| cast))
+            .or_else(|| self.flattens(tensor))
             .unwrap_or(tensor)
+    }
+
+    /// Of which tensor it is a matrix, if it is one of [`Skeleton::rows`].
+    pub(crate) fn flattens(&self, tensor: u32) -> Option<u32> {
+        let mut matrices = self.rows.values().flatten();
+        let found = matrices.find(|matrix| matrix.tensor == tensor);
+        found.map(|matrix| matrix.of)
     }
 
     /// What it is if it is one of [`Skeleton::added`].
@@ -341,6 +419,9 @@ impl Skeleton {
         }
         for &(of, moved) in &self.moved {
             names[moved as usize] = of;
+        }
+        for matrix in self.rows.values().flatten() {
+            names[matrix.tensor as usize] = matrix.of;
         }
         let kept = names.len() - self.added.len();
         for (name, added) in names[kept..].iter_mut().zip(&self.added) {

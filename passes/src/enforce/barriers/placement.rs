@@ -78,7 +78,8 @@ impl Placement {
             let names = colour_shapes::names_before_barriers(graph, &base, &shapes, promise);
             let optimizes = runtime.promise.level != Some(Level::DisableAll);
             let declared = runtime_shapes_declared(graph, names, optimizes);
-            Shapes::of(graph, &declared, base.size.len()).for_pattern(release.pattern)
+            base.shapes(graph, &declared, &[])
+                .for_pattern(release.pattern)
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
@@ -279,6 +280,7 @@ impl Placement {
             output: with_room(&self.base.output, added),
             wide: self.base.wide.clone(),
             known: self.base.known.clone(),
+            rows: self.base.rows.clone(),
             shared: self.base.shared.clone(),
             ..Skeleton::default().run_by(self.base.release)
         };

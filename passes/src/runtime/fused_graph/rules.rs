@@ -21,6 +21,8 @@ pub(super) enum Change {
     Reader(u32),
     /// It reads past its producers.
     Inputs(Past),
+    /// It is a Gemm of matrices between two Reshapes, and adds what this addition adds, its only reader.
+    Rows(u32),
     /// Both.
     Both(Past, u32),
     /// Casts that it reads go in front of the Transposes that they read, past which it reads then.
@@ -33,6 +35,8 @@ pub(super) enum Change {
     Transposes(Transposition),
     /// A Shape of what that Transpose reads, written to this tensor, for a Gather that moves the sizes.
     Measures(u32),
+    /// One Reshape with all behind it up to this one.
+    Reshapes(u32),
 }
 
 impl Change {
@@ -76,6 +80,7 @@ impl<'s> Nodes<'s> {
         for index in self.in_default_order() {
             match rule(self, index) {
                 Some(Change::Reader(reader)) => self.take_in_reader(index, reader),
+                Some(Change::Rows(addition)) => self.multiply_rows(index, addition),
                 Some(Change::Inputs(past)) => self.take_in_inputs(index, past),
                 Some(Change::Both(past, reader)) => {
                     self.take_in_inputs(index, past);
@@ -99,6 +104,7 @@ impl<'s> Nodes<'s> {
                 Some(Change::Normalization(sum)) => self.take_in_sum(index, sum),
                 Some(Change::Transposes(both)) => self.transpose_at_once(index, both),
                 Some(Change::Measures(sizes)) => self.measure_before(index, sizes),
+                Some(Change::Reshapes(last)) => self.join_up_to(index, last),
                 None => {}
             }
         }
@@ -134,7 +140,28 @@ impl<'s> Nodes<'s> {
             return to_matrix;
         }
         let adds = Adding::ToRows;
-        self.takes_in(index, Fusing::Product { adds }, adding)
+        match self.takes_in(index, Fusing::Product { adds }, adding)? {
+            Change::Reader(addition) => Some(Change::Rows(addition)),
+            other => Some(other),
+        }
+    }
+
+    /// A Reshape does what the Reshapes behind it do, each of which alone reads the one before. Source: `ReshapeFusion`.
+    pub(super) fn join_reshapes(&self, index: u32) -> Option<Change> {
+        let leads =
+            |node: &FusedNode<'_>| matches!(node.fusing, Fusing::Reshapes { leads, .. } if leads);
+        if self.skeleton.release.trains || !self.node(index).is_some_and(leads) {
+            return None;
+        }
+        let follower = |index: u32| {
+            let written = self.node(index)?.writes[0];
+            let reader = self.only_reader(index)?;
+            let node = self.node(reader)?;
+            let joins = matches!(node.fusing, Fusing::Reshapes { joins, .. } if joins);
+            (joins && node.reads[0] == written).then_some(reader)
+        };
+        let last = std::iter::successors(Some(index), |&index| follower(index)).last();
+        last.filter(|&last| last != index).map(Change::Reshapes)
     }
 
     /// A Gemm takes in its activation.
@@ -457,23 +484,8 @@ impl<'s> Nodes<'s> {
             return;
         };
         let mut reads = node.reads.into_owned();
-        let becomes = match node.fusing {
-            Fusing::Product { adds } => adds.becomes(),
-            _ => None,
-        };
-        let becomes_gemm = becomes.is_some();
-        // Its second Reshape shares the memory, and copies what leaves the graph.
-        let mut beside = 0;
-        if becomes == Some(Fusing::GemmOfRows) {
-            self.flattened.extend(reader.writes.iter());
-            let copied = reader
-                .writes
-                .iter()
-                .filter(|&&tensor| self.is_output(tensor));
-            beside = copied
-                .map(|&tensor| self.skeleton.size[tensor as usize])
-                .sum();
-        }
+        let adds = Adding::ToMatrix;
+        let becomes_gemm = node.fusing == Fusing::Product { adds };
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
         // What a convolution adds may be where the result is written; nothing else is where it was.
         let written = reader.writes[0];
@@ -504,7 +516,7 @@ impl<'s> Nodes<'s> {
         }
         let workspace = match reader.fusing {
             Fusing::Gelu { workspace, .. } => workspace,
-            _ => node.workspace.saturating_add(beside),
+            _ => node.workspace,
         };
         self.add(FusedNode {
             position: node.position,
@@ -513,7 +525,7 @@ impl<'s> Nodes<'s> {
             shares: shares.into(),
             workspace,
             fusing: match reader.fusing {
-                _ if becomes_gemm => becomes.unwrap_or_default(),
+                _ if becomes_gemm => Fusing::Gemm,
                 // FusedGemm, FusedConv and BiasGelu take in nothing more.
                 Fusing::Activation | Fusing::Gelu { .. } => Fusing::No,
                 _ => node.fusing,
@@ -521,6 +533,56 @@ impl<'s> Nodes<'s> {
             equal: 0,
             casting: node.casting,
             moving: Moving::No,
+        });
+    }
+
+    /// Replaces a product and the addition of a vector that alone reads it by a Gemm behind two Reshapes, one of what it reads and one of
+    /// what it writes. Source: `MatMulAddFusion`.
+    fn multiply_rows(&mut self, product: u32, addition: u32) {
+        let (Some(product), Some(addition)) = (self.take(product), self.take(addition)) else {
+            return;
+        };
+        let matrices = self.skeleton.rows.get(&product.writes[0]);
+        let Some(&[read, written]) = matrices else {
+            return;
+        };
+        let (position, tensor) = (product.position, product.reads[0]);
+        self.add(FusedNode::reshape(position, tensor, read.tensor));
+        let (position, tensor) = (addition.position, addition.writes[0]);
+        self.add(FusedNode::reshape(position, written.tensor, tensor));
+        let mut reads = product.reads.into_owned();
+        reads[0] = read.tensor;
+        let vector = addition.reads.iter();
+        reads.extend(vector.filter(|read| !product.writes.contains(read)));
+        self.add(FusedNode {
+            reads: reads.into(),
+            writes: vec![written.tensor].into(),
+            shares: Cow::default(),
+            fusing: Fusing::Gemm,
+            equal: 0,
+            moving: Moving::No,
+            ..product
+        });
+    }
+
+    /// Replaces a Reshape and those that follow it, up to this one, by a Reshape with the highest index.
+    fn join_up_to(&mut self, first: u32, last: u32) {
+        let written = self.node(last).map(|node| node.writes[0]);
+        let (Some(node), Some(written)) = (self.take(first), written) else {
+            return;
+        };
+        let mut next = node.writes[0];
+        while next != written {
+            let reader = self.readers[next as usize].1 as u32;
+            let Some(reader) = self.take(reader) else {
+                return;
+            };
+            next = reader.writes[0];
+        }
+        self.add(FusedNode {
+            casting: node.casting,
+            moving: node.moving,
+            ..FusedNode::reshape(node.position, node.reads[0], written)
         });
     }
 

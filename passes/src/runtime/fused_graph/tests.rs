@@ -68,7 +68,7 @@ fn a_vector_that_is_added_to_all_rows_makes_a_gemm_between_reshapes() {
     };
     let stock = |text: &str| forms_by(&crate::runtime::STOCK, text);
     let rows = text("2", "float[5]");
-    assert_eq!(stock(&rows), ["y(s) s(x,w,b)"]);
+    assert_eq!(stock(&rows), ["y(s) x~(x) s(s~) s~(x~,w,b)"]);
     assert!(forms(&rows).is_empty(), "1.19.2 does not");
     for bias in ["float[1,5]", "float[1]", "float[1,1,5]", "float[2,3,5]"] {
         assert!(stock(&text("2", bias)).is_empty(), "{bias}");
@@ -80,7 +80,30 @@ fn a_vector_that_is_added_to_all_rows_makes_a_gemm_between_reshapes() {
         "{ a = MatMul(x, w)",
         "{ v = Transpose <perm = [1, 0]> (w) a = MatMul(x, v)",
     );
-    assert_eq!(stock(&turned)[0], "y(s) s(x,w,b)");
+    assert_eq!(stock(&turned)[0], "y(s) x~(x) s(s~) s~(x~,w,b)");
+}
+
+/// What joins them has the highest index, so that it runs late in PRIORITY order.
+#[test]
+fn reshapes_of_known_sizes_behind_each_other_are_one() {
+    let text = |sizes: &str| {
+        format!(
+            "g (float[{sizes},6] x) => (float[{sizes},6] y, float[1,24] z) <int64[1] all = {{24}}, int64[2] back = {{4, 6}}, int64[1] first = {{0}},
+                float[24] b, float[4,6] c, float[1,4,6] d, float[4,6] e, float[24] g> {{ a = Exp(x) b = Reshape(a, all) c = Reshape(b, back) d = Unsqueeze(c, first) e = Squeeze(d, first) y = Sin(e)
+              f = Cos(x) g = Reshape(f, all) z = Unsqueeze(g, first) }}"
+        )
+    };
+    let stock = |text: &str| forms_by(&crate::runtime::STOCK, text);
+    assert_eq!(stock(&text("4"))[0], "a(x) y(e) f(x) z(f) e(a)");
+    assert!(forms(&text("4")).is_empty(), "1.19.2 does not");
+    // Whoever else reads one keeps it, and none but a Reshape is the first.
+    let read = text("4").replace("y = Sin(e)", "y = Add(e, c)");
+    assert_eq!(
+        stock(&read)[0],
+        "a(x) d(c,first) e(d,first) y(e,c) f(x) z(f) c(a)"
+    );
+    let named = text("4").replace("y = Sin(e)", "y = Sin(e) w = Sin(d)");
+    assert_eq!(stock(&named)[0], "a(x) e(d,first) y(e) w(d) f(x) z(f) d(a)");
 }
 
 /// It is a matrix, and takes over the memory of none but matrices; what does is there from one to the other.
