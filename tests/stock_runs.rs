@@ -403,6 +403,8 @@ fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
         ("lean", "fixed+85%"),
         ("lean", "fixed+55%"),
         ("default", "fixed+75%"),
+        // Here the block has no room for a barrier everywhere.
+        ("default", "fixed+60%"),
     ];
     for (settings, budget) in plans {
         lowered.assert_kept(settings, budget, 0.005);
@@ -416,6 +418,20 @@ fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
         heads.assert_kept(settings, "fixed+85%", 0.005);
     }
     heads.assert_simulated();
+}
+
+/// In the order of the search alone it fits, with the names that its dimensions have. It added 118 % once.
+#[test]
+fn an_order_that_fits_in_the_block_is_kept_without_copies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = FIXED.replace("[16,64,128]", "[batch,64,128]");
+    let named = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), &text),
+        dims: &["batch=16"],
+    };
+    let (result, _) = named.assert_kept("default", "fixed+70%", 0.005);
+    assert_eq!(result["recomputed_nodes"], 0, "{result}");
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub(super) struct Pipeline<'o> {
     known: Mutex<Vec<KnownPlan>>,
     /// How many orders that were made for the memory pattern no barriers kept within the budget that was asked for last.
     packings: Mutex<(Bytes, usize)>,
+    /// How many plans no barriers kept within it that were chosen as if there were no block.
+    beside_block: Mutex<(Bytes, usize)>,
 }
 
 impl<'o> Pipeline<'o> {
@@ -114,6 +116,7 @@ impl<'o> Pipeline<'o> {
             orders,
             known: Mutex::default(),
             packings: Mutex::default(),
+            beside_block: Mutex::default(),
         }
     }
 
@@ -516,8 +519,28 @@ impl<'o> Pipeline<'o> {
             found.ok().flatten()
         };
         let few = all.iter().take(TUNING.orders_enforced);
-        few.filter_map(enforced)
-            .min_by_key(|found| self.added(found))
+        let found = few.filter_map(enforced);
+        let found = found.min_by_key(|found| self.added(found));
+        match found {
+            Some(found) if self.is_cheap(&found) => Some(found),
+            found => {
+                let others = found.into_iter().chain(self.reordered(budget));
+                others.min_by_key(|found| self.added(found))
+            }
+        }
+    }
+
+    /// The graph with nothing computed again, in the order of the search in which that needs least, enforced, if it fits. The search is
+    /// asked for less than the budget, by what the settings take in other orders.
+    fn reordered(&self, budget: Bytes) -> Option<Candidate> {
+        let task = self.task();
+        let plans = parallel::map(&self.orders, |order| task.search(order).without_copies());
+        let plan = plans.into_iter().min_by_key(|plan| plan.predicted_peak)?;
+        if plan.predicted_peak + frame(&self.base.graph) > budget {
+            return None;
+        }
+        let found = self.made_of(&plan, &Goal::within(budget));
+        found.ok().flatten()
     }
 
     /// Do nodes that have to run one before the other do so in every execution order? A graph that is written as it was

@@ -25,6 +25,9 @@ crate::tuning::tuning! {
         /// Attempts: orders for the memory pattern that barriers do not keep within a budget.
         /// Without: prior_heads with a batch of 64 adds 102 % at `fixed+60%` in current builds, not 17.
         packings: usize = 3, off 0;
+        /// Attempts: plans that barriers do not keep within a budget though they are chosen as if the memory pattern had no block.
+        /// Without: linear layers of known sizes (`FIXED` in tests/stock_runs.rs) have no plan at `fixed+60%` in current builds, and with it add 17 %.
+        beside_block: usize = 4, off 0;
         /// Attempts: how many sizes are hidden.
         hidings: usize = 4, off 0;
         /// One part in so many of a budget is left free by the next attempt, so that other barriers fit ...

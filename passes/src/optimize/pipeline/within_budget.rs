@@ -20,6 +20,7 @@ use crate::graph::{Graph, NodeId};
 use crate::pass::{Changed, INSERT_BARRIERS};
 use crate::plan::{Originals, Plan};
 use crate::rewrite::insert_mirrors::InsertMirrors;
+use crate::runtime::Runtime;
 use crate::runtime::liveness::TENSOR;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::Missed;
@@ -99,6 +100,23 @@ impl Pipeline<'_> {
         candidate
     }
 
+    /// The same; with the names that its dimensions have, where the ones that keep tensors apart leave it above the `budget`. What lies in
+    /// the block in any case can take less where tensors take each other's memory over.
+    fn candidate_within(&self, budget: Bytes, graph: Graph, plan: &Plan) -> Candidate {
+        let as_named = graph.clone();
+        let coloured = self.candidate(graph, plan);
+        let settings = self.options.runtime.settings;
+        if settings == RuntimeSettings::LEAN || coloured.need() <= budget {
+            return coloured;
+        }
+        let mut as_named = Candidate::new(as_named, self.options);
+        as_named.variants.clone_from(&plan.variants);
+        match as_named.need() < coloured.need() {
+            true => as_named,
+            false => coloured,
+        }
+    }
+
     /// The cheapest plan that fits in the runtime's own order; `least` has the smallest peak, if that is known. It
     /// has to add less than `below` nanoseconds.
     pub(super) fn within(
@@ -171,7 +189,7 @@ impl Pipeline<'_> {
 
     /// The graph with the plan's copies and with barriers that keep it within the goal's budget, or by how much they miss it; nothing if it
     /// adds too much. Published planners, and one asked for less and less, come back to the same plan, of which the outcome is known then.
-    fn made_of(&self, plan: &Plan, goal: &Goal<'_>) -> Result<Option<Candidate>, Bytes> {
+    pub(super) fn made_of(&self, plan: &Plan, goal: &Goal<'_>) -> Result<Option<Candidate>, Bytes> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut same = known.iter().filter(|known| known.is(plan, goal.budget));
         let outcome = same.next().map(|known| known.outcome);
@@ -363,6 +381,71 @@ impl Pipeline<'_> {
         plan: &Plan,
         goal: &Goal<'_>,
     ) -> Result<Option<Candidate>, Bytes> {
+        let found = self.enforced_in_block(applied, plan, goal);
+        found.or_else(
+            |missed| match self.enforced_beside_block(applied, plan, goal.budget) {
+                Some(candidate) if (goal.may)(&candidate) => Ok(Some(candidate)),
+                Some(_) => Ok(None),
+                None => Err(missed),
+            },
+        )
+    }
+
+    /// The same with barriers that are chosen as if the memory pattern had no block, if what they leave fits in it. As many barriers as keep
+    /// the order whatever happens, from which others are chosen, write so many small tensors that these take places in the block which
+    /// larger ones need.
+    fn enforced_beside_block(
+        &self,
+        applied: &Enforceable<'_>,
+        plan: &Plan,
+        budget: Bytes,
+    ) -> Option<Candidate> {
+        let room = budget - frame(applied.graph());
+        let is_block = self.options.runtime.settings.pattern;
+        let may = self.options.strategy == Strategy::Auto && is_block && !self.is_large();
+        if !may || self.stopped() || applied.lean_peak() > room {
+            return None;
+        }
+        let tried = || {
+            self.beside_block
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if tried().0 != budget {
+            *tried() = (budget, 0);
+        }
+        if tried().1 >= TUNING.beside_block {
+            return None;
+        }
+        let settings = RuntimeSettings::LEAN;
+        let lean = self.enforceable_with(applied.graph().clone(), settings);
+        let planned = lean.planned_peak();
+        let left = room - planned;
+        let fits = |room: Bytes| {
+            let graph = self.with_barriers(&lean, room, Thinning::Thorough).ok()?;
+            let candidate = self.candidate_within(budget, graph, plan);
+            Some(candidate).filter(|candidate| candidate.need() <= budget)
+        };
+        // The less room, the more of the order is kept.
+        let rooms = [
+            left,
+            Bytes(left.0 / 4),
+            Bytes(planned.0 / TUNING.unused_part),
+        ];
+        let found = rooms.into_iter().find_map(|left| fits(planned + left));
+        if found.is_none() {
+            tried().1 += 1;
+        }
+        found
+    }
+
+    /// The same with barriers that are chosen for what they leave of the block.
+    fn enforced_in_block(
+        &self,
+        applied: &Enforceable<'_>,
+        plan: &Plan,
+        goal: &Goal<'_>,
+    ) -> Result<Option<Candidate>, Bytes> {
         let budget = goal.budget;
         let room = budget - frame(applied.graph());
         let planned = applied.planned_peak();
@@ -396,7 +479,7 @@ impl Pipeline<'_> {
         let budget = goal.budget;
         let enforced = |room: Bytes, thinning: Thinning| {
             let graph = self.with_barriers(applied, room, thinning)?;
-            Ok(self.candidate(graph, plan))
+            Ok(self.candidate_within(budget, graph, plan))
         };
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
@@ -460,10 +543,18 @@ impl Pipeline<'_> {
 
     /// The graph, by whose order barriers make the runtime go.
     pub(super) fn enforceable(&self, graph: Graph) -> Enforceable<'_> {
+        self.enforceable_with(graph, self.options.runtime.settings)
+    }
+
+    /// The same of a runtime with other settings.
+    fn enforceable_with(&self, graph: Graph, settings: RuntimeSettings) -> Enforceable<'_> {
         let conditions = Conditions {
             object: TENSOR,
             provider: self.options.device.provider,
-            runtime: self.options.runtime,
+            runtime: Runtime {
+                settings,
+                ..self.options.runtime
+            },
             sequences: &self.original.sequences,
             watch: self.is_large().then_some(&self.options.watch),
         };
