@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::view::{Fault, Outputs, Shape, View, one};
+use super::einsum_kernel::{Factor, elements_beside};
+use super::view::{Fault, Input, Outputs, Shape, View, one};
 use super::{Family, Operator, Provider, onnx};
 use crate::bytes::Bytes;
 
@@ -18,11 +19,18 @@ enum Label {
     Letter(u8),
 }
 
-/// The size of each label, and the labels of the output.
-type LabelSizes = (BTreeMap<Label, u64>, Vec<Label>);
+/// An equation for tensors of known shapes.
+struct SolvedEquation {
+    /// The size of each label.
+    sizes: BTreeMap<Label, u64>,
+    /// The labels of each operand.
+    operands: Vec<Vec<Label>>,
+    /// Those of the output.
+    output: Vec<Label>,
+}
 
 fn einsum(view: &View) -> Result<Outputs, Fault> {
-    let (sizes, output) = solve(view)?;
+    let SolvedEquation { sizes, output, .. } = solve(view)?;
     one(
         view.input(0)?.element,
         output.iter().map(|label| sizes[label]).collect(),
@@ -31,41 +39,53 @@ fn einsum(view: &View) -> Result<Outputs, Fault> {
 
 /// A multiply-add for each point of the space that the labels span.
 fn operations(view: &View) -> Option<f64> {
-    let (sizes, _) = solve(view).ok()?;
+    let SolvedEquation { sizes, .. } = solve(view).ok()?;
     Some(2.0 * sizes.values().map(|&d| d as f64).product::<f64>())
 }
 
-/// The CPU kernel transposes operands and result: with one operand, a tensor of the output's
-/// size stands beside it; with more, up to two, and the transposed operands (measured: the first beside two of
-/// the output's size, or the second twice beside one).
+/// See [`einsum_kernel`](super::einsum_kernel).
 fn workspace(view: &View, provider: Provider) -> Option<Bytes> {
-    let bytes = view.output(0)?.bytes();
-    let both = if view.node.inputs.len() > 1 {
-        bytes
-    } else {
-        Bytes::ZERO
-    };
-    let transposed = match (view.input(0), view.input(1)) {
-        (Ok(a), Ok(b)) if widens(view) => {
-            let before = bytes + bytes + a.bytes();
-            before.max(bytes + b.bytes() + b.bytes())
+    let SolvedEquation {
+        sizes,
+        operands,
+        output,
+    } = solve(view).ok()?;
+    // Dots go first, from the front on, and letters as they are met.
+    let dots = sizes.keys().rev();
+    let mut axes: Vec<Label> = dots
+        .filter(|label| matches!(label, Label::Dots(_)))
+        .copied()
+        .collect();
+    for &label in operands.iter().flatten() {
+        if !axes.contains(&label) {
+            axes.push(label);
         }
-        _ => Bytes::ZERO,
-    };
-    (provider == Provider::Cpu).then(|| transposed.max(bytes + both))
-}
-
-/// Of two operands, does the second have an axis that the first does not have? Otherwise nothing is transposed (measured).
-fn widens(view: &View) -> bool {
-    let equation = view.node.string("equation").unwrap_or("");
-    let terms = equation.split("->").next().unwrap_or("");
-    match terms.split_once(',') {
-        Some((a, b)) if !b.contains(',') => b.chars().any(|label| !a.contains(label)),
-        _ => false,
     }
+    let place = |label: &Label| axes.iter().position(|axis| axis == label);
+    let inputs = view.inputs().ok()?;
+    let operand = |(labels, input): (&Vec<Label>, &Input<'_>)| {
+        let places: Option<Vec<usize>> = labels.iter().map(place).collect();
+        let places = places?;
+        let (mut sizes, mut has) = (vec![1; axes.len()], vec![false; axes.len()]);
+        for (&place, &size) in places.iter().zip(input.shape) {
+            (sizes[place], has[place]) = (size, true);
+        }
+        // A letter twice takes the diagonal.
+        let in_sequence = places.is_sorted_by(|one, next| one < next);
+        Some(Factor {
+            sizes,
+            has,
+            in_sequence,
+        })
+    };
+    let all: Option<Vec<Factor>> = operands.iter().zip(&inputs).map(operand).collect();
+    let output: Option<Vec<usize>> = output.iter().map(place).collect();
+    let element = view.output(0)?.element;
+    (provider == Provider::Cpu).then_some(())?;
+    Some(element.bytes(elements_beside(&all?, &output?)))
 }
 
-fn solve(view: &View) -> Result<LabelSizes, Fault> {
+fn solve(view: &View) -> Result<SolvedEquation, Fault> {
     let equation = view.node.string("equation").unwrap_or("");
     let wrong = || {
         view.bad(
@@ -85,6 +105,7 @@ fn solve(view: &View) -> Result<LabelSizes, Fault> {
     if terms.len() != inputs.len() {
         return Err(wrong());
     }
+    let mut operands = Vec::with_capacity(terms.len());
     let mut sizes = BTreeMap::new();
     let mut uses: BTreeMap<Label, usize> = BTreeMap::new();
     for (position, (term, input)) in terms.iter().zip(&inputs).enumerate() {
@@ -108,6 +129,7 @@ fn solve(view: &View) -> Result<LabelSizes, Fault> {
                 }
             }
         }
+        operands.push(labels);
     }
     let dots = sizes.keys().filter(|l| matches!(l, Label::Dots(_))).count();
     let output = match right {
@@ -127,7 +149,11 @@ fn solve(view: &View) -> Result<LabelSizes, Fault> {
                 .collect()
         }
     };
-    Ok((sizes, output))
+    Ok(SolvedEquation {
+        sizes,
+        operands,
+        output,
+    })
 }
 
 /// The labels of a term. With `rank`, dots are spread over the axes that the letters leave;
@@ -166,6 +192,7 @@ fn expand(labels: Vec<Label>, dots: usize) -> Vec<Label> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Provider;
     use super::super::testing::Case;
 
     fn case(equation: &str, shapes: &[&[u64]]) -> Case {
@@ -188,6 +215,36 @@ mod tests {
     fn dots_broadcast_from_the_back() {
         let attention = case("...qd,...kd->...qk", &[&[2, 8, 5, 64], &[8, 7, 64]]);
         assert_eq!(attention.shapes(), ["float[2, 8, 5, 7]"]);
+    }
+
+    /// Elements beside the result, as measured for the same equations (4 bytes each, and a few KB).
+    #[test]
+    fn the_kernel_copies_what_does_not_stand_as_it_multiplies_it() {
+        let beside = |equation: &str, shapes: &[&[u64]]| {
+            case(equation, shapes).workspace(Provider::Cpu).0 / 4
+        };
+        let (a, b, c): (&[u64], &[u64], &[u64]) = (&[2, 8, 4], &[2, 6, 4], &[8, 4]);
+        // A product, and for the second operand a copy for the equation's sequence and one for the product's.
+        assert_eq!(beside("bnd,bmd->bnm", &[a, b]), 2 * 8 * 6 + 2 * 2 * 6 * 4);
+        // The product once more, in the result's sequence.
+        assert_eq!(
+            beside("bnd,bmd->bmn", &[a, b]),
+            2 * 2 * 8 * 6 + 2 * 2 * 6 * 4
+        );
+        // The first operand, too: what is summed up is not its last axis.
+        let of_heads: (&[u64], &[u64]) = (&[2, 8, 3, 4], &[2, 3, 8, 6]);
+        let (first, second) = (2 * 8 * 3 * 4, 2 * 3 * 8 * 6);
+        let product = 2 * 3 * 4 * 6;
+        assert_eq!(
+            beside("bshk,bhst->bhtk", &[of_heads.0, of_heads.1]),
+            first + 2 * second + 2 * product
+        );
+        assert_eq!(beside("bi,bi->b", &[c, c]), 8);
+        assert_eq!(beside("ij->ji", &[c]), 32);
+        assert_eq!(beside("ij->i", &[c]), 8);
+        assert_eq!(beside("ij->ij", &[c]), 0);
+        // Both of the first pair are copied, and so is their product for the next.
+        assert_eq!(beside("ij,j,j->i", &[c, &[4], &[4]]), 32 + 4 + 2 * 32);
     }
 
     #[test]

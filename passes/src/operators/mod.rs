@@ -11,6 +11,7 @@ mod aten;
 mod bounds;
 mod conv;
 mod einsum;
+mod einsum_kernel;
 mod entry;
 mod evaluate;
 mod gather;
