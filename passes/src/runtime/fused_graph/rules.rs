@@ -140,9 +140,13 @@ impl<'s> Nodes<'s> {
             return to_matrix;
         }
         let adds = Adding::ToRows;
-        match self.takes_in(index, Fusing::Product { adds }, adding)? {
-            Change::Reader(addition) => Some(Change::Rows(addition)),
-            other => Some(other),
+        let by_rows = self.takes_in(index, Fusing::Product { adds }, adding)?;
+        let written = self.node(index)?.writes[0];
+        match by_rows {
+            Change::Reader(addition) if self.skeleton.rows.contains_key(&written) => {
+                Some(Change::Rows(addition))
+            }
+            _ => None,
         }
     }
 
@@ -154,8 +158,8 @@ impl<'s> Nodes<'s> {
             return None;
         }
         let follower = |index: u32| {
-            let written = self.node(index)?.writes[0];
             let reader = self.only_reader(index)?;
+            let written = self.node(index)?.writes[0];
             let node = self.node(reader)?;
             let joins = matches!(node.fusing, Fusing::Reshapes { joins, .. } if joins);
             (joins && node.reads[0] == written).then_some(reader)
