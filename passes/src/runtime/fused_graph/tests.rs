@@ -83,6 +83,15 @@ fn a_vector_that_is_added_to_all_rows_makes_a_gemm_between_reshapes() {
     assert_eq!(stock(&turned)[0], "y(s) x~(x) s(s~) s~(x~,w,b)");
 }
 
+#[test]
+fn a_reshape_that_writes_nothing_joins_nothing() {
+    let text = "g (float[4,6] x) => (float[4,6] y) <int64[1] all = {24}> { y = Exp(x) z = Reshape(x, all) }";
+    let mut graph = Graph::parse(text).unwrap();
+    let last = *graph.order().last().unwrap();
+    graph.node_mut(last).outputs = vec![None];
+    assert!(forms_of(&crate::runtime::STOCK, &graph).is_empty());
+}
+
 /// What joins them has the highest index, so that it runs late in PRIORITY order.
 #[test]
 fn reshapes_of_known_sizes_behind_each_other_are_one() {
