@@ -29,10 +29,11 @@ pub(super) fn elements_beside(operands: &[Factor], output: &[usize]) -> u64 {
     };
     let axes = first.sizes.len();
     let is_summed = |axis: usize| !output.contains(&axis);
-    // Where each axis that is summed up is met last.
+    // Where each axis is met last.
     let last = |axis: usize| operands.iter().rposition(|operand| operand.has[axis]);
+    let last: Vec<usize> = (0..axes).map(|axis| last(axis).unwrap_or(0)).collect();
     let summed_at = |place: usize| -> Vec<usize> {
-        let here = |&axis: &usize| is_summed(axis) && last(axis).unwrap_or(0) == place;
+        let here = |&axis: &usize| last[axis] == place && is_summed(axis);
         (0..axes).filter(here).collect()
     };
     let copies = operands.iter().filter(|operand| !operand.in_sequence);
