@@ -147,10 +147,17 @@ pub(crate) fn is_newly_fused(
     };
     reader.is_some_and(|reader| {
         let by = match (node.domain.as_str(), node.op_type.as_str()) {
-            ("", "Add") => return normalization_of_sum(graph, uses, id).is_some(),
+            ("", "Add") => {
+                let summands = node.reads().filter_map(|read| uses.producer(read));
+                let mut products = summands.filter(|&by| sum_of_product(graph, uses, by).is_some());
+                return normalization_of_sum(graph, uses, id).is_some()
+                    || products.any(|by| is_transposed_first(graph, uses, graph.node(by)));
+            }
             (MICROSOFT, "FusedMatMul") => return is_scaled(reader),
             ("", "MatMul") => return reader.is("", "Add") || is_scaled(reader),
-            ("", "Gemm") => return takes_in(node, reader),
+            ("", "Gemm") => {
+                return takes_in(node, reader) || is_transposed_first(graph, uses, node);
+            }
             ("", "Div") => return divided_at_once(graph, uses, id).is_some(),
             ("", "Pad") => ["Conv", "AveragePool", "MaxPool", "Cast"],
             ("", "Conv") => {
@@ -352,6 +359,12 @@ fn multiplies_matrices(graph: &Graph, node: &Node) -> bool {
 fn takes_in(gemm: &Node, reader: &Node) -> bool {
     let adds = reader.is("", "Sum") && reader.inputs.len() == 2;
     gemm.reads().count() == 2 && (adds || reader.is("", "Transpose"))
+}
+
+/// Would a Gemm that is read once read past a Transpose here, by which its bits change? (Not by its second matrix.)
+fn is_transposed_first(graph: &Graph, uses: &Uses, product: &Node) -> bool {
+    let producer = product.input(0).and_then(|first| uses.producer(first));
+    producer.is_some_and(|by| graph.node(by).is("", "Transpose"))
 }
 
 fn reads_a_transpose(graph: &Graph, uses: &Uses, node: &Node) -> bool {

@@ -226,6 +226,38 @@ fn without_a_pass_through_no_barrier_parts_what_is_fused_and_rounds_otherwise_th
 
 /// The runtime makes one Reshape of two, if nobody else reads what the first writes.
 #[test]
+fn without_a_pass_through_no_barrier_reads_what_a_gemm_writes_that_reads_past_a_transpose() {
+    let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+        g (float[9,5] x, float[9,7] d, float[9,7] e) => (float[5,7] y, float[9,5] z, float[9,7] u)
+        <float[5,9] s, float[5,9] t, float[5,7] a, float[5,7] b, float[5,7] c, float[9,5] n, float[9,7] m>
+        { s = Transpose <perm = [1, 0]> (x) a = MatMul(s, d) n = Neg(x) t = Transpose <perm = [1, 0]> (n) m = Exp(e)
+          b = MatMul(t, m) c = Add(a, b) z = Exp(n) y = Neg(c) u = Exp(m) }"#;
+    let touched = |text: &str, release| {
+        let graph = Graph::parse(text).unwrap();
+        let enforceable = Enforceable::new(graph.clone(), free(&graph), lean(release));
+        let placement = enforceable.placement();
+        let barriers = placement.barriers(&vec![true; placement.len()]);
+        assert!(!barriers.is_empty());
+        let sum = graph.tensor_named("c").unwrap().0;
+        let reads = |of: &Barrier| of.passed == sum || of.waits.contains(&sum);
+        barriers.iter().any(reads)
+    };
+    assert!(!touched(text, &crate::runtime::STOCK));
+    assert!(touched(text, &crate::runtime::TRAINING));
+    // A sum that is read twice is none of those, and the second matrix leaves the bits alone.
+    let twice = text.replace("z = Exp(n)", "z = Sum(n, n) v = Exp(c)");
+    let twice = twice.replace("float[9,7] u)", "float[9,7] u, float[5,7] v)");
+    assert!(touched(&twice, &crate::runtime::STOCK));
+    let second = text.replace("MatMul(s, d)", "MatMul(q, d)");
+    let second = second.replace("MatMul(t, m)", "MatMul(r, m)");
+    let second = second.replace(
+        "float[9,7] e) =>",
+        "float[9,7] e, float[5,9] q, float[5,9] r) =>",
+    );
+    assert!(touched(&second, &crate::runtime::STOCK));
+}
+
+#[test]
 fn a_barrier_of_what_comes_out_of_a_reshape_reads_its_size_as_well() {
     let text = MIRROR.replace(
         "[again] a2 = Exp(x)",
