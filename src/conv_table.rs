@@ -68,12 +68,16 @@ struct Algorithm {
 
 /// The table as JSON: what the model says of each convolution, or the table that [`Device::convolutions`] has.
 pub fn modelled(model: &Model, options: &Options) -> Result<String, Error> {
-    let (job, passes) = open("conv-table", model, options)?;
-    let source = match passes.device.convolutions.table.is_empty() {
+    let (job, plan_options) = open("conv-table", model, options)?;
+    let source = match plan_options.device.convolutions.table.is_empty() {
         true => "model",
         false => "table and model",
     };
-    Ok(json(&passes, source, &products(&job.graph, &passes)))
+    Ok(json(
+        &plan_options,
+        source,
+        &products(&job.graph, &plan_options),
+    ))
 }
 
 /// This machine's first GPU.
@@ -83,9 +87,9 @@ pub fn open_gpu(cudart: Option<&Path>, cudnn: Option<&Path>) -> Result<Gpu, Erro
 
 /// The same, measured on the GPU.
 pub fn measured(gpu: &Gpu, model: &Model, options: &Options) -> Result<String, Error> {
-    let (mut job, passes) = open("profile-conv", model, options)?;
+    let (mut job, plan_options) = open("profile-conv", model, options)?;
     let graph = job.graph.clone();
-    let mut products = products(&graph, &passes);
+    let mut products = products(&graph, &plan_options);
     let places: Vec<(Product, Geometry)> = graph
         .order()
         .iter()
@@ -133,7 +137,7 @@ pub fn measured(gpu: &Gpu, model: &Model, options: &Options) -> Result<String, E
         )));
         false
     });
-    Ok(json(&passes, &cudnn::name_of(gpu.version), &products))
+    Ok(json(&plan_options, &cudnn::name_of(gpu.version), &products))
 }
 
 /// The graph with shapes, and what it shall run on; `asked` needs cuDNN.
@@ -141,16 +145,16 @@ fn open(
     asked: &'static str,
     model: &Model,
     options: &Options,
-) -> Result<(Job, optimize::Options), Error> {
+) -> Result<(Job, optimize::PlanOptions), Error> {
     has_cudnn(asked, &options.device)?;
     let mut job = Job::new(model, options)?;
-    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
-    job.graph = with_shapes(&job.graph, &passes)
+    let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
+    job.graph = with_shapes(&job.graph, &plan_options)
         .map_err(|error| job.failed(OptimizeError::Shape(error)))?;
-    Ok((job, passes))
+    Ok((job, plan_options))
 }
 
-fn json(options: &optimize::Options, source: &str, products: &Products<'_>) -> String {
+fn json(options: &optimize::PlanOptions, source: &str, products: &Products<'_>) -> String {
     crate::json::line(&Table {
         device: &options.device.name,
         source,

@@ -24,11 +24,11 @@ pub struct Inspection {
 /// Measures what one training step of `model` takes as it is.
 pub fn inspect(model: &Model, options: &Options) -> Result<Inspection, Error> {
     let job = Job::new(model, options)?;
-    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
+    let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     Ok(Inspection {
         nodes: job.graph.order().len(),
-        measured: measured(model, &job.graph, &passes)?,
-        limits: limits(&job.graph, &passes).map_err(|error| job.failed(error))?,
+        measured: measured(model, &job.graph, &plan_options)?,
+        limits: limits(&job.graph, &plan_options).map_err(|error| job.failed(error))?,
         warnings: job.warnings,
     })
 }

@@ -32,16 +32,16 @@ impl Job {
     /// Reads the graph, and warns of what does not go together.
     pub(crate) fn new(model: &Model, options: &Options) -> Result<Job, Error> {
         let begun = Instant::now();
-        let passes = options.for_passes(BudgetRequest::Smallest)?;
-        let graph = graph(model, &passes, options.profile.as_deref())?;
+        let plan_options = options.to_plan(BudgetRequest::Smallest)?;
+        let graph = graph(model, &plan_options, options.profile.as_deref())?;
         let mut options = options.clone();
         if let Some(optimizer) = options.optimizer.take() {
-            let shaped = optimize::with_shapes(&graph, &passes);
+            let shaped = optimize::with_shapes(&graph, &plan_options);
             let shaped = shaped.map_err(|error| failed(model, error.into()))?;
             options.reserve += optimizer.memory(&shaped)?;
         }
         options.runtime.get_or_insert_with(|| Release::of(&graph));
-        let passes = options.for_passes(BudgetRequest::Smallest)?;
+        let plan_options = options.to_plan(BudgetRequest::Smallest)?;
         let mut job = Job {
             model: model.clone(),
             options,
@@ -50,7 +50,7 @@ impl Job {
             warnings: Vec::new(),
         };
         let profile = job.options.profile.clone();
-        for warning in warnings::doubts(model, &job.graph, &passes, profile.as_deref()) {
+        for warning in warnings::doubts(model, &job.graph, &plan_options, profile.as_deref()) {
             job.warn(Warning::Doubt(warning));
         }
         job.go_on()?;
@@ -91,7 +91,7 @@ impl Job {
 pub(crate) fn measured(
     model: &Model,
     graph: &Graph,
-    options: &optimize::Options,
+    options: &optimize::PlanOptions,
 ) -> Result<Measured, Error> {
     measure(graph, options).map_err(|error| failed(model, error))
 }
@@ -106,7 +106,7 @@ fn failed(model: &Model, error: OptimizeError) -> Error {
 /// The model's graph, with what the profile tells of its shapes.
 pub(crate) fn graph(
     model: &Model,
-    options: &optimize::Options,
+    options: &optimize::PlanOptions,
     profile: Option<&Profile>,
 ) -> Result<Graph, ImportError> {
     let mut graph = model.sorted_graph()?;

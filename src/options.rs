@@ -91,15 +91,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As the passes take them, for one search that begins now.
-    pub(crate) fn for_passes(&self, budget: BudgetRequest) -> Result<optimize::Options, Error> {
+    /// As planning takes them, for one search that begins now.
+    pub(crate) fn to_plan(&self, budget: BudgetRequest) -> Result<optimize::PlanOptions, Error> {
         let release = self.runtime.unwrap_or_default();
         let mut device = self.device.clone();
         if let Some(&first) = release.convolutions.first() {
             device.convolutions.choice = first;
         }
         let promise = self.promised();
-        Ok(optimize::Options {
+        Ok(optimize::PlanOptions {
             bindings: self.dims.clone(),
             budget,
             reserve: self.reserve,
@@ -120,7 +120,7 @@ impl Options {
             device,
             watch: self.control.watch(self.time_limit),
             solving: self.solving()?,
-            passes: self.control.passes(),
+            runner: self.control.passes(),
         })
     }
 
@@ -145,16 +145,16 @@ impl Options {
         })
     }
 
-    /// One plan for each budget, for the promise that was asked for. `passes` are of these options.
+    /// One plan for each budget, for the promise that was asked for. `plan_options` are of these options.
     pub(crate) fn plan(
         &self,
         graph: &Graph,
-        passes: &optimize::Options,
+        plan_options: &optimize::PlanOptions,
         budgets: &[BudgetRequest],
     ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
         match (self.promise, self.device.provider) {
-            (None, Provider::Cpu) => optimize::optimize_usual(graph, passes, budgets),
-            _ => optimize::optimize_each(graph, passes, budgets),
+            (None, Provider::Cpu) => optimize::optimize_usual(graph, plan_options, budgets),
+            _ => optimize::optimize_each(graph, plan_options, budgets),
         }
     }
 
@@ -209,10 +209,8 @@ mod tests {
                 promise,
                 ..Options::default()
             };
-            let passes = options
-                .for_passes(BudgetRequest::Smallest)
-                .expect("options");
-            (passes.runtime.settings, passes.runtime.promise)
+            let plan_options = options.to_plan(BudgetRequest::Smallest).expect("options");
+            (plan_options.runtime.settings, plan_options.runtime.promise)
         };
         assert_eq!(
             asked("cpu", None),

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{Options, with_shapes};
+use ckpt_passes::optimize::{PlanOptions, with_shapes};
 use ckpt_passes::runtime::convolution_costs::timed;
 use ckpt_passes::runtime::convolutions::{Product, Timed};
 
 /// How many products of the graph the given table does not have, and how many there are; none where no table is
 /// given or shapes are missing.
-pub(crate) fn missing(graph: &Graph, options: &Options) -> (usize, usize) {
+pub(crate) fn missing(graph: &Graph, options: &PlanOptions) -> (usize, usize) {
     let table = &options.device.convolutions.table;
     let Some(graph) = (!table.is_empty())
         .then(|| with_shapes(graph, options).ok())
@@ -26,7 +26,7 @@ pub(crate) fn missing(graph: &Graph, options: &Options) -> (usize, usize) {
 pub(crate) type Products<'g> = BTreeMap<Product, (Vec<&'g str>, Vec<Timed>)>;
 
 /// All that the graph computes.
-pub(crate) fn products<'g>(graph: &'g Graph, options: &Options) -> Products<'g> {
+pub(crate) fn products<'g>(graph: &'g Graph, options: &PlanOptions) -> Products<'g> {
     let mut products = Products::new();
     for &id in graph.order() {
         let node = graph.node(id);

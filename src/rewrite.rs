@@ -35,7 +35,7 @@ pub struct Rewritten {
     job: Job,
     budget: Budget,
     /// For what the graph holds: with the choice of algorithms that was planned.
-    passes: optimize::Options,
+    plan_options: optimize::PlanOptions,
     optimized: Optimized,
     search_time: Duration,
 }
@@ -43,7 +43,7 @@ pub struct Rewritten {
 impl Rewritten {
     /// `spent` went into searches before.
     fn planned(mut job: Job, budget: &Budget, spent: Duration) -> Result<Rewritten, Error> {
-        let mut passes = job.options.for_passes(budget.request)?;
+        let mut plan_options = job.options.to_plan(budget.request)?;
         let control = job.options.control.clone();
         control.tell(&Event::Planning {
             nodes: job.graph.order().len(),
@@ -51,12 +51,13 @@ impl Rewritten {
             budget: Some(&budget.to_string()),
         });
         let begun = Instant::now();
-        let row = control.watching(&passes.watch, || {
-            job.options.plan(&job.graph, &passes, &[passes.budget])
+        let row = control.watching(&plan_options.watch, || {
+            job.options
+                .plan(&job.graph, &plan_options, &[plan_options.budget])
         });
         let optimized = row.and_then(|mut row| row.pop().expect("one result for one budget"));
         job.go_on()?;
-        if optimized.is_err() && passes.watch.is_stopped() {
+        if optimized.is_err() && plan_options.watch.is_stopped() {
             job.warn(Warning::Doubt(
                 "--time-limit ended the search early; with more time there may be a plan"
                     .to_owned(),
@@ -66,8 +67,8 @@ impl Rewritten {
         for fault in &optimized.summary.faults {
             job.warn(Warning::GivenUp(fault.to_string()));
         }
-        passes.runtime.promise = optimized.summary.promise;
-        let (order, level) = optimized.summary.told;
+        plan_options.runtime.promise = optimized.summary.promise;
+        let (order, level) = optimized.summary.reported;
         for way in optimized.summary.over_budget() {
             job.warn(Warning::Doubt(format!(
                 "the graph stays as it is, which fits the budget in {} order at {}, and takes {} in {} order at {}",
@@ -79,12 +80,12 @@ impl Rewritten {
             )));
         }
         if let Some(choice) = optimized.summary.convolutions {
-            passes.device.convolutions.choice = choice;
+            plan_options.device.convolutions.choice = choice;
         }
         Ok(Rewritten {
             job,
             budget: budget.clone(),
-            passes,
+            plan_options,
             optimized,
             search_time: spent + begun.elapsed(),
         })
@@ -140,14 +141,14 @@ impl Rewritten {
 
     /// What runs it.
     pub fn runtime(&self) -> &'static Release {
-        self.passes.runtime.release
+        self.plan_options.runtime.release
     }
 
     /// The optimizers that a session must not use, so that the budget holds.
     pub(crate) fn switched_off(&self) -> Vec<&'static str> {
         let graph = &self.optimized.graph;
         self.runtime()
-            .switched_off(graph, self.passes.device.provider)
+            .switched_off(graph, self.plan_options.device.provider)
     }
 
     /// How long the searches took.
@@ -162,7 +163,11 @@ impl Rewritten {
 
     /// What a session has to be made with, so that the budget holds.
     pub fn session(&self) -> Session {
-        Session::of(&self.passes, &self.optimized.summary, self.switched_off())
+        Session::of(
+            &self.plan_options,
+            &self.optimized.summary,
+            self.switched_off(),
+        )
     }
 
     /// Writes the graph to `out`, whole and proved, or not at all.
@@ -241,20 +246,20 @@ impl Rewritten {
         #[cfg(test)]
         faults::fault()?;
         let budget = self.optimized.summary.budget;
-        proved(&self.job, file, &self.passes, budget)
+        proved(&self.job, file, &self.plan_options, budget)
     }
 }
 
 fn proved(
     job: &Job,
     file: &Pending,
-    passes: &optimize::Options,
+    plan_options: &optimize::PlanOptions,
     budget: crate::Bytes,
 ) -> Result<(), Error> {
     let profile = job.options.profile.as_deref();
     let file = Model::open(file.path()).map_err(Error::Unreadable)?;
-    let written = job::graph(&file, passes, profile).map_err(Error::Unreadable)?;
-    let found = verify_written(&job.graph, &written, passes, budget)
+    let written = job::graph(&file, plan_options, profile).map_err(Error::Unreadable)?;
+    let found = verify_written(&job.graph, &written, plan_options, budget)
         .map_err(|error| Error::Written(error.into()))?;
     let nodes = counterparts(&job.graph, &written, &found);
     onnx::compare(&job.model, &file, &nodes, METADATA).map_err(Error::WrittenDiffers)
@@ -325,13 +330,13 @@ mod tests {
             ..Options::default()
         };
         let job = Job::new(&model, &options).unwrap();
-        let passes = job.options.for_passes(BudgetRequest::Smallest).unwrap();
+        let plan_options = job.options.to_plan(BudgetRequest::Smallest).unwrap();
         let mut changed = model.graph().unwrap();
         change(&mut changed);
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out.onnx");
         let pending = export_with(&model, &changed, &out, &[]).unwrap();
-        let error = proved(&job, &pending, &passes, budget).unwrap_err();
+        let error = proved(&job, &pending, &plan_options, budget).unwrap_err();
         drop(pending);
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "no file is left behind");

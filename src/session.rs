@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{Options, Summary};
+use ckpt_passes::optimize::{PlanOptions, Summary};
 use ckpt_passes::runtime::level::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
@@ -53,7 +53,11 @@ struct SessionOptions {
 
 impl Session {
     /// What a plan holds for.
-    pub fn of(options: &Options, summary: &Summary, switched_off: Vec<&'static str>) -> Session {
+    pub fn of(
+        options: &PlanOptions,
+        summary: &Summary,
+        switched_off: Vec<&'static str>,
+    ) -> Session {
         Session {
             runtime: options.runtime.release.name,
             session_options: SessionOptions {
@@ -141,10 +145,10 @@ impl Said {
 
     /// The budget, if it is one for steps with these options, of which the caller owns as much as `fixed`. What files said of
     /// single nodes is not known here, nor what a provider was to be told.
-    pub(crate) fn budget(&self, options: &Options, fixed: Bytes) -> Option<Bytes> {
+    pub(crate) fn budget(&self, options: &PlanOptions, fixed: Bytes) -> Option<Bytes> {
         let number = |key: &str| self.entries.get(key)?.parse::<u64>().ok();
         let (session, request) = (self.json("session_options"), self.json("options"));
-        let Options {
+        let PlanOptions {
             runtime, device, ..
         } = options;
         let is_for_these = self.entries.get("dimensions") == Some(&dimensions(options))
@@ -171,7 +175,7 @@ impl Said {
 }
 
 /// The dimensions that are bound: `batch=4`, with blanks between them.
-fn dimensions(options: &Options) -> String {
+fn dimensions(options: &PlanOptions) -> String {
     let bound = options.bindings.iter();
     let dimensions: Vec<String> = bound.map(|(name, size)| format!("{name}={size}")).collect();
     dimensions.join(" ")
@@ -184,7 +188,7 @@ fn config_entries(switched_off: &[&str]) -> BTreeMap<&'static str, String> {
     off.into_iter().collect()
 }
 
-/// Options by provider.
+/// PlanOptions by provider.
 pub(crate) type ProviderOptions = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
 
 /// What the plan needs the provider to be told, in ONNX Runtime's names; nothing where nothing matters.

@@ -26,8 +26,8 @@ pub fn sweep(
     options: &Options,
 ) -> Result<Comparison, Error> {
     let job = Job::new(model, options)?;
-    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
-    let before = measured(model, &job.graph, &passes)?;
+    let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
+    let before = measured(model, &job.graph, &plan_options)?;
     let mut tried = Vec::new();
     for &strategy in strategies {
         options.control.tell(&Event::Planning {
@@ -35,13 +35,13 @@ pub fn sweep(
             strategy,
             budget: None,
         });
-        let passes = optimize::Options {
+        let plan_options = optimize::PlanOptions {
             strategy,
-            ..job.options.for_passes(BudgetRequest::Smallest)?
+            ..job.options.to_plan(BudgetRequest::Smallest)?
         };
-        let row = options
-            .control
-            .watching(&passes.watch, || planned(&job, &passes, budgets, &before));
+        let row = options.control.watching(&plan_options.watch, || {
+            planned(&job, &plan_options, budgets, &before)
+        });
         job.go_on()?;
         tried.push(row.map_err(|error| job.failed(error))?);
     }
@@ -63,7 +63,7 @@ pub fn usual_budgets() -> Vec<Budget> {
 /// What one strategy makes of all budgets, and the smallest peak that it reaches.
 fn planned(
     job: &Job,
-    options: &optimize::Options,
+    options: &optimize::PlanOptions,
     budgets: &[Budget],
     measured: &Measured,
 ) -> Result<Tried, OptimizeError> {

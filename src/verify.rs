@@ -51,13 +51,13 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
         ..options.clone()
     };
     let job = Job::new(original, options)?;
-    let passes = job.options.for_passes(BudgetRequest::Smallest)?;
-    let mut usual = passes.clone();
+    let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
+    let mut usual = plan_options.clone();
     usual.runtime.promise = told;
-    let other = job::graph(written, &passes, options.profile.as_deref())?;
+    let other = job::graph(written, &plan_options, options.profile.as_deref())?;
     let before = measured(original, &job.graph, &usual)?;
     let after = measured(written, &other, &usual.for_written(&other))?;
-    let claim = match said.budget(&passes, after.fixed) {
+    let claim = match said.budget(&plan_options, after.fixed) {
         Some(budget) => Claim::Holds(budget),
         None if said.has_budget() => Claim::NotHeld,
         None => Claim::None,
@@ -67,12 +67,13 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
         Claim::None | Claim::NotHeld => Bytes(u64::MAX),
     };
     let (input, output) = (original.file_name(), written.file_name());
-    let found =
-        verify_written(&job.graph, &other, &passes, budget).map_err(|error| Error::Different {
+    let found = verify_written(&job.graph, &other, &plan_options, budget).map_err(|error| {
+        Error::Different {
             input: input.clone(),
             output: output.clone(),
             error: error.into(),
-        })?;
+        }
+    })?;
     let nodes = counterparts(&job.graph, &other, &found);
     onnx::compare(original, written, &nodes, METADATA).map_err(|difference| {
         Error::DifferentFile {

@@ -4,7 +4,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
-use ckpt_passes::optimize::{Options, stale, uncounted, with_shapes};
+use ckpt_passes::optimize::{PlanOptions, stale, uncounted, with_shapes};
 use ckpt_passes::runtime::TRAINING;
 use ckpt_passes::runtime::blocks::in_blocks;
 use ckpt_passes::runtime::promise::Promise;
@@ -18,7 +18,7 @@ use crate::text::some_of;
 
 /// How far what is said of a step holds on a GPU (docs/gpu.md). In other sessions than the measured one, nodes on either device form
 /// streams, which share buffers by other rules than one stream does.
-fn on_gpu(options: &Options) -> &'static str {
+fn on_gpu(options: &PlanOptions) -> &'static str {
     let runtime = &options.runtime;
     match runtime.settings == RuntimeSettings::LEAN && runtime.promise == Promise::ON_GPU {
         true => {
@@ -35,7 +35,7 @@ fn on_gpu(options: &Options) -> &'static str {
 pub(crate) fn doubts(
     model: &Model,
     graph: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     profile: Option<&Profile>,
 ) -> Vec<String> {
     let mut doubts = Vec::new();

@@ -13,7 +13,7 @@ use ckpt_passes::cost::{Cost, Nanos};
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::Group;
-use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, REWRITING, optimize};
+use ckpt_passes::optimize::{APPLYING, BudgetRequest, OptimizeError, PlanOptions, optimize};
 use ckpt_passes::program::{Limits, Solving};
 use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
@@ -193,7 +193,7 @@ fn added_in(
         },
         watch: Arc::default(),
         solving: &solving,
-        rewriting: REWRITING,
+        rewriting: APPLYING,
     };
     let objects = Bytes(UniformChain::UNIT.0 / 20);
     let plan = planner(strategy, &task)
@@ -262,7 +262,7 @@ fn what_the_programs_plan_is_written_verified_and_within_the_budget() {
         let chains = [5, 8].map(|length| UniformChain::new(length).graph);
         for (seed, graph) in random.into_iter().chain(chains).enumerate() {
             for budget in [0.85, 0.7].map(BudgetRequest::FixedPlusPart) {
-                let options = Options {
+                let options = PlanOptions {
                     bindings: BTreeMap::new(),
                     budget,
                     reserve: Bytes::ZERO,

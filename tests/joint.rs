@@ -15,7 +15,7 @@ use ckpt_opt::solver::Highs;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
-use ckpt_passes::optimize::{BudgetRequest, OptimizeError, Options, Summary, optimize};
+use ckpt_passes::optimize::{BudgetRequest, OptimizeError, PlanOptions, Summary, optimize};
 use ckpt_passes::program::Solving;
 use ckpt_passes::runtime::Runtime;
 use ckpt_passes::runtime::device::Device;
@@ -157,7 +157,7 @@ fn plan_with(
     seconds: u64,
 ) -> Option<Summary> {
     let until = Instant::now() + Duration::from_secs(seconds);
-    let options = Options {
+    let options = PlanOptions {
         bindings: BTreeMap::new(),
         budget,
         reserve: Bytes::ZERO,

@@ -19,7 +19,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::cost::Cost;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
 use ckpt_passes::operators::Provider;
-use ckpt_passes::optimize::{BudgetRequest, Options, measure};
+use ckpt_passes::optimize::{BudgetRequest, PlanOptions, measure};
 use ckpt_passes::program::Solving;
 use ckpt_passes::runtime::TRAINING;
 use ckpt_passes::runtime::device::Device;
@@ -400,7 +400,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
             ("default", true, true),
         ] {
             let bindings = symbolic.then(|| ("batch".to_owned(), 8));
-            let options = Options {
+            let options = PlanOptions {
                 bindings: bindings.into_iter().collect(),
                 runtime: ckpt_passes::runtime::Runtime::of(RuntimeSettings { reuse, pattern }),
                 ..plain_options()
@@ -447,7 +447,7 @@ fn no_random_graph_with_subgraphs_takes_more_than_predicted() {
         });
         for (settings, reuse, pattern) in [("lean", false, false), ("default", true, true)] {
             let bindings = is_named.then(|| ("rows".to_owned(), 256));
-            let options = Options {
+            let options = PlanOptions {
                 bindings: bindings.into_iter().collect(),
                 runtime: ckpt_passes::runtime::Runtime::of(RuntimeSettings { reuse, pattern }),
                 ..plain_options()
@@ -475,8 +475,8 @@ fn no_random_graph_with_subgraphs_takes_more_than_predicted() {
     assert!(above < 0.3, "predicted {above} above on average");
 }
 
-fn plain_options() -> Options {
-    Options {
+fn plain_options() -> PlanOptions {
+    PlanOptions {
         bindings: Default::default(),
         runtime: ckpt_passes::runtime::Runtime::DEFAULT,
         budget: BudgetRequest::Smallest,
@@ -492,7 +492,7 @@ fn plain_options() -> Options {
         },
         watch: Arc::default(),
         solving: Solving::default(),
-        passes: ckpt_passes::pass::Runner::default(),
+        runner: ckpt_passes::pass::Runner::default(),
     }
 }
 

@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::operators::variants::Group;
-    use crate::optimize::{BudgetRequest, Options, optimize};
+    use crate::optimize::{BudgetRequest, PlanOptions, optimize};
     use crate::runtime::Runtime;
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
@@ -142,10 +142,10 @@ mod tests {
                 seen[1].insert(ran.pass);
             }
         };
-        let options = Options {
+        let options = PlanOptions {
             variants,
             runtime: Runtime::DEFAULT,
-            passes: Runner::telling(Arc::new(on_pass)),
+            runner: Runner::telling(Arc::new(on_pass)),
             ..options(Strategy::Auto, BudgetRequest::Smallest)
         };
         for seed in 0..4 {

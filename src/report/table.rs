@@ -35,7 +35,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     for (label, value) in facts(outcome) {
         let _ = writeln!(text, "{label:<24}{value}");
     }
-    let (order, level) = summary.told;
+    let (order, level) = summary.reported;
     let before = format!("{}, {}", order.name(), level.name());
     let _ = write!(
         text,

@@ -11,9 +11,9 @@ use super::faults::Found;
 use super::original::Original;
 use super::pipeline::Pipeline;
 use super::slices::slices;
-use super::tuning::TUNING;
+use super::tuning::STAGES;
 use super::variant_graph::Choices;
-use super::{BudgetRequest, Floor, OptimizeError, Optimized, Options};
+use super::{BudgetRequest, Floor, OptimizeError, Optimized, PlanOptions};
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, Uses};
 use crate::operators::variants::{Group, Variant};
@@ -25,7 +25,7 @@ use crate::strategy::{MOST_NODES, Strategy};
 
 /// A way to come to plans: what may be replaced before, and who plans. All go through the same stages ([`Pipeline`]).
 pub(super) struct Alternative {
-    pub(super) options: Options,
+    pub(super) options: PlanOptions,
     pub(super) turn: Turn,
     by: PlannedBy,
     /// The only budget of the row that it is for, should there be one.
@@ -57,9 +57,9 @@ enum PlannedBy {
 }
 
 /// All of them, in the sequence in which they are asked, for a row of so many `budgets`.
-pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative> {
+pub(super) fn alternatives(options: &PlanOptions, budgets: usize) -> Vec<Alternative> {
     let replaces = !options.variants.is_empty() || !options.allowed.is_empty();
-    let one = |by, turn, options: Options| Alternative {
+    let one = |by, turn, options: PlanOptions| Alternative {
         options,
         turn,
         by,
@@ -88,13 +88,13 @@ pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative
         Strategy::Auto if replaces => {
             all.push(one(PlannedBy::Varied, Turn::First, options.clone()));
             if !options.allowed.is_empty() {
-                let bitwise = Options {
+                let bitwise = PlanOptions {
                     allowed: BTreeSet::new(),
                     ..options.clone()
                 };
                 all.push(one(PlannedBy::Varied, Turn::Fewer, bitwise));
             }
-            if !options.variants.is_empty() && TUNING.fewer_variants {
+            if !options.variants.is_empty() && STAGES.fewer_variants {
                 all.push(one(
                     PlannedBy::Plain,
                     Turn::Fewer,
@@ -109,7 +109,11 @@ pub(super) fn alternatives(options: &Options, budgets: usize) -> Vec<Alternative
 }
 
 /// The graph as it is, if it fits the budget in the way of running it of which its peak is told.
-pub(super) fn as_it_is(original: &Original<'_>, options: &Options, budget: Bytes) -> Option<Found> {
+pub(super) fn as_it_is(
+    original: &Original<'_>,
+    options: &PlanOptions,
+    budget: Bytes,
+) -> Option<Found> {
     plain(original, options).untouched(budget - options.reserve)
 }
 
@@ -262,7 +266,7 @@ impl Alternative {
 /// With the variants that pay.
 fn varied(
     original: &Original<'_>,
-    options: &Options,
+    options: &PlanOptions,
     asked: &[Asked],
 ) -> Result<Vec<Reply>, OptimizeError> {
     if options.watch.is_stopped() && original.graph.order().len() > MOST_NODES {
@@ -296,7 +300,7 @@ fn varied(
 
 /// The graph in which the search replaces what pays, and the same with running sums.
 struct Varied<'o> {
-    options: &'o Options,
+    options: &'o PlanOptions,
     /// The peak as the runtime runs the graph, without what the caller owns.
     peak: Bytes,
     with_sums: Option<Pipeline<'o>>,
@@ -304,7 +308,7 @@ struct Varied<'o> {
 }
 
 impl<'o> Varied<'o> {
-    fn of(original: &'o Original<'o>, options: &'o Options) -> Varied<'o> {
+    fn of(original: &'o Original<'o>, options: &'o PlanOptions) -> Varied<'o> {
         let peak = free_peak(original, options);
         let (sums, others): (Choices, Choices) = offers(original, peak, options)
             .into_iter()
@@ -324,24 +328,24 @@ impl<'o> Varied<'o> {
 
     fn sums_pay(&self, request: BudgetRequest) -> bool {
         let pays = |with| sums_pay(self.peak, with, &self.without, self.options, request);
-        TUNING.sums && self.with_sums.as_ref().is_some_and(pays)
+        STAGES.sums && self.with_sums.as_ref().is_some_and(pays)
     }
 }
 
-fn without_variants(options: &Options) -> Options {
-    Options {
+fn without_variants(options: &PlanOptions) -> PlanOptions {
+    PlanOptions {
         variants: BTreeSet::new(),
         allowed: BTreeSet::new(),
         ..options.clone()
     }
 }
 
-fn plain<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
+fn plain<'o>(original: &'o Original<'o>, options: &'o PlanOptions) -> Pipeline<'o> {
     Pipeline::new(original, Choices::new(), &Choices::new(), options)
 }
 
 /// The nodes that need most work slice by slice; of the others, the search replaces what pays.
-fn sliced<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> {
+fn sliced<'o>(original: &'o Original<'o>, options: &'o PlanOptions) -> Pipeline<'o> {
     let decided = slices(original, options);
     let peak = free_peak(original, options);
     let is_other = |offer: &(NodeId, &Variant)| {
@@ -356,7 +360,7 @@ fn sliced<'o>(original: &'o Original<'o>, options: &'o Options) -> Pipeline<'o> 
 /// whatever it chooses; its schedule is where planning in the graph with these implementations begins.
 fn monet(
     original: &Original<'_>,
-    options: &Options,
+    options: &PlanOptions,
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
     let mut choices = plain(original, options).dominating();
@@ -393,7 +397,7 @@ fn sums_pay(
     peak: Bytes,
     with: &Pipeline<'_>,
     without: &Pipeline<'_>,
-    options: &Options,
+    options: &PlanOptions,
     budget: BudgetRequest,
 ) -> bool {
     let fixed = without.fixed();
@@ -408,7 +412,7 @@ fn sums_pay(
 }
 
 /// Every node and variant with enough at stake.
-fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
+fn offers(original: &Original<'_>, peak: Bytes, options: &PlanOptions) -> Choices {
     let graph = original.graph;
     let uses = Uses::of(graph);
     let rounding = Rounding::of(graph, options.device.provider);
@@ -424,7 +428,7 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
             let stake = stake
                 .filter_map(|tensor| graph.tensor(tensor).bytes())
                 .max();
-            let worth = stake.is_some_and(|bytes| bytes.0.saturating_mul(TUNING.worth) >= peak.0);
+            let worth = stake.is_some_and(|bytes| bytes.0.saturating_mul(STAGES.worth) >= peak.0);
             if worth && variant.parts(graph, &uses, id).is_some() {
                 offers.push((id, variant));
             }
@@ -435,12 +439,12 @@ fn offers(original: &Original<'_>, peak: Bytes, options: &Options) -> Choices {
 
 /// The search knows no memory pattern: what lies there by a variant's doing is there for the whole
 /// step.
-fn keeps_to_plan(variant: &Variant, options: &Options) -> bool {
+fn keeps_to_plan(variant: &Variant, options: &PlanOptions) -> bool {
     !(options.runtime.settings.pattern && variant.fixes_sizes())
 }
 
 /// The peak as the runtime runs the graph, without what the caller owns.
-fn free_peak(original: &Original<'_>, options: &Options) -> Bytes {
+fn free_peak(original: &Original<'_>, options: &PlanOptions) -> Bytes {
     let (order, provider) = (ExecutionOrder::Default, options.device.provider);
     let found = Liveness::simulate(original.graph, order, provider, &original.costs);
     found.peak - found.fixed
@@ -464,7 +468,7 @@ mod tests {
         );
         let graph = graph.unwrap();
         let names = |settings| {
-            let options = Options {
+            let options = PlanOptions {
                 runtime: Runtime::of(settings),
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
@@ -493,7 +497,7 @@ mod tests {
                 }}"
             ));
             let graph = graph.unwrap();
-            let options = Options {
+            let options = PlanOptions {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };

@@ -1,6 +1,6 @@
 //! Copies that are made otherwise than their originals, where that is faster.
 
-use super::Options;
+use super::PlanOptions;
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::strategy::Strategy;
 pub(super) fn copies_of_dropouts(
     recomputation: &mut Recomputation,
     graph: &Graph,
-    options: &Options,
+    options: &PlanOptions,
 ) {
     let from_mask = |id: &&NodeId| recomputation.rule(**id) == Recompute::DropoutFromMask;
     let dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
@@ -50,7 +50,7 @@ fn copy_dropouts_in_parts(
     recomputation: &mut Recomputation,
     graph: &Graph,
     dropouts: &[NodeId],
-    options: &Options,
+    options: &PlanOptions,
 ) {
     let uses = Uses::of(graph);
     let mut with = graph.clone();
@@ -82,7 +82,7 @@ pub(super) fn use_cheaper_copies(
     recomputation: &mut Recomputation,
     graph: &Graph,
     before: &[Cost],
-    options: &Options,
+    options: &PlanOptions,
 ) {
     // The bits are only known to agree on the CPU, and the published planners know of a copy that it reads what its original does.
     if !options.variants.contains(&Group::Copies)
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn builds_without_training_make_a_dropout_again_from_its_mask_in_standard_operators() {
-        let reads = |ratio: &str, options: Options| {
+        let reads = |ratio: &str, options: PlanOptions| {
             let graph = Graph::parse(&format!(
                 r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4096] x, float[4096] dy) => (float[4096] z)
                  <float r = {{{ratio}}}, bool t = {{1}}, float[4096] y, bool[4096] m, float[4096] h>
@@ -193,7 +193,7 @@ mod tests {
             })
         };
         let stock = |strategy| {
-            let mut options = Options {
+            let mut options = PlanOptions {
                 variants: Group::ALL.into(),
                 ..options(strategy, BudgetRequest::Smallest)
             };
@@ -224,7 +224,7 @@ mod tests {
         )
         .unwrap();
         let reads = |strategy| {
-            let options = Options {
+            let options = PlanOptions {
                 variants: Group::ALL.into(),
                 ..options(strategy, BudgetRequest::Smallest)
             };

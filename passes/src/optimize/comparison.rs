@@ -1,7 +1,7 @@
 //! What is asked of an alternative, what it replies, and which of two results for one budget is the better one.
 
 use super::faults::{self, Found};
-use super::tuning::TUNING;
+use super::tuning::STAGES;
 use super::{BudgetRequest, OptimizeError, Summary};
 use crate::bytes::Bytes;
 
@@ -43,7 +43,7 @@ pub(super) enum Reply {
 
 /// The largest peak that is as good as that one.
 pub(super) fn near(peak: Bytes) -> Bytes {
-    peak + Bytes(peak.0 / TUNING.same_peak)
+    peak + Bytes(peak.0 / STAGES.same_peak)
 }
 
 /// Is `one` better than the `other`, for whoever asks for that budget? `least` is the smallest peak that is known.

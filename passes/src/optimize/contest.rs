@@ -11,8 +11,8 @@ use super::faults::{self, Found, is_unproved};
 use super::limits::plain_floor;
 use super::near_smallest::near_smallest;
 use super::original::Original;
-use super::tuning::TUNING;
-use super::{BudgetRequest, OptimizeError, Optimized, Options, Peak, Summary};
+use super::tuning::STAGES;
+use super::{BudgetRequest, OptimizeError, Optimized, Peak, PlanOptions, Summary};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::mirrors::is_mirror;
 use crate::bytes::Bytes;
@@ -24,14 +24,14 @@ use crate::strategy::{MOST_NODES, Strategy};
 
 /// One result for each budget: in every session every alternative is asked, one after another, for the budgets for which it may
 /// be better than what there is. The graph is `declared` with declarations that are wrong.
-pub(super) fn decide(
+pub(super) fn compare(
     (graph, declared): (&Graph, &Graph),
-    options: &Options,
+    options: &PlanOptions,
     budgets: &[BudgetRequest],
     look: Look,
 ) -> Result<Vec<Found>, OptimizeError> {
     let mut entries: Vec<Standing> = budgets.iter().map(|&budget| Standing::of(budget)).collect();
-    let sessions = Session::all((graph, declared), options);
+    let sessions = ConvolutionSetting::all((graph, declared), options);
     let reference = &sessions[0];
     for (number, session) in sessions.iter().enumerate() {
         if number == 0 || !options.watch.is_stopped() || graph.order().len() <= MOST_NODES {
@@ -116,8 +116,8 @@ impl Standing {
             _ if self.request == BudgetRequest::Smallest => false,
             Some(Ok(best)) => {
                 let best = &best.summary;
-                let little = (plain_floor - best.fixed).0 / TUNING.room_without_slices;
-                let is_dear = best.time_added > best.time_before / TUNING.dear_without_slices;
+                let little = (plain_floor - best.fixed).0 / STAGES.room_without_slices;
+                let is_dear = best.time_added > best.time_before / STAGES.dear_without_slices;
                 is_dear && best.budget <= plain_floor + Bytes(little)
             }
             Some(Err(OptimizeError::Infeasible { .. })) | None => true,
@@ -171,7 +171,7 @@ impl Standing {
 
     /// The best; where nothing fits in every way of running it, or nothing is proved to be right, but the graph as it is fits
     /// in the way of which its peak is told, that.
-    fn or_as_it_is(self, session: &Session<'_>) -> Found {
+    fn or_as_it_is(self, session: &ConvolutionSetting<'_>) -> Found {
         let mut found = self.best.expect("every budget is asked for");
         if !is_unproved(&found) && !matches!(found, Err(OptimizeError::Infeasible { .. })) {
             return found;
@@ -213,23 +213,23 @@ impl Standing {
 
 /// The graph in a session that computes convolutions in one of the ways that the provider's options leave. They hold for
 /// all convolutions, so each is planned for as a device of its own.
-pub(super) struct Session<'g> {
+pub(super) struct ConvolutionSetting<'g> {
     graph: &'g Graph,
     /// The same with declarations that are wrong.
     declared: &'g Graph,
-    pub(super) options: Options,
+    pub(super) options: PlanOptions,
     /// Nothing where there is nothing to choose.
     choice: Option<AlgorithmChoice>,
     original: OnceCell<Original<'g>>,
 }
 
-impl<'g> Session<'g> {
+impl<'g> ConvolutionSetting<'g> {
     /// The fastest first: the others' convolutions are slower than its, which counts as added.
     pub(super) fn all(
         (graph, declared): (&'g Graph, &'g Graph),
-        options: &Options,
-    ) -> Vec<Session<'g>> {
-        let session = |options: Options, choice| Session {
+        options: &PlanOptions,
+    ) -> Vec<ConvolutionSetting<'g>> {
+        let session = |options: PlanOptions, choice| ConvolutionSetting {
             graph,
             declared,
             options,
@@ -254,9 +254,9 @@ impl<'g> Session<'g> {
 
 /// A session whose alternatives may find something better than what there is.
 struct Challenger<'s, 'g> {
-    session: &'s Session<'g>,
+    session: &'s ConvolutionSetting<'g>,
     /// In terms of which times and peaks are told.
-    reference: &'s Session<'g>,
+    reference: &'s ConvolutionSetting<'g>,
     /// By so many nanoseconds a step of the unmodified graph takes longer than in the reference.
     slower: u64,
     /// Those that work slice by slice stand behind the others.
@@ -268,11 +268,11 @@ struct Challenger<'s, 'g> {
 impl<'s, 'g> Challenger<'s, 'g> {
     /// For a row of so many budgets.
     fn of(
-        session: &'s Session<'g>,
-        reference: &'s Session<'g>,
+        session: &'s ConvolutionSetting<'g>,
+        reference: &'s ConvolutionSetting<'g>,
         budgets: usize,
     ) -> Challenger<'s, 'g> {
-        let step = |of: &Session<'_>| step(session.graph, &of.options);
+        let step = |of: &ConvolutionSetting<'_>| step(session.graph, &of.options);
         let slower = match session.choice == reference.choice {
             true => 0,
             false => step(session).saturating_sub(step(reference)),
@@ -509,14 +509,14 @@ impl<'s, 'g> Challenger<'s, 'g> {
     }
 }
 
-fn has_algorithms(graph: &Graph, options: &Options) -> bool {
+fn has_algorithms(graph: &Graph, options: &PlanOptions) -> bool {
     let device = &options.device;
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
     device.provider == Provider::Cuda && nodes.any(|node| !timed(graph, node, device).is_empty())
 }
 
 /// What a step of `graph` takes, in nanoseconds.
-fn step(graph: &Graph, options: &Options) -> u64 {
+fn step(graph: &Graph, options: &PlanOptions) -> u64 {
     let costs = costs(graph, &options.device, &options.overrides);
     time_of_all(graph, &costs)
 }
@@ -574,7 +574,7 @@ mod tests {
             workspace_bytes: Some(77),
             ..NodeOverride::default()
         };
-        let options = Options {
+        let options = PlanOptions {
             device: Device::preset("h100").unwrap(),
             overrides: [("conv".to_owned(), said)].into(),
             ..options(Strategy::Auto, BudgetRequest::Smallest)
@@ -591,7 +591,7 @@ mod tests {
     fn the_smallest_peak_is_come_near_and_all_work_for_it_is_counted() {
         for seed in 0..6 {
             let graph = random_training_graph(seed, 40);
-            let options = Options {
+            let options = PlanOptions {
                 variants: Group::ALL.into(),
                 ..options(Strategy::Auto, BudgetRequest::Smallest)
             };
@@ -605,7 +605,7 @@ mod tests {
                 "seed {seed}"
             );
             // What is a little less is refused by the smallest that is found, or is found.
-            let less = Options {
+            let less = PlanOptions {
                 budget: BudgetRequest::Bytes(least - Bytes(1)),
                 ..options
             };
@@ -629,11 +629,11 @@ mod tests {
         let good = plan(budget).expect("a plan");
         let added = good.summary.time_added;
         assert!(added > 0);
-        let with_variants = Options {
+        let with_variants = PlanOptions {
             variants: Group::ALL.into(),
             ..options(Strategy::Auto, budget)
         };
-        let sessions = Session::all((&graph, &graph), &with_variants);
+        let sessions = ConvolutionSetting::all((&graph, &graph), &with_variants);
         let fewer = alternatives(&with_variants, 1).pop().expect("without any");
         let taken = |known: Found| {
             let mut entry = Standing::of(budget);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::simulation::{SimulatedRun, beside_steps, simulated};
-use super::{Chosen, Optimized, Options};
+use super::{Chosen, Optimized, PlanOptions};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::graph::{AttributeValue, Graph, NodeId};
@@ -24,7 +24,7 @@ const ALGORITHM: &str = "__ckpt_conv_algo";
 const DIFFERING: &str = "convolution-algorithms";
 
 /// Writes the choices into `found`, which is for the `original`. A graph that comes back as it is gets none.
-pub(super) fn name_algorithms(found: &mut Optimized, original: &Graph, options: &Options) {
+pub(super) fn name_algorithms(found: &mut Optimized, original: &Graph, options: &PlanOptions) {
     let Some(choice) = found.summary.convolutions else {
         return;
     };
@@ -64,7 +64,7 @@ pub(super) fn name_algorithms(found: &mut Optimized, original: &Graph, options: 
 }
 
 /// By node id: what the budget leaves for the node's workspace, in every way of running the graph that is promised.
-fn rooms(graph: &Graph, options: &Options, budget: Bytes) -> Vec<Bytes> {
+fn rooms(graph: &Graph, options: &PlanOptions, budget: Bytes) -> Vec<Bytes> {
     let costs = costs(graph, &options.device, &options.overrides);
     let mut rooms = vec![budget; graph.node_count()];
     let promised = |run: &SimulatedRun| run.promised;

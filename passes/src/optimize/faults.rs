@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::bytes::Bytes;
     use crate::operators::variants::Group;
-    use crate::optimize::{BudgetRequest, Options, measure, optimize, verify_written};
+    use crate::optimize::{BudgetRequest, PlanOptions, measure, optimize, verify_written};
     use crate::strategy::Strategy;
     use crate::strategy::tests::options;
     use crate::testing::random_training_graph;
@@ -75,7 +75,7 @@ mod tests {
     /// What becomes of a graph the first `broken` candidates of which are made wrong.
     fn found(variants: BTreeSet<Group>, request: BudgetRequest, broken: usize) -> Found {
         let graph = random_training_graph(3, 24);
-        let options = Options {
+        let options = PlanOptions {
             variants,
             ..options(Strategy::Auto, request)
         };

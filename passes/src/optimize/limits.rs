@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cheaper_copies::copies_of_dropouts;
 use super::original::Original;
-use super::{LIMIT, OptimizeError, Options, as_loaded, check_sizes};
+use super::{LIMIT, OptimizeError, PlanOptions, as_loaded, check_sizes};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -39,7 +39,7 @@ pub struct Kept {
 }
 
 /// Finds them.
-pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeError> {
+pub fn limits(graph: &Graph, options: &PlanOptions) -> Result<StepLimits, OptimizeError> {
     let graph = as_loaded(graph, options)?;
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
@@ -81,7 +81,7 @@ pub fn limits(graph: &Graph, options: &Options) -> Result<StepLimits, OptimizeEr
 }
 
 /// What no plan can need less than in which all nodes stay as they are, the reserve included.
-pub(super) fn plain_floor(original: &Original<'_>, options: &Options) -> Bytes {
+pub(super) fn plain_floor(original: &Original<'_>, options: &PlanOptions) -> Bytes {
     let (graph, provider) = (original.graph, options.device.provider);
     let skeleton = Skeleton::of(graph, provider, &original.costs);
     original.liveness.fixed + options.reserve + largest_node(graph, &skeleton).1

@@ -31,7 +31,7 @@ pub use buffers::{BufferKind, HeldBuffer, StepMoment};
 pub use faults::FailedCandidate;
 pub use limits::{Kept, StepLimits, limits};
 use listing::{as_listed, is_as_listed};
-pub use pipeline::REWRITING;
+pub use pipeline::APPLYING;
 use simulation::{SimulatedRun, at_level, describe, larger, need, simulated};
 
 use crate::analysis::cost::{Overrides, beside_model, costs, unawaited};
@@ -75,7 +75,7 @@ pub enum BudgetRequest {
 
 /// What to do and for which machine.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PlanOptions {
     /// Values of symbolic dimensions.
     pub bindings: BTreeMap<String, u64>,
     /// The budget of one training step.
@@ -102,31 +102,31 @@ pub struct Options {
     /// For what a solver is used.
     pub solving: Solving,
     /// Runs the passes.
-    pub passes: Runner,
+    pub runner: Runner,
 }
 
-impl Options {
+impl PlanOptions {
     /// The variants that may replace nodes.
     pub(crate) fn offered(&self) -> Vec<&'static Variant> {
         offered(&self.variants, &self.allowed, self.device.provider)
     }
 
     /// The same for what was made of a graph, which may have lost dimensions.
-    pub fn for_written(&self, written: &Graph) -> Options {
+    pub fn for_written(&self, written: &Graph) -> PlanOptions {
         let mut options = self.clone();
         infer_shapes::retain_existing(&mut options.bindings, written);
         options
     }
 
     /// The same, with what is said of nodes beside what the model says of them in `original`, and the device as it is beside that.
-    fn beside_model(&self, original: &Graph) -> Options {
+    fn beside_model(&self, original: &Graph) -> PlanOptions {
         let is_gpu = self.device.provider == Provider::Cuda;
         let waits = self.runtime.promise.level != Some(Level::DisableAll);
         let device = match is_gpu && !waits {
             true => unawaited(original, &self.device),
             false => self.device.clone(),
         };
-        Options {
+        PlanOptions {
             overrides: beside_model(&self.overrides, original, &device),
             device,
             ..self.clone()
@@ -135,7 +135,7 @@ impl Options {
 
     /// The same for a session in which convolutions are as `choice` says; what is said of nodes stands beside
     /// what the model says then.
-    fn with_choice(&self, original: &Graph, choice: AlgorithmChoice) -> Options {
+    fn with_choice(&self, original: &Graph, choice: AlgorithmChoice) -> PlanOptions {
         let mut options = self.clone();
         options.device.convolutions.choice = choice;
         options.beside_model(original)
@@ -187,7 +187,7 @@ pub struct Summary {
     pub before: Peak,
     /// The session for which the budget holds, or of several DEFAULT order, unoptimized ([`Promise::told`]); where the budget was to
     /// hold in the usual session at least ([`optimize_usual`]), that.
-    pub told: (ExecutionOrder, Level),
+    pub reported: (ExecutionOrder, Level),
     /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.
     pub after: Peak,
     /// What the unmodified graph needs in each order and at each level.
@@ -440,13 +440,13 @@ pub struct Measured {
 }
 
 /// What one step of `graph` needs as it is.
-pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeError> {
+pub fn measure(graph: &Graph, options: &PlanOptions) -> Result<Measured, OptimizeError> {
     verify::structure(graph).map_err(OptimizeError::Input)?;
     let graph = as_loaded(graph, options)?;
     check_sizes(&graph, options, LIMIT)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
-    let (_, level) = options.runtime.promise.told();
+    let (_, level) = options.runtime.promise.reported();
     let right = without_stale(&graph);
     let all = [
         Some(&graph),
@@ -477,7 +477,7 @@ pub fn measure(graph: &Graph, options: &Options) -> Result<Measured, OptimizeErr
 pub fn verify_written(
     original: &Graph,
     written: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
     let original = with_shapes(original, options)?;
@@ -503,7 +503,7 @@ const LIMIT: Bytes = Bytes(1 << 60);
 const WITH_COPIES: Bytes = Bytes(1 << 63);
 
 /// Refuses a step that has `limit` or more. Needs concrete shapes.
-fn check_sizes(graph: &Graph, options: &Options, limit: Bytes) -> Result<(), OptimizeError> {
+fn check_sizes(graph: &Graph, options: &PlanOptions, limit: Bytes) -> Result<(), OptimizeError> {
     let said = options.beside_model(graph);
     let costs = costs(graph, &said.device, &said.overrides);
     let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
@@ -553,15 +553,18 @@ enum Claim<'a> {
 }
 
 /// The graph with the shapes of all tensors, by the given dimensions.
-pub fn with_shapes(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+pub fn with_shapes(graph: &Graph, options: &PlanOptions) -> Result<Graph, InferShapesError> {
     let mut graph = graph.clone();
     let bindings = options.bindings.clone();
-    options.passes.run(&InferShapes { bindings }, &mut graph)?;
+    options.runner.run(&InferShapes { bindings }, &mut graph)?;
     Ok(graph)
 }
 
 /// `graph`, with the types of all tensors where they decide what is taken apart.
-fn with_types<'a>(graph: &'a Graph, options: &Options) -> Result<Cow<'a, Graph>, InferShapesError> {
+fn with_types<'a>(
+    graph: &'a Graph,
+    options: &PlanOptions,
+) -> Result<Cow<'a, Graph>, InferShapesError> {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
     match nodes.any(|node| awaits_types(graph, node, options.device.provider)) {
         true => with_shapes(graph, options).map(Cow::Owned),
@@ -571,7 +574,7 @@ fn with_types<'a>(graph: &'a Graph, options: &Options) -> Result<Cow<'a, Graph>,
 
 /// The graph as the runtime has it before it runs or optimizes anything, with the shapes of all tensors. The pieces of what it takes
 /// apart come last, whatever reads them.
-fn as_loaded(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError> {
+fn as_loaded(graph: &Graph, options: &PlanOptions) -> Result<Graph, InferShapesError> {
     let provider = options.device.provider;
     let mut graph = with_types(graph, options)?.into_owned();
     let pieces = TakeApart { provider }.as_the_runtime_does(&mut graph);
@@ -589,7 +592,7 @@ fn as_loaded(graph: &Graph, options: &Options) -> Result<Graph, InferShapesError
 }
 
 /// What `graph` declares of sizes otherwise than its nodes make them, by the given dimensions.
-pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
+pub fn stale(graph: &Graph, options: &PlanOptions) -> Vec<Stale> {
     match with_shapes(graph, options) {
         Ok(shaped) => infer_shapes::stale(graph, &shaped),
         // Whoever plans will say so.
@@ -598,7 +601,7 @@ pub fn stale(graph: &Graph, options: &Options) -> Vec<Stale> {
 }
 
 /// Nodes of which the subgraphs' memory is not counted, and why, by the given dimensions and unless the user says it.
-pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
+pub fn uncounted(graph: &Graph, options: &PlanOptions) -> Vec<(String, String)> {
     let is_said = |node: &Node| {
         let said = options.overrides.get(&node.name);
         said.is_some_and(|said| said.workspace_bytes.is_some())
@@ -614,7 +617,7 @@ pub fn uncounted(graph: &Graph, options: &Options) -> Vec<(String, String)> {
 ///
 /// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
 /// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
-pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeError> {
+pub fn optimize(input: &Graph, options: &PlanOptions) -> Result<Optimized, OptimizeError> {
     let mut row = optimize_each(input, options, &[options.budget])?;
     row.pop().expect("one result for one budget")
 }
@@ -632,12 +635,12 @@ pub fn optimize(input: &Graph, options: &Options) -> Result<Optimized, OptimizeE
 /// whatever comes out is compared with the others (`contest.rs`).
 pub fn optimize_each(
     input: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
-    let mut row = contest::decide((&right, &graph), options, budgets, contest::Look::Thorough)?;
+    let mut row = contest::compare((&right, &graph), options, budgets, contest::Look::Thorough)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
@@ -647,7 +650,7 @@ pub fn optimize_each(
 /// in `options` is not looked at; each result says its own.
 pub fn optimize_usual(
     input: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
@@ -658,7 +661,7 @@ pub fn optimize_usual(
 }
 
 /// The graph as it is planned: as the runtime takes it apart, with the shapes of all tensors.
-fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> {
+fn understand(input: &Graph, options: &PlanOptions) -> Result<Graph, OptimizeError> {
     verify::structure(input).map_err(OptimizeError::Input)?;
     check_runs(input, options.runtime.release)?;
     let provider = options.device.provider;
@@ -667,7 +670,7 @@ fn understand(input: &Graph, options: &Options) -> Result<Graph, OptimizeError> 
         check_half(&graph, options.runtime.release)?;
     }
     updates::check(&graph, provider).map_err(OptimizeError::Input)?;
-    let Ok(_) = options.passes.run(&TakeApart { provider }, &mut graph);
+    let Ok(_) = options.runner.run(&TakeApart { provider }, &mut graph);
     let graph = with_shapes(&graph, options)?;
     verify::declarations(&graph, &permitted(options)).map_err(OptimizeError::Input)?;
     verify::overwrites(&graph).map_err(OptimizeError::Input)?;
@@ -680,7 +683,7 @@ fn put_together(
     row: &mut [Result<Optimized, OptimizeError>],
     apart: &Graph,
     input: &Graph,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Result<(), OptimizeError> {
     let is_whole = |&id: &NodeId| apart.node(id).op_type == input.node(id).op_type;
     if input.order().iter().all(is_whole) {
@@ -702,7 +705,7 @@ fn verify_rewritten(
     original: &Graph,
     rewritten: &Graph,
     listed: Option<&Graph>,
-    options: &Options,
+    options: &PlanOptions,
     budget: Bytes,
 ) -> Result<Correspondence, OptimizeError> {
     let failed = OptimizeError::Verification;
@@ -749,7 +752,7 @@ fn verify_rewritten(
         }
         // Of a graph as it is, one peak is told. What it takes in the other ways, the result says.
         let holds = match unchanged {
-            true => run.told,
+            true => run.reported,
             false => run.promised,
         };
         if holds {
@@ -766,7 +769,7 @@ fn verify_rounding(
     then: &Graph,
     now: &Graph,
     known: Option<&Correspondence>,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Result<(), Violation> {
     let pieces;
     let known = match known {
@@ -786,7 +789,7 @@ fn verify_rounding(
 }
 
 /// The nodes for which the user vouches that they may be repeated.
-fn permitted(options: &Options) -> BTreeSet<String> {
+fn permitted(options: &PlanOptions) -> BTreeSet<String> {
     let vouched = options.overrides.iter();
     let vouched = vouched.filter(|(_, said)| said.recomputable == Some(true));
     vouched.map(|(name, _)| name.clone()).collect()
@@ -808,7 +811,7 @@ fn is_listed_alike(original: &Graph, rewritten: &Graph) -> bool {
 }
 
 /// `graph` as the runtime takes it apart.
-fn apart<'g>(graph: &'g Graph, options: &Options) -> Result<Cow<'g, Graph>, InferShapesError> {
+fn apart<'g>(graph: &'g Graph, options: &PlanOptions) -> Result<Cow<'g, Graph>, InferShapesError> {
     let mut apart = graph.clone();
     let take_apart = TakeApart {
         provider: options.device.provider,

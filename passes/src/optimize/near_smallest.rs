@@ -8,7 +8,7 @@ use super::comparison::{Reply, ToBeat, Untried, near, offer};
 use super::faults::Found;
 use super::original::Original;
 use super::pipeline::{Later, Least, Pipeline, Planners};
-use super::tuning::TUNING;
+use super::tuning::STAGES;
 use super::{BudgetRequest, OptimizeError};
 use crate::bytes::Bytes;
 use crate::parallel;
@@ -40,7 +40,7 @@ pub(super) fn near_smallest(
         pipelines.iter().enumerate().filter(differs).collect();
     let tasks: Vec<Task<'_>> = pipelines.iter().map(|(_, one)| one.task()).collect();
     let at_work = pipelines.iter().zip(&tasks).map(|(&(number, one), task)| {
-        let mut planners = one.planners(task, TUNING.published_for_little);
+        let mut planners = one.planners(task, STAGES.published_for_little);
         // Published planners know no variants: they find the same in the same graph.
         if number > 0 && first.begins_as_it_is() {
             planners.rivals = None;
@@ -81,7 +81,7 @@ fn within_reach(
         return EVERY;
     };
     let takes = *least - original.liveness.fixed;
-    let worth = *least + Bytes(takes.0 / TUNING.within_reach);
+    let worth = *least + Bytes(takes.0 / STAGES.within_reach);
     let mut glances = glances.iter();
     let mut rivals = None;
     at_work.retain_mut(|(_, planners)| {

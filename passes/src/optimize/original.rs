@@ -4,8 +4,10 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::listing::as_listed;
-use super::simulation::{describe, in_default_order, larger, need, simulated, told, unmodified};
-use super::{BudgetRequest, Execution, Options, Peak};
+use super::simulation::{
+    describe, in_default_order, in_reported_session, larger, need, simulated, unmodified,
+};
+use super::{BudgetRequest, Execution, Peak, PlanOptions};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
@@ -26,7 +28,7 @@ pub(super) struct Original<'g> {
     declared: &'g Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
-    /// What it needs in the session of which its peak is told: as it is declared, or without declarations that are wrong, whichever
+    /// What it needs in the session of which its peak is in_reported_session: as it is declared, or without declarations that are wrong, whichever
     /// is more, so that it fits that as it is written.
     pub(super) liveness: Liveness,
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
@@ -41,7 +43,10 @@ pub(super) struct Original<'g> {
 
 impl<'g> Original<'g> {
     /// For the device and the settings in `options`; `declared` is the same graph with declarations that are wrong.
-    pub(super) fn of((graph, declared): (&'g Graph, &'g Graph), options: &Options) -> Original<'g> {
+    pub(super) fn of(
+        (graph, declared): (&'g Graph, &'g Graph),
+        options: &PlanOptions,
+    ) -> Original<'g> {
         let costs = costs(graph, &options.device, &options.overrides);
         let is_right = ptr::eq(graph, declared);
         let most = |of: &dyn Fn(&Graph) -> Liveness| match is_right {
@@ -49,7 +54,7 @@ impl<'g> Original<'g> {
             false => larger(graph, of(declared), of(graph)),
         };
         let default = most(&|graph| in_default_order(&as_listed(graph), &costs, options));
-        let liveness = most(&|graph| told(&as_listed(graph), &costs, options));
+        let liveness = most(&|graph| in_reported_session(&as_listed(graph), &costs, options));
         Original {
             graph,
             declared,
@@ -83,7 +88,7 @@ impl<'g> Original<'g> {
 
     /// What it needs in each order and at each level, and what the arena reserves for it. `options` are those that it was made
     /// with.
-    pub(super) fn needs(&self, options: &Options) -> &(Vec<Execution>, Reserved) {
+    pub(super) fn needs(&self, options: &PlanOptions) -> &(Vec<Execution>, Reserved) {
         self.needs.get_or_init(|| {
             let of = |graph| unmodified(graph, &self.costs, options);
             let (mut needs, reserved) = of(self.graph);
@@ -117,7 +122,7 @@ impl<'g> Original<'g> {
 
     /// The orders in which the runtime runs it, optimized and not, where its file lists its nodes as it does and where it lists them in
     /// each of [`Original::orders`]; each once, of all nodes, and only such as keep the sequences. `options` are those that it was made with.
-    pub(super) fn run_orders(&self, options: &Options) -> &[Vec<NodeId>] {
+    pub(super) fn run_orders(&self, options: &PlanOptions) -> &[Vec<NodeId>] {
         self.run_orders.get_or_init(|| {
             let mut listings = vec![as_listed(self.graph).into_owned()];
             listings.extend(self.orders().iter().map(|order| {

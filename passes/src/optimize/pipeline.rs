@@ -15,9 +15,9 @@ use super::listing::is_as_listed;
 use super::original::Original;
 use super::published::Rivals;
 use super::simulation::{Candidate, frame, need, simulated};
-use super::tuning::TUNING;
+use super::tuning::STAGES;
 use super::variant_graph::{Choices, Form, apply};
-use super::{BudgetRequest, Floor, OptimizeError, Optimized, Options, verify_rewritten};
+use super::{BudgetRequest, Floor, OptimizeError, Optimized, PlanOptions, verify_rewritten};
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -37,9 +37,9 @@ use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::transposes::is_moved_behind;
-use crate::search::{Alternatives, Missed, Search};
+use crate::search::{AllForms, Missed, Search};
 use crate::strategy::{
-    Joint, MOST_NODES, Planner, Portfolio, Rewriting, Strategy, Task, Unplanned, ilp, planner,
+    Applying, Joint, MOST_NODES, Planner, Portfolio, Strategy, Task, Unplanned, ilp, planner,
 };
 use searches::Searches;
 pub(super) use smallest::Least;
@@ -63,7 +63,7 @@ impl Planners<'_> {
 }
 
 pub(super) struct Pipeline<'o> {
-    options: &'o Options,
+    options: &'o PlanOptions,
     original: &'o Original<'o>,
     /// It with the variants that are decided before the search.
     base: Arc<Form>,
@@ -89,19 +89,19 @@ impl<'o> Pipeline<'o> {
         original: &'o Original<'o>,
         decided: Choices,
         offers: &Choices,
-        options: &'o Options,
+        options: &'o PlanOptions,
     ) -> Pipeline<'o> {
         let base = Form::new(apply(original.graph, &decided, options), options);
         let orders = match decided.is_empty() {
             true => original.orders().to_vec(),
             false => original.orders_of(&base.graph, &base.costs),
         };
-        let mut alternatives = Alternatives::of(&base.graph, offers, &orders);
-        let joint = (!alternatives.is_empty()).then(|| {
-            let all = Form::new(alternatives.graph.clone(), options);
-            alternatives.run_as(base.run(options));
+        let mut all_forms = AllForms::of(&base.graph, offers, &orders);
+        let joint = (!all_forms.is_empty()).then(|| {
+            let all = Form::new(all_forms.graph.clone(), options);
+            all_forms.run_as(base.run(options));
             Joint {
-                alternatives: Arc::new(alternatives),
+                all_forms: Arc::new(all_forms),
                 costs: all.costs,
                 recomputation: all.recomputation,
             }
@@ -177,7 +177,7 @@ impl<'o> Pipeline<'o> {
             return Ok(known.collect());
         }
         let task = self.task();
-        let mut planners = self.planners(&task, TUNING.published);
+        let mut planners = self.planners(&task, STAGES.published);
         let (least, known) = match budgets.contains(&BudgetRequest::Smallest) {
             true => {
                 let all = self.least_of_all(&mut planners);
@@ -277,7 +277,7 @@ impl<'o> Pipeline<'o> {
     /// tell that there is none, and not in large graphs, for in none that was tried was there one.
     fn cheaper(&self, known: &[ToBeat]) -> Vec<Reply> {
         let task = self.task();
-        let mut planners = self.planners(&task, TUNING.published);
+        let mut planners = self.planners(&task, STAGES.published);
         let mut cheaper = |known: &ToBeat| self.cheaper_than(&mut planners, known);
         known.iter().map(&mut cheaper).collect()
     }
@@ -405,7 +405,7 @@ impl<'o> Pipeline<'o> {
             provider: self.options.device.provider,
             release: self.options.runtime.release,
         };
-        let Ok(_) = self.options.passes.run(&keep, &mut graph);
+        let Ok(_) = self.options.runner.run(&keep, &mut graph);
         graph
     }
 
@@ -467,7 +467,7 @@ impl<'o> Pipeline<'o> {
             }
             let release = self.options.runtime.release;
             let keep_apart = KeepApart { release };
-            let Ok(_) = self.options.passes.run(&keep_apart, &mut untouched.graph);
+            let Ok(_) = self.options.runner.run(&keep_apart, &mut untouched.graph);
             untouched = Candidate::new(untouched.graph, self.options);
         }
         if fits(&untouched) || self.options.runtime.settings == RuntimeSettings::LEAN {
@@ -518,7 +518,7 @@ impl<'o> Pipeline<'o> {
             let found = self.enforced(settled, &Plan::default(), &Goal::within(budget));
             found.ok().flatten()
         };
-        let few = all.iter().take(TUNING.orders_enforced);
+        let few = all.iter().take(STAGES.orders_enforced);
         let found = few.filter_map(enforced);
         let found = found.min_by_key(|found| self.added(found));
         match found {
@@ -704,8 +704,8 @@ impl<'o> Pipeline<'o> {
     fn is_cheap(&self, candidate: &Candidate) -> bool {
         let step = time_of_all(&candidate.graph, &candidate.costs);
         let (added, barriers) = (self.added(candidate), self.time_of_barriers(candidate));
-        added <= step / TUNING.stands_below
-            && (barriers <= added / TUNING.few_barriers || barriers <= step / TUNING.free_barriers)
+        added <= step / STAGES.stands_below
+            && (barriers <= added / STAGES.few_barriers || barriers <= step / STAGES.free_barriers)
     }
 
     fn stopped(&self) -> bool {
@@ -737,13 +737,13 @@ impl<'o> Pipeline<'o> {
             effort: self.options.effort,
             watch: self.options.watch.clone(),
             solving: &self.options.solving,
-            rewriting: REWRITING,
+            rewriting: APPLYING,
         }
     }
 }
 
 /// What strategies measure their plans by.
-pub const REWRITING: Rewriting = Rewriting {
+pub const APPLYING: Applying = Applying {
     with_copies: |graph, plan, recomputation| {
         let instances = &plan.instances(graph, recomputation, Originals::AsPlanned);
         let mut graph = graph.clone();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::listing::as_listed;
 use super::variant_graph::Choices;
-use super::{Execution, Options, Peak, buffers};
+use super::{Execution, Peak, PlanOptions, buffers};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -36,23 +36,23 @@ pub(super) struct Candidate {
 impl Candidate {
     /// `graph`, with names for its dimensions that keep the runtime's memory planner from undoing
     /// what the plan saves, should the settings let it. Sizes are hidden already, if at all.
-    pub(super) fn coloured(mut graph: Graph, options: &Options) -> Candidate {
+    pub(super) fn coloured(mut graph: Graph, options: &PlanOptions) -> Candidate {
         let provider = options.device.provider;
         if options.runtime.settings != RuntimeSettings::LEAN {
             let runtime = options.runtime;
             let colour = ColourShapes { provider, runtime };
-            let Ok(_) = options.passes.run(&colour, &mut graph);
+            let Ok(_) = options.runner.run(&colour, &mut graph);
         }
         Candidate::new(graph, options)
     }
 
-    pub(super) fn new(mut graph: Graph, options: &Options) -> Candidate {
+    pub(super) fn new(mut graph: Graph, options: &PlanOptions) -> Candidate {
         graph.own_pieces();
         Candidate::judged_by(graph, None, options, |_| true)
     }
 
     /// `graph` as its file has it.
-    pub(super) fn as_listed(graph: &Graph, options: &Options) -> Candidate {
+    pub(super) fn as_listed(graph: &Graph, options: &PlanOptions) -> Candidate {
         Candidate {
             listed: true,
             ..Candidate::judged_by(graph.clone(), Some(&as_listed(graph)), options, |_| true)
@@ -68,7 +68,7 @@ impl Candidate {
     /// the largest. Nothing if there is none.
     pub(super) fn where_it_fits(
         graph: &Graph,
-        options: &Options,
+        options: &PlanOptions,
         budget: Bytes,
     ) -> Option<Candidate> {
         let fits = |need| need <= budget;
@@ -83,7 +83,7 @@ impl Candidate {
     fn judged_by(
         graph: Graph,
         listed: Option<&Graph>,
-        options: &Options,
+        options: &PlanOptions,
         counts: impl Fn(Bytes) -> bool,
     ) -> Candidate {
         let costs = costs(&graph, &options.device, &options.overrides);
@@ -116,7 +116,7 @@ impl Candidate {
     }
 
     /// What the arena reserves, should there be one: the largest of every way of running it.
-    pub(super) fn reserved(&self, options: &Options) -> Reserved {
+    pub(super) fn reserved(&self, options: &PlanOptions) -> Reserved {
         let listing = self.listing();
         let graph = listing.as_deref().unwrap_or(&self.graph);
         let executions = executions_of(graph, &self.costs, options);
@@ -147,23 +147,23 @@ pub(super) struct SimulatedRun {
     /// Is its need promised?
     pub(super) promised: bool,
     /// Is it the one of which the peak is told if the graph is unmodified?
-    pub(super) told: bool,
+    pub(super) reported: bool,
     pub(super) liveness: Liveness,
 }
 
 /// Every way in which the runtime may run `graph` with the options' settings, the first of them DEFAULT order, unoptimized; `costs`
 /// by node id.
-pub(super) fn simulated(graph: &Graph, costs: &[Cost], options: &Options) -> Vec<SimulatedRun> {
+pub(super) fn simulated(graph: &Graph, costs: &[Cost], options: &PlanOptions) -> Vec<SimulatedRun> {
     let executions = executions_of(graph, costs, options);
     let all = executions.simulate(options.runtime.settings).into_iter();
     let promised = executions.promised(options.runtime.promise);
-    let (order, level) = options.runtime.promise.told();
-    let told = executions.at(order, level);
+    let (order, level) = options.runtime.promise.reported();
+    let reported = executions.at(order, level);
     let runs = all.zip(promised).enumerate();
     let runs = runs.map(|(number, ((order, liveness), promised))| SimulatedRun {
         order,
         promised,
-        told: told == Some(number),
+        reported: reported == Some(number),
         liveness,
     });
     runs.collect()
@@ -174,7 +174,7 @@ pub(super) fn at_level(
     graph: &Graph,
     costs: &[Cost],
     level: Level,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Vec<(ExecutionOrder, Liveness)> {
     let executions = executions_of(graph, costs, options);
     let mut all: Vec<Option<_>> = executions
@@ -187,24 +187,28 @@ pub(super) fn at_level(
 }
 
 /// What an unmodified graph needs in the session of which its peak is told.
-pub(super) fn told(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
-    let (order, level) = options.runtime.promise.told();
+pub(super) fn in_reported_session(
+    graph: &Graph,
+    costs: &[Cost],
+    options: &PlanOptions,
+) -> Liveness {
+    let (order, level) = options.runtime.promise.reported();
     if (order, level) == (ExecutionOrder::Default, Level::DisableAll) {
         return in_default_order(graph, costs, options);
     }
     let runs = at_level(graph, costs, level, options).into_iter();
     let mut of_order = runs.filter(|&(other, _)| other == order);
-    let told = of_order.next().map(|(_, liveness)| liveness);
-    told.unwrap_or_else(|| in_default_order(graph, costs, options))
+    let reported = of_order.next().map(|(_, liveness)| liveness);
+    reported.unwrap_or_else(|| in_default_order(graph, costs, options))
 }
 
-fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &Options) -> Executions<'g> {
+fn executions_of<'g>(graph: &'g Graph, costs: &[Cost], options: &PlanOptions) -> Executions<'g> {
     let (release, provider) = (options.runtime.release, options.device.provider);
     Executions::of(graph, release, provider, costs)
 }
 
 /// The first of [`simulated`], with less work.
-pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &Options) -> Liveness {
+pub(super) fn in_default_order(graph: &Graph, costs: &[Cost], options: &PlanOptions) -> Liveness {
     let (provider, runtime) = (options.device.provider, options.runtime);
     Executions::in_default_order(graph, runtime.release, provider, costs, runtime.settings)
         .unwrap_or_else(|| Liveness::in_file_order(graph, provider, costs))
@@ -223,15 +227,15 @@ pub(super) fn larger(graph: &Graph, one: Liveness, other: Liveness) -> Liveness 
 pub(super) fn unmodified(
     graph: &Graph,
     costs: &[Cost],
-    options: &Options,
+    options: &PlanOptions,
 ) -> (Vec<Execution>, Reserved) {
     let listed = as_listed(graph);
     let executions = executions_of(&listed, costs, options);
     let settings = options.runtime.settings;
     let all = executions.simulate(settings);
-    let (order, level) = options.runtime.promise.told();
-    let told = executions.at(order, level).unwrap_or_default();
-    let reserved = executions.reserved(settings).get(told).copied();
+    let (order, level) = options.runtime.promise.reported();
+    let reported = executions.at(order, level).unwrap_or_default();
+    let reserved = executions.reserved(settings).get(reported).copied();
     let mut needs = by_level(graph, &executions, &all, options);
     for need in &mut needs {
         need.bytes += options.reserve;
@@ -244,7 +248,7 @@ fn by_level(
     graph: &Graph,
     executions: &Executions<'_>,
     simulated: &[(ExecutionOrder, Liveness)],
-    options: &Options,
+    options: &PlanOptions,
 ) -> Vec<Execution> {
     let mut levels = vec![Level::DisableAll, Level::EnableAll];
     // And the one that is promised.

@@ -1,8 +1,8 @@
 //! Which gradients are computed slice by slice: those of nodes that need so much that no plan gets below it.
 
-use super::Options;
+use super::PlanOptions;
 use super::original::Original;
-use super::tuning::TUNING;
+use super::tuning::STAGES;
 use super::variant_graph::Choices;
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorKind, Uses};
@@ -11,7 +11,7 @@ use crate::operators::variants::{Group, Part, Variant};
 use crate::runtime::rounding::Rounding;
 
 /// The nodes to replace: those that need more than they would slice by slice, if all did that need most.
-pub(super) fn slices(original: &Original<'_>, options: &Options) -> Choices {
+pub(super) fn slices(original: &Original<'_>, options: &PlanOptions) -> Choices {
     let graph = original.graph;
     let offered = options.offered().into_iter();
     let variants: Vec<&Variant> = offered.filter(|one| one.group == Group::Slices).collect();
@@ -41,7 +41,7 @@ pub(super) fn slices(original: &Original<'_>, options: &Options) -> Choices {
     let choice = |&id: &NodeId| {
         let need = need(original, id);
         let is_large =
-            need.0.saturating_mul(TUNING.sliced) > most.0.saturating_mul(TUNING.sliced - 1);
+            need.0.saturating_mul(STAGES.sliced) > most.0.saturating_mul(STAGES.sliced - 1);
         let mut variants = variants.iter().filter(|_| is_large);
         let fits = |variant: &&&'static Variant| {
             let parts = variant.parts(graph, &uses, id);

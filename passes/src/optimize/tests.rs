@@ -8,7 +8,7 @@ use crate::graph::{Dimension, TensorKind};
 use crate::strategy::tests::options;
 use crate::testing::{SplitMix64, random_training_graph};
 
-fn planned(graph: &Graph, options: &Options) -> Result<Optimized, String> {
+fn planned(graph: &Graph, options: &PlanOptions) -> Result<Optimized, String> {
     let found = optimize(graph, options).map_err(|error| error.to_string())?;
     let summary = &found.summary;
     assert_eq!(summary.faults, []);
@@ -83,7 +83,7 @@ fn no_plan_needs_less_than_the_floor_and_below_it_nothing_is_searched() {
     for seed in 0..12 {
         let graph = random_training_graph(seed, 40);
         let with = |budget| {
-            let options = Options {
+            let options = PlanOptions {
                 variants: Group::ALL.into(),
                 reserve: Bytes(1000),
                 ..options(Strategy::Auto, budget)
@@ -137,7 +137,7 @@ fn what_is_done_once_the_time_is_over_does_not_grow_with_the_graph() {
         options.runtime = Runtime::DEFAULT;
         let ran = Arc::new(AtomicUsize::new(0));
         let (watch, count) = (options.watch.clone(), ran.clone());
-        options.passes = Runner::telling(Arc::new(move |_| {
+        options.runner = Runner::telling(Arc::new(move |_| {
             if count.fetch_add(1, Ordering::Relaxed) >= until {
                 watch.stop();
             }

@@ -4,7 +4,7 @@ use crate::strategy::Strategy;
 
 crate::tuning::tuning! {
     /// How far planning, enforcing and simulating go. "One part in N" is written as N.
-    StageTuning as TUNING {
+    StageTuning as STAGES {
         /// Attempts: plans for one budget, each for less, because the runtime's order needs more than the plan's.
         plans: usize = 6, off 1;
         /// Attempts: choices of barriers for one plan, because they leave another room than they were chosen for.

@@ -8,13 +8,13 @@
 use std::ptr;
 
 use super::comparison::near;
-use super::contest::{Look, Session, decide as decide_for, spread};
+use super::contest::{ConvolutionSetting, Look, compare, spread};
 use super::faults::Found;
 use super::limits::plain_floor;
 use super::listing::as_listed;
 use super::simulation::Candidate;
-use super::tuning::TUNING;
-use super::{BudgetRequest, OptimizeError, Optimized, Options, Summary};
+use super::tuning::STAGES;
+use super::{BudgetRequest, OptimizeError, Optimized, PlanOptions, Summary};
 use crate::bytes::Bytes;
 use crate::graph::Graph;
 use crate::runtime::Runtime;
@@ -25,15 +25,15 @@ use crate::runtime::promise::Promise;
 /// One result for each budget. The graph is `declared` with declarations that are wrong.
 pub(super) fn decide(
     (graph, declared): (&Graph, &Graph),
-    options: &Options,
+    options: &PlanOptions,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Found>, OptimizeError> {
     let (usual, every) = (
         with_promise(options, Promise::USUAL),
         with_promise(options, Promise::ANY),
     );
-    let sessions = Session::all((graph, declared), &usual);
-    let contest = Contest {
+    let sessions = ConvolutionSetting::all((graph, declared), &usual);
+    let contest = UsualOrEvery {
         graphs: (graph, declared),
         session: &sessions[0],
         usual: &usual,
@@ -72,8 +72,8 @@ pub(super) fn decide(
     Ok(row)
 }
 
-fn with_promise(options: &Options, promise: Promise) -> Options {
-    Options {
+fn with_promise(options: &PlanOptions, promise: Promise) -> PlanOptions {
+    PlanOptions {
         runtime: Runtime {
             promise,
             ..options.runtime
@@ -106,16 +106,16 @@ impl PerBudget {
     }
 }
 
-struct Contest<'a> {
+struct UsualOrEvery<'a> {
     /// As it is right, and as it is declared.
     graphs: (&'a Graph, &'a Graph),
     /// The usual session.
-    session: &'a Session<'a>,
-    usual: &'a Options,
-    every: &'a Options,
+    session: &'a ConvolutionSetting<'a>,
+    usual: &'a PlanOptions,
+    every: &'a PlanOptions,
 }
 
-impl Contest<'_> {
+impl UsualOrEvery<'_> {
     fn entry(&self, request: BudgetRequest) -> PerBudget {
         let original = self.session.original();
         let reserve = self.usual.reserve;
@@ -155,7 +155,7 @@ impl Contest<'_> {
         let (as_it_is, optimized) = (at(Level::DisableAll), at(Level::EnableAll));
         let fixed = original.liveness.fixed + self.usual.reserve;
         let apart = as_it_is.max(optimized) - as_it_is.min(optimized);
-        is_part(apart, as_it_is - fixed, TUNING.alike)
+        is_part(apart, as_it_is - fixed, STAGES.alike)
     }
 
     /// Does what was found for all sessions leave nothing to be gained in the usual one? Where all levels are alike.
@@ -182,7 +182,7 @@ impl Contest<'_> {
             return true;
         }
         let beside_copies = found.time_added - found.time_recomputing.min(found.time_added);
-        beside_copies <= found.time_before / TUNING.barriers_for_every_session
+        beside_copies <= found.time_before / STAGES.barriers_for_every_session
             && is_little(unused(found), allowed(found))
     }
 
@@ -192,7 +192,7 @@ impl Contest<'_> {
         if requests.is_empty() {
             return Ok(());
         }
-        let row = decide_for(self.graphs, self.usual, &requests, Look::Thorough)?;
+        let row = compare(self.graphs, self.usual, &requests, Look::Thorough)?;
         for (entry, mut found) in open.into_iter().zip(row) {
             if let Ok(found) = &mut found {
                 entry.budget = Some(found.summary.budget);
@@ -217,7 +217,7 @@ impl Contest<'_> {
         let in_bytes =
             |entry: &&mut PerBudget| entry.budget.map_or(entry.request, BudgetRequest::Bytes);
         let requests: Vec<BudgetRequest> = open.iter().map(in_bytes).collect();
-        let row = decide_for(self.graphs, self.every, &requests, look)?;
+        let row = compare(self.graphs, self.every, &requests, look)?;
         for (entry, mut found) in open.into_iter().zip(row) {
             if let Ok(found) = &mut found {
                 self.tell_of_usual(&mut found.summary);
@@ -248,7 +248,7 @@ impl Contest<'_> {
     /// A plan for every session, told as one for the usual session is.
     fn tell_of_usual(&self, summary: &mut Summary) {
         let (original, options) = (self.session.original(), &self.session.options);
-        summary.told = Promise::USUAL.told();
+        summary.reported = Promise::USUAL.reported();
         summary.before = original.peak(options.reserve);
         (summary.executions_before, summary.reserved_before) = original.needs(options).clone();
     }
@@ -296,12 +296,12 @@ fn is_usable(found: &Optimized) -> bool {
 
 /// So many nanoseconds more are next to nothing.
 fn next_to_nothing(summary: &Summary) -> u64 {
-    summary.time_before / TUNING.for_every_session
+    summary.time_before / STAGES.for_every_session
 }
 
 /// Does a part of `whole` not matter?
 fn is_little(part: Bytes, whole: Bytes) -> bool {
-    is_part(part, whole, TUNING.little)
+    is_part(part, whole, STAGES.little)
 }
 
 /// Is it one part in so many, or less?
@@ -318,7 +318,7 @@ mod tests {
     use crate::testing::{random_mixed_graph, random_training_graph};
 
     /// The plan for that budget, and the options under which it is promised.
-    fn planned(graph: &Graph, request: BudgetRequest) -> (Found, Options) {
+    fn planned(graph: &Graph, request: BudgetRequest) -> (Found, PlanOptions) {
         let options = options(Strategy::Auto, request);
         let mut row = optimize_usual(graph, &options, &[request]).expect("a row");
         let found = row.pop().expect("one result");
@@ -361,7 +361,7 @@ mod tests {
                 assert!(summary.over_budget().next().is_none(), "seed {seed}");
                 let proved = verify_written(&graph, &found.graph, &options, budget);
                 assert!(proved.is_ok(), "seed {seed}: {proved:?}");
-                assert_eq!(summary.told, Promise::USUAL.told());
+                assert_eq!(summary.reported, Promise::USUAL.reported());
                 let others = [Promise::USUAL, Promise::ANY]
                     .map(|promise| planned_for(&graph, request, promise));
                 for other in others.into_iter().flatten() {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::Options;
+use super::PlanOptions;
 use super::cheaper_copies::{copies_of_dropouts, use_cheaper_copies};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
@@ -27,7 +27,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    pub(super) fn new(graph: Graph, options: &Options) -> Form {
+    pub(super) fn new(graph: Graph, options: &PlanOptions) -> Form {
         let costs = costs(&graph, &options.device, &options.overrides);
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
         copies_of_dropouts(&mut recomputation, &graph, options);
@@ -42,7 +42,7 @@ impl Form {
     }
 
     /// The graph as it runs at the level that is promised: see [`as_run`]. `options` are those that it was made with.
-    pub(super) fn run(&self, options: &Options) -> &Graph {
+    pub(super) fn run(&self, options: &PlanOptions) -> &Graph {
         let run = self.run.get_or_init(|| {
             let is_copied = |id| self.recomputation.rule(id) == Recompute::Clone;
             let provider = options.device.provider;
@@ -56,8 +56,8 @@ impl Form {
 }
 
 /// `graph` with these nodes replaced.
-pub(super) fn apply(graph: &Graph, choices: &Choices, options: &Options) -> Graph {
+pub(super) fn apply(graph: &Graph, choices: &Choices, options: &PlanOptions) -> Graph {
     let mut form = graph.clone();
-    let Ok(_) = options.passes.run(&ApplyVariants { choices }, &mut form);
+    let Ok(_) = options.runner.run(&ApplyVariants { choices }, &mut form);
     form
 }

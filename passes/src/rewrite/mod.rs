@@ -1,4 +1,4 @@
-//! Rewriting: one pass per file. Rewriting never decides; what to do is in a pass's fields.
+//! Applying: one pass per file. Applying never decides; what to do is in a pass's fields.
 
 pub mod apply_variants;
 pub mod infer_shapes;

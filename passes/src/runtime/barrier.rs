@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::barrier_form::{BarrierForm, NAME, is_part, joins_reshapes, number};
+use super::barrier_kind::{BarrierKind, NAME, is_part, joins_reshapes, number};
 use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
@@ -23,8 +23,8 @@ impl Release {
     /// Is it the node that hands on what a barrier stands for?
     pub(crate) fn is_barrier(&self, node: &Node) -> bool {
         match self.barrier {
-            BarrierForm::PassThrough => node.is(MICROSOFT, "PassThrough"),
-            BarrierForm::Reshape | BarrierForm::OnHost => {
+            BarrierKind::PassThrough => node.is(MICROSOFT, "PassThrough"),
+            BarrierKind::Reshape | BarrierKind::OnHost => {
                 node.is("", "Reshape") && number(node).is_some()
             }
         }
@@ -32,17 +32,17 @@ impl Release {
 
     /// Is it that node, or one that computes what it waits for?
     pub(crate) fn is_part_of_barrier(&self, node: &Node) -> bool {
-        self.is_barrier(node) || self.barrier != BarrierForm::PassThrough && is_part(node)
+        self.is_barrier(node) || self.barrier != BarrierKind::PassThrough && is_part(node)
     }
 
     /// Does a barrier hold at that level of optimization?
     pub(crate) fn has_barriers_at(&self, level: Level) -> bool {
-        self.barrier != BarrierForm::OnHost || level == Level::DisableAll
+        self.barrier != BarrierKind::OnHost || level == Level::DisableAll
     }
 
     /// Is anything gained by what has no size before a step? Not where the first step tells the sizes.
     pub(crate) fn hides_sizes(&self) -> bool {
-        self.barrier == BarrierForm::PassThrough
+        self.barrier == BarrierKind::PassThrough
     }
 
     /// A node that hands each of its inputs on, whatever it is, if there is such an operator.
@@ -52,7 +52,7 @@ impl Release {
         inputs: Vec<Option<TensorId>>,
         outputs: Vec<Option<TensorId>>,
     ) -> Option<Node> {
-        let has = self.barrier == BarrierForm::PassThrough;
+        let has = self.barrier == BarrierKind::PassThrough;
         has.then(|| Node::new(name, MICROSOFT, "PassThrough", inputs, outputs))
     }
 }
@@ -73,10 +73,10 @@ pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
 /// By node id: may none stand before it, for what the runtime would make of both? An Identity between them goes. What hands on
 /// where a Reshape reads it may be made one with that; and where it leaves the graph, a PassThrough has to write what leaves, which
 /// has memory of its own, and it refuses that (measured).
-pub(crate) fn keep_barriers_off(graph: &Graph, form: BarrierForm) -> Vec<bool> {
+pub(crate) fn keep_barriers_off(graph: &Graph, form: BarrierKind) -> Vec<bool> {
     let mut found = vec![false; graph.node_count()];
     let mut kept_off = vec![false; graph.tensor_count()];
-    if form == BarrierForm::PassThrough {
+    if form == BarrierKind::PassThrough {
         for output in &graph.outputs {
             kept_off[output.index()] = true;
         }
@@ -84,7 +84,7 @@ pub(crate) fn keep_barriers_off(graph: &Graph, form: BarrierForm) -> Vec<bool> {
     for &id in graph.order().iter().rev() {
         let node = graph.node(id);
         let hands_on = is_identity(node) && node.writes().any(|t| kept_off[t.index()]);
-        if hands_on || form != BarrierForm::PassThrough && joins_reshapes(node) {
+        if hands_on || form != BarrierKind::PassThrough && joins_reshapes(node) {
             found[id.index()] = true;
             if let Some(read) = node.input(0) {
                 kept_off[read.index()] = true;
@@ -126,8 +126,8 @@ impl Skeleton {
         shapes: &mut Option<Shapes>,
     ) -> u32 {
         match self.release.barrier {
-            BarrierForm::PassThrough => self.push_pass_through(passing, shapes),
-            BarrierForm::Reshape | BarrierForm::OnHost => self.push_reshape(passing, shapes),
+            BarrierKind::PassThrough => self.push_pass_through(passing, shapes),
+            BarrierKind::Reshape | BarrierKind::OnHost => self.push_reshape(passing, shapes),
         }
     }
 
@@ -220,7 +220,7 @@ fn alias(read: u32, written: u32) -> Share {
 
 /// Adds barriers to a graph, one after the other.
 pub(crate) struct BarrierWriter {
-    form: BarrierForm,
+    form: BarrierKind,
     /// The number of the next one.
     next: i64,
     /// By rank: as many zeros.
@@ -244,8 +244,8 @@ impl BarrierWriter {
             next: 1 + last.map_or(-1, i64::from),
             zeros: BTreeMap::new(),
             shapes: match form {
-                BarrierForm::PassThrough => Vec::new(),
-                BarrierForm::Reshape | BarrierForm::OnHost => {
+                BarrierKind::PassThrough => Vec::new(),
+                BarrierKind::Reshape | BarrierKind::OnHost => {
                     // Behind those of the graph's tensors are those of what casts make of them.
                     let mut shapes = runtime_shapes(graph);
                     shapes.truncate(graph.tensor_count());
@@ -282,8 +282,8 @@ impl BarrierWriter {
         let number = self.next;
         self.next += 1;
         match self.form {
-            BarrierForm::PassThrough => pass_through(graph, order, number, (passed, waits)),
-            BarrierForm::Reshape | BarrierForm::OnHost => {
+            BarrierKind::PassThrough => pass_through(graph, order, number, (passed, waits)),
+            BarrierKind::Reshape | BarrierKind::OnHost => {
                 self.reshape(graph, order, number, (passed, waits))
             }
         }

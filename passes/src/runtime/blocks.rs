@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::barrier_form::number;
+use super::barrier_kind::number;
 use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::MICROSOFT;
 

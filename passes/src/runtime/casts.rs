@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 
 use super::casting::{Casting, NO_TENSOR, are_there, halves, loses_bits};
-use super::fused_graph::OptimizedForm;
+use super::fused_graph::OptimizedGraph;
 use super::fusing::Fusing;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
@@ -25,7 +25,7 @@ use crate::operators::Provider;
 impl Skeleton {
     /// What runs of the graph, with the casts that the runtime inserts and without those that it takes out; `None` if
     /// that is the graph itself.
-    pub(crate) fn with_casts(&self) -> Option<OptimizedForm> {
+    pub(crate) fn with_casts(&self) -> Option<OptimizedGraph> {
         if self.casting.is_empty() {
             return None;
         }
@@ -37,7 +37,7 @@ impl Skeleton {
     }
 
     /// The same, or the graph itself, with the positions of its nodes in it.
-    pub(crate) fn into_run(self) -> OptimizedForm {
+    pub(crate) fn into_run(self) -> OptimizedGraph {
         let as_it_is = (0..self.len() as u32).collect();
         self.with_casts().unwrap_or((self, as_it_is))
     }
@@ -372,7 +372,7 @@ impl<'s> CastedGraph<'s> {
         }
     }
 
-    fn form(&self) -> OptimizedForm {
+    fn form(&self) -> OptimizedGraph {
         let from = self.skeleton;
         let nodes = self.nodes.len();
         let mut form = Skeleton {

@@ -2,7 +2,7 @@
 
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
-use super::fused_graph::FormsOfLevels;
+use super::fused_graph::GraphsOfLevels;
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::level::Level;
 use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
@@ -50,7 +50,7 @@ pub struct Executions<'g> {
     shapes_of_forms: Vec<Option<Shapes>>,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
-    levels: FormsOfLevels,
+    levels: GraphsOfLevels,
     ways: Vec<Way>,
 }
 

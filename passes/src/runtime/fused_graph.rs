@@ -56,11 +56,11 @@ use crate::operators::Provider;
 use crate::runtime::fusing::Fusing;
 
 /// A skeleton of what runs, and by node its position in the graph's order.
-pub(crate) type OptimizedForm = (Skeleton, Vec<u32>);
+pub(crate) type OptimizedGraph = (Skeleton, Vec<u32>);
 
 /// Which of the forms runs at which level.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FormsOfLevels {
+pub(crate) struct GraphsOfLevels {
     count: usize,
     /// Is the first of them what runs at ORT_ENABLE_BASIC?
     has_basic: bool,
@@ -68,7 +68,7 @@ pub(crate) struct FormsOfLevels {
     has_all: bool,
 }
 
-impl FormsOfLevels {
+impl GraphsOfLevels {
     /// The form's number; none for the graph as it is.
     pub(crate) fn at(self, level: Level) -> Option<usize> {
         match level {
@@ -127,14 +127,14 @@ pub fn optimized_order(
 impl Skeleton {
     /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else. Tensors keep
     /// their numbers. Casts come last (`casts.rs`).
-    pub(crate) fn optimized(&self) -> Vec<OptimizedForm> {
+    pub(crate) fn optimized(&self) -> Vec<OptimizedGraph> {
         self.optimized_by_level().0
     }
 
     /// The same, with the levels at which they run.
-    pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
+    pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
         let (forms, levels) = self.fused();
-        let with_casts = |(form, positions): OptimizedForm| match form.with_casts() {
+        let with_casts = |(form, positions): OptimizedGraph| match form.with_casts() {
             None => (form, positions),
             Some((run, kept)) => {
                 let kept = kept.iter().map(|&node| positions[node as usize]);
@@ -144,7 +144,7 @@ impl Skeleton {
         (forms.into_iter().map(with_casts).collect(), levels)
     }
 
-    fn fused(&self) -> (Vec<OptimizedForm>, FormsOfLevels) {
+    fn fused(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
         let mut nodes = Nodes::of(self);
         let mut forms = Vec::new();
         let forwards = self.fusing.iter().any(|kind| kind.goes(self.release));
@@ -200,7 +200,7 @@ impl Skeleton {
         if has_all {
             forms.push(nodes.form());
         }
-        let levels = FormsOfLevels {
+        let levels = GraphsOfLevels {
             count: forms.len(),
             has_basic,
             has_all,
@@ -460,7 +460,7 @@ impl<'s> Nodes<'s> {
         (left, indices)
     }
 
-    fn form(&self) -> OptimizedForm {
+    fn form(&self) -> OptimizedGraph {
         let (structure, _) = self.structure();
         let nodes = structure.len();
         let mut form = Skeleton {

@@ -5,7 +5,7 @@ pub(crate) mod allocation;
 pub(crate) mod arena;
 pub(crate) mod as_run;
 pub(crate) mod barrier;
-pub(crate) mod barrier_form;
+pub(crate) mod barrier_kind;
 pub mod blocks;
 pub(crate) mod bodies;
 pub(crate) mod casting;

@@ -111,7 +111,7 @@ impl Promise {
 
     /// The session of which the peak of an unmodified graph is told: the one that is promised, or of several DEFAULT order,
     /// unoptimized.
-    pub fn told(self) -> (ExecutionOrder, Level) {
+    pub fn reported(self) -> (ExecutionOrder, Level) {
         (
             self.order.unwrap_or(ExecutionOrder::Default),
             self.level.unwrap_or(Level::DisableAll),
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(Promise::said(None, Some("all")), at_all.map(Some));
         assert_eq!(Promise::said(Some("DEFAULT"), None), None);
         assert_eq!(
-            Promise::ANY.told(),
+            Promise::ANY.reported(),
             (ExecutionOrder::Default, Level::DisableAll)
         );
     }

@@ -1,6 +1,6 @@
 //! Which ONNX Runtime: what differs between the releases that are known.
 
-use super::barrier_form::BarrierForm;
+use super::barrier_kind::BarrierKind;
 use super::blocks;
 use super::convolutions::AlgorithmChoice;
 use super::level::Level;
@@ -17,7 +17,7 @@ pub struct Release {
     /// Has it the operators that only training graphs have?
     pub trains: bool,
     /// What makes one node wait for others.
-    pub(crate) barrier: BarrierForm,
+    pub(crate) barrier: BarrierKind,
     /// Does it tell the sizes of tensors of every type? On the CPU no Size reads a bfloat16 or a number in 8 bits (measured in 1.19.2,
     /// 1.20.1, 1.26.0 and 1.32.0).
     pub(crate) sizes_all: bool,
@@ -54,7 +54,7 @@ pub const TRAINING: Release = Release {
     name: "training-1.19.2",
     title: "ONNX Runtime 1.19.2",
     trains: true,
-    barrier: BarrierForm::PassThrough,
+    barrier: BarrierKind::PassThrough,
     sizes_all: false,
     shapes_follow: true,
     convolutions: &AlgorithmChoice::TRAINING,
@@ -76,7 +76,7 @@ pub const STOCK: Release = Release {
     name: "stock",
     title: "ONNX Runtime 1.20 to 1.32",
     trains: false,
-    barrier: BarrierForm::Reshape,
+    barrier: BarrierKind::Reshape,
     sizes_all: false,
     shapes_follow: false,
     convolutions: &[AlgorithmChoice::Graph],
@@ -106,7 +106,7 @@ const STOCK_OPTIMIZED_ON_GPU: Release = Release {
 
 /// The same where nodes run on a GPU, and as they are.
 const STOCK_ON_GPU: Release = Release {
-    barrier: BarrierForm::OnHost,
+    barrier: BarrierKind::OnHost,
     ..STOCK_OPTIMIZED_ON_GPU
 };
 
@@ -124,7 +124,7 @@ impl Release {
     pub fn on(&'static self, provider: Provider, level: Option<Level>) -> &'static Release {
         match (self.barrier, provider, level) {
             (_, Provider::Cpu, _) => self,
-            (BarrierForm::PassThrough, ..) => &TRAINING_ON_GPU,
+            (BarrierKind::PassThrough, ..) => &TRAINING_ON_GPU,
             (_, _, Some(Level::DisableAll)) => &STOCK_ON_GPU,
             _ => &STOCK_OPTIMIZED_ON_GPU,
         }
@@ -137,7 +137,7 @@ impl Release {
 
     /// Can a barrier wait for the tensor?
     pub(crate) fn may_wait_for(&self, tensor: &Tensor) -> bool {
-        self.barrier == BarrierForm::PassThrough || self.tells_size(tensor)
+        self.barrier == BarrierKind::PassThrough || self.tells_size(tensor)
     }
 
     /// Is there a Size that reads the tensor?

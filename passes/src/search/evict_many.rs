@@ -6,7 +6,7 @@
 use super::moves::{Excess, Use};
 use super::problem::{Problem, Step};
 use super::state::{Copy, State, most_copies};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 
 /// Nanoseconds per byte that a copy of `node` costs; infinite if there can be none.
 fn price(problem: &Problem, node: Step) -> f64 {
@@ -44,7 +44,7 @@ pub(crate) fn prices(problem: &Problem) -> Vec<f64> {
     let total: f64 = priced.iter().map(|&(_, size)| size).sum();
     let mut found: Vec<f64> = Vec::new();
     let mut reached = 0.0;
-    let mut parts = TUNING.plenty.iter().peekable();
+    let mut parts = SEARCH.plenty.iter().peekable();
     for (price, size) in priced {
         reached += size;
         while parts

@@ -18,7 +18,7 @@ use crate::watch::Watch;
 
 use super::late_results::late_results;
 use super::postpone::{TINY, postpone};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 
 /// The topological order with the smallest peak among those tried, in which the first of each of
 /// the `sequences` runs before the second; and behind it others: before anything was postponed, and where nothing
@@ -76,12 +76,12 @@ pub fn first_orders(
             consider(&mut best, base.clone());
             break;
         }
-        let lazy = match TUNING.lazy {
+        let lazy = match SEARCH.lazy {
             true => shape.lazy(base),
             false => base.clone(),
         };
         let eager = [base, &lazy].map(|order| shape.eager(&skeleton, order, Together::No));
-        let eager = eager.into_iter().filter(|_| TUNING.eager);
+        let eager = eager.into_iter().filter(|_| SEARCH.eager);
         for order in eager.chain([lazy, base.clone()]) {
             consider(&mut best, order);
         }
@@ -89,20 +89,20 @@ pub fn first_orders(
     let mut together = best.clone();
     if let Some((_, order)) = best
         .as_ref()
-        .filter(|_| TUNING.together && !watch.is_stopped())
+        .filter(|_| SEARCH.together && !watch.is_stopped())
     {
         consider(&mut together, shape.eager(&skeleton, order, Together::Yes));
     }
     let together = together.filter(|((peak, area), _)| {
         let less = |new: u128, old: u128| {
-            new.saturating_mul(100) <= old.saturating_mul(TUNING.another_order)
+            new.saturating_mul(100) <= old.saturating_mul(SEARCH.another_order)
         };
         let before = best.as_ref().map_or((0, 0), |(score, _)| *score);
         less((*peak).into(), before.0.into()) || less(*area, before.1)
     });
     let mut orders = Vec::new();
     for (_, order) in together.into_iter().chain(best) {
-        if TUNING.postponed && !watch.is_stopped() {
+        if SEARCH.postponed && !watch.is_stopped() {
             orders.push(postpone(&skeleton, order.clone()));
         }
         orders.push(order);
@@ -113,7 +113,7 @@ pub fn first_orders(
         profile.max().unwrap_or(0)
     };
     if let Some(order) = orders.first()
-        && TUNING.late_results
+        && SEARCH.late_results
         && !watch.is_stopped()
     {
         orders.extend(late_results(&skeleton, order, peak(order)));

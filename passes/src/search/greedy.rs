@@ -9,11 +9,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::alternatives::FormNumber;
+use super::all_forms::FormNumber;
 use super::moves::{Excess, Supply, Use, earlier, evict, hoist, with_siblings};
 use super::problem::{Problem, SiteId, Step, ValueId};
 use super::state::{Copy, Move, State, spared_time};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 
 /// Multiplies scores by something in 1.0..=1.0+amount, so that repeated runs differ.
 pub(crate) struct Noise {
@@ -75,16 +75,16 @@ pub(crate) enum Reached {
 pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u64) -> Reached {
     let steps = state.problem.steps.len();
     let tolerance = if steps > Problem::MOST_STEPS_IN_FULL {
-        TUNING.as_good_if_large
+        SEARCH.as_good_if_large
     } else {
-        TUNING.as_good
+        SEARCH.as_good
     };
     let mut run = GreedyRun {
         excess: Excess::of(state),
         stale_after: 1 + steps as u64 / Problem::MOST_STEPS_IN_FULL as u64,
         queue: BinaryHeap::new(),
         ceiling: f64::MAX,
-        patience: TUNING.ceiling,
+        patience: SEARCH.ceiling,
         accepted: 0,
     };
     run.queue_all(state);
@@ -101,7 +101,7 @@ pub(crate) fn greedy(state: &mut State<'_>, noise: &mut Option<Noise>, limit: u6
             run.excess = Excess::of(state);
             if retried {
                 run.ceiling = f64::MAX;
-                run.patience *= TUNING.more_patience;
+                run.patience *= SEARCH.more_patience;
             }
             retried = true;
             run.queue_all(state);
@@ -330,12 +330,12 @@ impl GreedyRun {
         if let Some(extend) = evict(state, &self.excess, copy, Supply::Extend, f64::MAX) {
             consider(state, extend, &mut best);
         }
-        if TUNING.earlier
+        if SEARCH.earlier
             && let Some(earlier) = earlier(state, copy)
         {
             consider(state, vec![earlier], &mut best);
         }
-        if TUNING.siblings
+        if SEARCH.siblings
             && let Some(siblings) = with_siblings(state, &self.excess, copy)
         {
             consider(state, siblings, &mut best);
@@ -357,7 +357,7 @@ impl GreedyRun {
         if let Some(all) = all {
             consider(state, all, &mut best);
         }
-        if TUNING.mixed && copies != 1 {
+        if SEARCH.mixed && copies != 1 {
             let price = best.as_ref().map_or(f64::MAX, |(score, _)| *score);
             let supply = Supply::Cheaper(price);
             let mixed = evict(state, &self.excess, copy, supply, most(&best));
@@ -365,7 +365,7 @@ impl GreedyRun {
                 consider(state, mixed, &mut best);
             }
         }
-        if TUNING.hoisted
+        if SEARCH.hoisted
             && let Some((score, toggles)) = &best
             && let Some(hoisted) = hoist(state, &self.excess, toggles, *score)
         {

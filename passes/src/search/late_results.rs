@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use crate::runtime::skeleton::Skeleton;
 
 use super::postpone::{Links, TINY};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 
 /// How far upstream of a result the nodes may reach that only feed it: a convolution's gradient in standard operators is a sum of
 /// products, one for each place of the kernel.
@@ -45,7 +45,7 @@ pub(super) fn late_results(skeleton: &Skeleton, order: &[u32], peak: u64) -> Opt
             block.iter().for_each(|&node| late[node as usize] = true);
         }
     }
-    let matters = 100_u128.saturating_sub(TUNING.another_order);
+    let matters = 100_u128.saturating_sub(SEARCH.another_order);
     if u128::from(freed).saturating_mul(100) < u128::from(peak).saturating_mul(matters) {
         return None;
     }

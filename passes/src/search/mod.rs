@@ -1,9 +1,9 @@
 //! The schedule search: which nodes run again, and when.
 //!
-//! It decides on a `problem::Problem`; graphs are read in `problem`, `first_order` and `alternatives` alone, and none that is written is
+//! It decides on a `problem::Problem`; graphs are read in `problem`, `first_order` and `all_forms` alone, and none that is written is
 //! changed.
 
-mod alternatives;
+mod all_forms;
 mod bound;
 mod evict_many;
 mod exact;
@@ -37,7 +37,7 @@ use crate::plan::Plan;
 use crate::program::{Limits, Solver};
 use crate::watch::Watch;
 
-pub use alternatives::Alternatives;
+pub use all_forms::AllForms;
 pub use first_order::first_orders;
 
 use bound::Rounds;
@@ -59,7 +59,7 @@ pub struct Effort {
 pub struct Search {
     problem: Problem,
     /// What the problem's sites are; `None` if there is nothing to choose.
-    alternatives: Option<Arc<Alternatives>>,
+    all_forms: Option<Arc<AllForms>>,
     effort: Effort,
     /// Schedules that others found.
     given: Vec<FoundSchedule>,
@@ -129,30 +129,30 @@ impl Search {
     }
 
     /// Prepares the search for copies and variants together. `order` is the original's order of
-    /// first computations; costs and rules are by node of [`Alternatives::graph`].
+    /// first computations; costs and rules are by node of [`AllForms::graph`].
     pub fn joint(
-        alternatives: Arc<Alternatives>,
+        all_forms: Arc<AllForms>,
         order: &[NodeId],
         provider: Provider,
         costs: &[Cost],
         recomputation: &Recomputation,
         effort: Effort,
     ) -> Search {
-        let problem = Problem::joint(&alternatives, order, provider, costs, recomputation);
-        Search::of(problem, Some(alternatives), effort)
+        let problem = Problem::joint(&all_forms, order, provider, costs, recomputation);
+        Search::of(problem, Some(all_forms), effort)
     }
 
-    fn of(problem: Problem, alternatives: Option<Arc<Alternatives>>, effort: Effort) -> Search {
+    fn of(problem: Problem, all_forms: Option<Arc<AllForms>>, effort: Effort) -> Search {
         let steps = problem.steps.len() as u64;
         let pairs = steps.saturating_mul(steps);
-        let most = pairs.saturating_mul(tuning::TUNING.evaluations_per_pair);
+        let most = pairs.saturating_mul(tuning::SEARCH.evaluations_per_pair);
         let effort = Effort {
             evaluations: effort.evaluations.min(most),
             ..effort
         };
         Search {
             problem,
-            alternatives,
+            all_forms,
             effort,
             given: Vec::new(),
             is_second: false,
@@ -359,8 +359,8 @@ impl Search {
             sequence.extend(group.iter().map(|&node| self.problem.order[node as usize]));
         }
         let mut variants = Vec::new();
-        if let Some(alternatives) = &self.alternatives {
-            let (numbers, chosen) = alternatives.chosen(&decisions.forms);
+        if let Some(all_forms) = &self.all_forms {
+            let (numbers, chosen) = all_forms.chosen(&decisions.forms);
             for id in &mut sequence {
                 *id = numbers[id.index()];
             }

@@ -3,7 +3,7 @@
 use super::problem::Step;
 use super::profile::Exponent;
 use super::state::{Copy, State, Undo};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 
 /// How inputs that have died by then are supplied to a new copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +133,7 @@ pub(crate) fn evict(
     let mut toggles = vec![copy];
     let mut next = 0;
     let mut cost = 0.0;
-    while next < toggles.len() && toggles.len() < TUNING.largest_closure {
+    while next < toggles.len() && toggles.len() < SEARCH.largest_closure {
         let reader = toggles[next];
         next += 1;
         cost += problem.steps[reader.node as usize].copy_time as f64;
@@ -159,7 +159,7 @@ pub(crate) fn evict(
             }
             let recompute = match supply {
                 Supply::Extend => false,
-                Supply::Recompute => info.size > state.budget() * TUNING.negligible,
+                Supply::Recompute => info.size > state.budget() * SEARCH.negligible,
                 Supply::Cheaper(price) => {
                     let groups = excess.between(end.0, reader.before) + 1;
                     let extension = info.size / state.budget().max(1.0) * f64::from(groups) * price;
@@ -214,7 +214,7 @@ pub(crate) fn earlier(state: &State<'_>, copy: Copy) -> Option<Copy> {
     let at = (copy.before, copy.node);
     let reads = problem.steps[copy.node as usize].copy_reads.iter();
     let ends = reads
-        .filter(|&&value| problem.values[value as usize].size > state.budget() * TUNING.negligible)
+        .filter(|&&value| problem.values[value as usize].size > state.budget() * SEARCH.negligible)
         .map(|&value| state.lives_until(value, at).0);
     let before = ends
         .min()

@@ -6,7 +6,7 @@ use super::moves::merge;
 use super::problem::SiteId;
 use super::prune::prune;
 use super::state::{Copy, Decisions, State};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 use crate::random::Random;
 
 /// Improves a schedule that fits, scores being multiplied by up to 1 + `most_noise`, until its work passes `limit`.
@@ -31,7 +31,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
         }
         // Small worsenings are accepted early, none at the end.
         let used = (state.evaluations() - start) as f64 / (limit - start).max(1) as f64;
-        let slack = 1.0 + TUNING.slack * (1.0 - used).max(0.0);
+        let slack = 1.0 + SEARCH.slack * (1.0 - used).max(0.0);
         if reached == Reached::Budget
             && (state.cost() as f64) < (best.0 as f64 * slack).max(current.0 as f64)
         {
@@ -43,7 +43,7 @@ pub(crate) fn improve(state: &mut State<'_>, seed: u64, most_noise: f64, limit: 
             restore(state, &current.1);
         }
         round += 1;
-        if round.is_multiple_of(TUNING.rounds_to_return) && current.0 > best.0 {
+        if round.is_multiple_of(SEARCH.rounds_to_return) && current.0 > best.0 {
             current = best.clone();
             restore(state, &current.1);
         }
@@ -63,10 +63,10 @@ fn destroy(state: &mut State<'_>, copies: &[Copy], random: &mut Random) -> usize
         let key = |copy: &Copy| if by_node { copy.node } else { copy.before };
         let mut near: Vec<Copy> = copies.to_vec();
         near.sort_by_key(|copy| (key(copy).abs_diff(key(&centre)), *copy));
-        near.truncate(1 + random.below(TUNING.largest_hole));
+        near.truncate(1 + random.below(SEARCH.largest_hole));
         near
     } else {
-        let count = 1 + random.below(TUNING.scattered.min(copies.len()));
+        let count = 1 + random.below(SEARCH.scattered.min(copies.len()));
         (0..count)
             .map(|_| copies[random.below(copies.len())])
             .collect()
@@ -87,7 +87,7 @@ fn reset(state: &mut State<'_>, random: &mut Random) -> usize {
     if replaced.is_empty() || random.unit() < 0.5 {
         return 0;
     }
-    let count = 1 + random.below(TUNING.scattered.min(replaced.len()));
+    let count = 1 + random.below(SEARCH.scattered.min(replaced.len()));
     let from = random.below(replaced.len());
     let near = replaced.iter().cycle().skip(from).take(count);
     near.for_each(|&site| {

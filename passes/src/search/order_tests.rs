@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::alternatives::Alternatives;
+use super::all_forms::AllForms;
 use super::evict_many::{evict_below, prices};
 use super::greedy::greedy;
 use super::neighbourhood::improve;
@@ -165,11 +165,11 @@ fn the_order_of_all_forms_can_be_run_whatever_is_chosen() {
     let (mut sites, mut left_out) = (0, 0);
     for case in Case::all(200) {
         let (orders, offers) = (case.orders(), case.offers());
-        let alternatives = Alternatives::of(&case.graph, &offers, &orders);
-        let forms: usize = alternatives.sites.iter().map(|site| site.forms.len()).sum();
-        sites += alternatives.sites.len();
+        let all_forms = AllForms::of(&case.graph, &offers, &orders);
+        let forms: usize = all_forms.sites.iter().map(|site| site.forms.len()).sum();
+        sites += all_forms.sites.len();
         left_out += offers.len() - forms;
-        let graph = &alternatives.graph;
+        let graph = &all_forms.graph;
         let mut writers = vec![Vec::new(); graph.tensor_count()];
         for id in graph.node_ids() {
             graph
@@ -179,7 +179,7 @@ fn the_order_of_all_forms_can_be_run_whatever_is_chosen() {
         }
         for base in &orders {
             let mut ran = vec![false; graph.node_count()];
-            for id in alternatives.order(base) {
+            for id in all_forms.order(base) {
                 for tensor in graph.node(id).reads() {
                     let mut writers = writers[tensor.index()].iter();
                     let there = writers.all(|writer| ran[writer.index()]);
@@ -286,26 +286,24 @@ fn plans_with_variants_can_be_run() {
     let (mut varied, mut planned) = (0, 0);
     for case in Case::all(60) {
         let (orders, offers) = (case.orders(), case.offers());
-        let alternatives = Alternatives::of(&case.graph, &offers, &orders);
-        if alternatives.is_empty() {
+        let all_forms = AllForms::of(&case.graph, &offers, &orders);
+        if all_forms.is_empty() {
             continue;
         }
-        let alternatives = Arc::new(alternatives);
-        let rules = Recomputation::of(&alternatives.graph, &case.overrides);
+        let all_forms = Arc::new(all_forms);
+        let rules = Recomputation::of(&all_forms.graph, &case.overrides);
         let time = |id: u64| Cost {
             time: Nanos(1 + id % 5),
             ..Cost::default()
         };
-        let costs: Vec<Cost> = (0..alternatives.graph.node_count() as u64)
-            .map(time)
-            .collect();
+        let costs: Vec<Cost> = (0..all_forms.graph.node_count() as u64).map(time).collect();
         for order in &orders {
             let effort = Effort {
                 seed: 2,
                 evaluations: 300,
             };
-            let alternatives = alternatives.clone();
-            let mut search = Search::joint(alternatives, order, CPU, &costs, &rules, effort);
+            let all_forms = all_forms.clone();
+            let mut search = Search::joint(all_forms, order, CPU, &costs, &rules, effort);
             let mut plans = vec![search.smallest(), search.without_copies()];
             let (most, least) = (plans[1].predicted_peak, plans[0].predicted_peak);
             plans.extend(search.within(least + Bytes((most - least).0 / 2)));
@@ -337,8 +335,8 @@ fn the_gradient_of_a_constant_runs_before_its_activation_and_reads_nothing_of_it
     );
     let case = Case::of(graph, BTreeMap::new(), "constant".to_owned());
     let names = |orders: &[Vec<NodeId>]| {
-        let alternatives = Alternatives::of(&case.graph, &case.offers(), orders);
-        let forms = alternatives.sites.iter().flat_map(|site| &site.forms);
+        let all_forms = AllForms::of(&case.graph, &case.offers(), orders);
+        let forms = all_forms.sites.iter().flat_map(|site| &site.forms);
         forms
             .map(|form| form.variant.name)
             .collect::<Vec<_>>()

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::alternatives::{Alternatives, FormNumber};
+use super::all_forms::{AllForms, FormNumber};
 use crate::analysis::recompute::{Recomputation, only_aliases};
 use crate::bytes::Bytes;
 use crate::cost::Cost;
@@ -147,20 +147,20 @@ impl Problem {
     /// Translates a graph in all its forms; costs and rules are by its nodes, `base` is the
     /// original's order of first computations.
     pub(crate) fn joint(
-        alternatives: &Alternatives,
+        all_forms: &AllForms,
         base: &[NodeId],
         provider: Provider,
         costs: &[Cost],
         recomputation: &Recomputation,
     ) -> Problem {
-        let order = alternatives.order(base);
-        let graph = &as_computed(&alternatives.graph, provider);
+        let order = all_forms.order(base);
+        let graph = &as_computed(&all_forms.graph, provider);
         let mut problem = Builder::new(graph, &order).build(provider, costs, recomputation);
         let mut step_of = vec![0; graph.node_count()];
         for (step, id) in order.iter().enumerate() {
             step_of[id.index()] = step as Step;
         }
-        for site in &alternatives.sites {
+        for site in &all_forms.sites {
             let as_it_is = [site.node];
             let parts = site.forms.iter().map(|form| form.parts.as_slice());
             let forms = [as_it_is.as_slice()].into_iter().chain(parts);

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::alternatives::FormNumber;
+use super::all_forms::FormNumber;
 use super::moves::{may_merge, merge, undo_all};
 use super::problem::SiteId;
 use super::state::{Copy, State};

@@ -1,12 +1,12 @@
 //! The cheapest schedule within a budget: rounds of neighbourhood searches from the best starts, as long as the
 //! gap to the bound is worth it.
 
-use super::alternatives::FormNumber;
+use super::all_forms::FormNumber;
 use super::neighbourhood;
 use super::profile::Exponent;
 use super::starts::Starts;
 use super::state::State;
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 use super::{CHAINS, FoundSchedule, Missed, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
@@ -39,16 +39,16 @@ impl Search {
         let mut found = starts.found.clone();
         let rounds = match starts.improved {
             true => 0,
-            false => TUNING.most_rounds,
+            false => SEARCH.most_rounds,
         };
-        let effort = self.effort.evaluations / TUNING.rounds;
+        let effort = self.effort.evaluations / SEARCH.rounds;
         let mut given_up = false;
         let mut before: Option<u64> = None;
         for round in 0..rounds {
-            let worth = if round < TUNING.rounds {
-                TUNING.gap_not_worth_rounds
+            let worth = if round < SEARCH.rounds {
+                SEARCH.gap_not_worth_rounds
             } else {
-                TUNING.gap
+                SEARCH.gap
             };
             let best = found.first()?;
             given_up = round > 0 && self.is_far(budget, best, below, &mut bounds);
@@ -59,7 +59,7 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            if gap <= worth || gap <= TUNING.gap && gained < TUNING.gain {
+            if gap <= worth || gap <= SEARCH.gap && gained < SEARCH.gain {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();
@@ -69,7 +69,7 @@ impl Search {
                 neighbourhood::restore(&mut state, &from.decisions);
                 let seed = self.effort.seed.wrapping_mul(rounds).wrapping_add(round);
                 let seed = seed.wrapping_mul(CHAINS).wrapping_add(chain);
-                let noise = TUNING.noise[chain as usize % TUNING.noise.len()];
+                let noise = SEARCH.noise[chain as usize % SEARCH.noise.len()];
                 neighbourhood::improve(&mut state, seed, noise, effort);
                 self.problem.watch.count(state.evaluations());
                 FoundSchedule::of(&state)
@@ -100,7 +100,7 @@ impl Search {
             return false;
         }
         let bound = self.bound_for(budget, found, bounds);
-        (added - below) as f64 > TUNING.hope * (added - bound) as f64
+        (added - below) as f64 > SEARCH.hope * (added - bound) as f64
     }
 
     /// By how much a step with that schedule may be too long, as a part. Bounds for forms that were seen are

@@ -8,7 +8,7 @@ use super::problem::Step;
 use super::profile::Exponent;
 use super::reversal;
 use super::state::{Decisions, State};
-use super::tuning::{PeakDescent, TUNING};
+use super::tuning::{PeakDescent, SEARCH};
 use super::{FoundSchedule, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
@@ -38,7 +38,7 @@ impl Search {
         }
         if self.small.is_none() {
             self.find_frugal();
-            self.small = Some(self.look_for_smallest(&TUNING.descents[..1], TUNING.small));
+            self.small = Some(self.look_for_smallest(&SEARCH.descents[..1], SEARCH.small));
         }
         let found = self.small.as_ref().map(|small| small.decisions.clone());
         self.plan(&found.unwrap_or_default())
@@ -48,8 +48,8 @@ impl Search {
         if self.smallest.is_none() {
             self.find_frugal();
             let descents = match self.problem.is_large() {
-                true => &TUNING.descents[..1],
-                false => TUNING.descents,
+                true => &SEARCH.descents[..1],
+                false => SEARCH.descents,
             };
             let thorough = self.look_for_smallest(descents, 1);
             // Which way is best is by chance, and a quick look may have had more luck.
@@ -60,7 +60,7 @@ impl Search {
     }
 
     fn find_frugal(&mut self) {
-        if self.frugal.is_empty() && TUNING.frugal {
+        if self.frugal.is_empty() && SEARCH.frugal {
             self.frugal = self.look_for_frugal();
         }
     }
@@ -89,7 +89,7 @@ impl Search {
                 &from.decisions,
                 *exponent,
                 *stride,
-                self.limit(TUNING.descent_per_step) * work / parts,
+                self.limit(SEARCH.descent_per_step) * work / parts,
             )
         });
         let least = found.into_iter().min_by(|a, b| {
@@ -120,9 +120,9 @@ impl Search {
         let cheap = parallel::map(&prices, |&price| {
             evaluate(&|state| evict_many::evict_below(state, price))
         });
-        let few = 1..=TUNING.most_checkpoints;
+        let few = 1..=SEARCH.most_checkpoints;
         let twice = |&checkpoints: &usize| Some(2 * checkpoints);
-        let many = std::iter::successors(Some(2 * TUNING.most_checkpoints), twice);
+        let many = std::iter::successors(Some(2 * SEARCH.most_checkpoints), twice);
         let many = many.take_while(|&checkpoints| checkpoints < chain.len());
         let checkpoints: Vec<usize> = match self.problem.is_large() {
             true => many.collect(),
@@ -153,7 +153,7 @@ impl Search {
         let first_stride = stride;
         state.freeze(!self.problem.sites.is_empty());
         let mut best = FoundSchedule::of(&state);
-        while best.peak > bound && stride > TUNING.shortest_stride {
+        while best.peak > bound && stride > SEARCH.shortest_stride {
             let target = best.peak - (best.peak - bound) * stride;
             state.aim(target, exponent);
             let reached = greedy(&mut state, &mut None, limit);
@@ -165,7 +165,7 @@ impl Search {
                 Reached::Stuck => {
                     stride /= 2.0;
                     neighbourhood::restore(&mut state, &best.decisions);
-                    if stride <= TUNING.shortest_stride && state.is_frozen() {
+                    if stride <= SEARCH.shortest_stride && state.is_frozen() {
                         state.freeze(false);
                         stride = first_stride;
                     }

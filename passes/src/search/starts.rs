@@ -6,7 +6,7 @@ use super::neighbourhood;
 use super::profile::Exponent;
 use super::prune::prune;
 use super::state::{Decisions, State};
-use super::tuning::TUNING;
+use super::tuning::SEARCH;
 use super::{CHAINS, FoundSchedule, Search};
 use crate::bytes::Bytes;
 use crate::parallel;
@@ -72,7 +72,7 @@ impl Search {
         let mut starts = vec![Start::Greedy(Exponent::One)];
         if !self.problem.is_large() {
             let prices = evict_many::prices(&self.problem).into_iter();
-            starts.extend(prices.take(TUNING.rough).map(Start::Plenty));
+            starts.extend(prices.take(SEARCH.rough).map(Start::Plenty));
         }
         let found = parallel::map(&starts, |start| self.start(start, target));
         let least = found.iter().flatten().map(|found| found.cost).min();
@@ -136,7 +136,7 @@ impl Search {
         if self.problem.is_large() {
             return vec![Start::Greedy(Exponent::One)];
         }
-        let greedy = TUNING.exponents.iter().copied().map(Start::Greedy);
+        let greedy = SEARCH.exponents.iter().copied().map(Start::Greedy);
         let prices = evict_many::prices(&self.problem).into_iter();
         greedy.chain(prices.map(Start::Plenty)).collect()
     }
@@ -187,11 +187,11 @@ impl Search {
         }
         let limit = match start {
             Start::Greedy(Exponent::One | Exponent::Half) | Start::From(_) => {
-                self.limit(TUNING.start_per_step)
+                self.limit(SEARCH.start_per_step)
             }
             Start::Greedy(Exponent::Two) | Start::Plenty(_) => {
                 let steps = self.problem.steps.len() as u64;
-                (self.effort.evaluations / TUNING.other).max(steps * TUNING.other_per_step)
+                (self.effort.evaluations / SEARCH.other).max(steps * SEARCH.other_per_step)
             }
         };
         let reached = greedy(&mut state, &mut None, limit);

@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use super::alternatives::FormNumber;
+use super::all_forms::FormNumber;
 use super::problem::{Problem, SiteId, Step, StepInfo, ValueId};
 use super::profile::{Exponent, Profile};
 

@@ -12,7 +12,7 @@ pub(crate) type PeakDescent = (Exponent, f64, u64);
 
 crate::tuning::tuning! {
     /// How the search goes about it.
-    Tuning as TUNING {
+    Tuning as SEARCH {
         /// A move whose score is up to so many times the next one's is made at once.
         /// Without: -0.05 to 0 points, 3 % more evaluations.
         as_good: f64 = 1.1, off 1.0;

@@ -51,7 +51,7 @@ use crate::program::Solving;
 use crate::runtime::Runtime;
 use crate::runtime::device::Device;
 use crate::runtime::liveness::{Liveness, TENSOR};
-use crate::search::{Alternatives, Effort, Search};
+use crate::search::{AllForms, Effort, Search};
 use crate::watch::Watch;
 
 pub use family::{Judged, PlanFamily, Tagged};
@@ -201,14 +201,14 @@ pub struct Task<'t> {
     /// Who solves programs.
     pub solving: &'t Solving,
     /// What becomes of decisions.
-    pub rewriting: Rewriting,
+    pub rewriting: Applying,
     /// What nodes may be replaced by; only this program's own search looks at it.
     pub joint: Option<&'t Joint>,
 }
 
 /// What rewriting makes of a decision: strategies measure by it what they plan, and edit no graph themselves.
 #[derive(Clone, Copy)]
-pub struct Rewriting {
+pub struct Applying {
     /// The graph in the plan's order with its copies, as it is written but for what enforces the order.
     pub with_copies: fn(&Graph, &Plan, &Recomputation) -> Graph,
     /// Replaces nodes.
@@ -221,7 +221,7 @@ pub type Replaced = Vec<(NodeId, Vec<NodeId>)>;
 /// A graph in all its forms, with what the search needs to know of it.
 pub struct Joint {
     /// The nodes of all forms.
-    pub alternatives: Arc<Alternatives>,
+    pub all_forms: Arc<AllForms>,
     /// By node of these.
     pub costs: Vec<Cost>,
     /// What may run twice of these.
@@ -340,7 +340,7 @@ impl Task<'_> {
         let search = match self.joint {
             Some(joint) => {
                 let (costs, rules) = (&joint.costs, &joint.recomputation);
-                let alternatives = joint.alternatives.clone();
+                let alternatives = joint.all_forms.clone();
                 Search::joint(alternatives, order, provider, costs, rules, effort)
             }
             None => {

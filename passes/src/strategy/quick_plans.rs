@@ -11,7 +11,7 @@ use crate::graph::NodeId;
 use crate::parallel;
 use crate::plan::Plan;
 use crate::search::Search;
-use crate::search::tuning::TUNING;
+use crate::search::tuning::SEARCH;
 
 /// A planner that is never worse than the one it begins with.
 pub struct Portfolio<'t> {
@@ -49,7 +49,7 @@ impl<'t> Portfolio<'t> {
 
     fn others(&mut self) -> Option<&mut Others> {
         let stopped = self.task.watch.is_stopped();
-        if self.task.order.len() > MOST_NODES || stopped || !TUNING.portfolio {
+        if self.task.order.len() > MOST_NODES || stopped || !SEARCH.portfolio {
             return None;
         }
         if self.others.is_none() {
@@ -125,7 +125,7 @@ impl Planner for Portfolio<'_> {
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
         let own = self.own.cheaper(budget, below);
         let times = self.task.costs.iter().map(|cost| cost.time.0);
-        let cheap = times.fold(0, u64::saturating_add) / TUNING.own_stands_below;
+        let cheap = times.fold(0, u64::saturating_add) / SEARCH.own_stands_below;
         if below <= cheap || own.as_ref().is_ok_and(|plan| plan.added <= cheap) {
             return own;
         }

@@ -4,15 +4,17 @@ use super::*;
 use crate::analysis::cost::NodeOverride;
 use crate::analysis::sequences::sequences;
 use crate::graph::TensorKind;
-use crate::optimize::{BudgetRequest, OptimizeError, Options, REWRITING, optimize, optimize_each};
+use crate::optimize::{
+    APPLYING, BudgetRequest, OptimizeError, PlanOptions, optimize, optimize_each,
+};
 use crate::program::Solving;
 use crate::runtime::order::ExecutionOrder;
 use crate::search::first_orders;
 use crate::testing::{SplitMix64, UniformChain, brute_force, random_training_graph};
 use crate::watch::Watch;
 
-pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
-    Options {
+pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> PlanOptions {
+    PlanOptions {
         bindings: BTreeMap::new(),
         budget,
         reserve: Bytes::ZERO,
@@ -28,7 +30,7 @@ pub(crate) fn options(strategy: Strategy, budget: BudgetRequest) -> Options {
         },
         watch: Arc::default(),
         solving: Solving::default(),
-        passes: crate::pass::Runner::default(),
+        runner: crate::pass::Runner::default(),
     }
 }
 
@@ -73,7 +75,7 @@ pub(super) fn with_overrides<T>(
         },
         watch: Arc::default(),
         solving: &Solving::default(),
-        rewriting: REWRITING,
+        rewriting: APPLYING,
     })
 }
 

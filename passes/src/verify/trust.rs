@@ -26,7 +26,7 @@ pub(super) fn repeatable(node: &Node, permitted: bool) -> Result<(), &'static st
         },
         "" if RANDOM_STANDARD.contains(&op_type) => Err(RANDOM),
         "" if op_type == "Constant" => Err("the runtime holds it once, like an initializer"),
-        "" if listed(STANDARD, op_type) || op_type == "Dropout" => Ok(()),
+        "" if listed(TRUSTED_OF_STANDARD, op_type) || op_type == "Dropout" => Ok(()),
         "com.microsoft" if op_type == "BatchNormInternal" => Err("it updates running statistics"),
         "com.microsoft" if op_type.contains("Dropout") && op_type != "DropoutGrad" => Err(RANDOM),
         "com.microsoft" if EFFECTS.iter().any(|part| op_type.contains(part)) => {
@@ -40,9 +40,9 @@ pub(super) fn repeatable(node: &Node, permitted: bool) -> Result<(), &'static st
         "com.microsoft" if VARYING.contains(&op_type) => {
             Err("its sums vary from one computation to the next")
         }
-        "com.microsoft" if listed(MICROSOFT, op_type) => Ok(()),
+        "com.microsoft" if listed(TRUSTED_OF_MICROSOFT, op_type) => Ok(()),
         "org.pytorch.aten" => match node.string("operator") {
-            Some(operator) if listed(ATEN, operator) => Ok(()),
+            Some(operator) if listed(TRUSTED_OF_ATEN, operator) => Ok(()),
             _ => Err("it is a PyTorch operator that is not listed as deterministic"),
         },
         _ if permitted => Ok(()),
@@ -160,7 +160,7 @@ fn listed(list: &str, name: &str) -> bool {
 
 /// The operators of ai.onnx up to opset 25 whose results depend on their inputs and attributes
 /// alone, and those that ONNX Runtime adds to that domain.
-const STANDARD: &str = "
+const TRUSTED_OF_STANDARD: &str = "
     Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
     AveragePoolGrad BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast
     CastLike Ceil Celu CenterCropPad Clip Col2Im Compress Concat ConstantOfShape Conv ConvInteger
@@ -183,7 +183,7 @@ const STANDARD: &str = "
 
 /// The same for com.microsoft: computed twice, they gave the same bits (`tools/measure_repeats.py`), but for those that the
 /// CPU has no kernel of (`UNMEASURED` in the tests).
-const MICROSOFT: &str = "
+const TRUSTED_OF_MICROSOFT: &str = "
     AveragePoolGrad BatchNormalizationGrad BiasFastGeluGrad_dX BiasGelu BiasGeluGrad_dX BiasSoftmax
     BroadcastGradientArgs ConcatTraining ConvGrad ConvTransposeGrad DivGrad DropoutGrad EluGrad
     ErfGrad FakeQuant FakeQuantGrad FastGelu FastGeluGrad FusedConv FusedGemm FusedMatMul GRUGrad
@@ -197,7 +197,7 @@ const MICROSOFT: &str = "
     SoftmaxGrad SoftmaxGrad_13 SplitTraining TanhGrad TransposeMatMul Trilu";
 
 /// The same for PyTorch's operators behind ATen nodes.
-const ATEN: &str = "
+const TRUSTED_OF_ATEN: &str = "
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward avg_pool2d embedding
     max_pool2d_with_indices";
 

@@ -236,7 +236,7 @@ impl<'p> BarrierChoice<'p> {
                 let need = PlannedNeed::of(&self.needs(&built, run.form, &sequence));
                 PlannedOrder { number, need, lean }
             };
-            let (form, as_it_is) = (built.number_at(self.promise.told().1), planned(0));
+            let (form, as_it_is) = (built.number_at(self.promise.reported().1), planned(0));
             match form {
                 0 => as_it_is,
                 _ => Some(planned(form))

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::placement::{Barrier, Placement};
-use crate::runtime::fused_graph::{FormsOfLevels, OptimizedForm};
+use crate::runtime::fused_graph::{GraphsOfLevels, OptimizedGraph};
 use crate::runtime::known_shapes::Shapes;
 use crate::runtime::level::Level;
 use crate::runtime::order::ExecutionOrder;
@@ -34,7 +34,7 @@ pub(super) struct Built {
     pub(super) shapes: Option<Shapes>,
     /// By position in the file: how many tensors the barrier there writes that last.
     outputs: Vec<u32>,
-    optimized: OnceLock<(Vec<OptimizedForm>, FormsOfLevels)>,
+    optimized: OnceLock<(Vec<OptimizedGraph>, GraphsOfLevels)>,
 }
 
 /// The positions in the file of nodes that have these in a graph of which those in the file are known.
@@ -67,7 +67,7 @@ impl Built {
         &self.by_level().0
     }
 
-    fn by_level(&self) -> &(Vec<OptimizedForm>, FormsOfLevels) {
+    fn by_level(&self) -> &(Vec<OptimizedGraph>, GraphsOfLevels) {
         let (skeleton, position) = self.listed.as_ref().unwrap_or(&self.plain);
         let optimize = || {
             let (forms, levels) = skeleton.optimized_by_level();

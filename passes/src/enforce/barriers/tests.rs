@@ -2,7 +2,7 @@ use super::*;
 use crate::cost::Nanos;
 use crate::graph::Uses;
 use crate::graph::text::diff;
-use crate::runtime::barrier_form::BarrierForm;
+use crate::runtime::barrier_kind::BarrierKind;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
 use crate::runtime::order::ExecutionOrder;
@@ -344,8 +344,8 @@ fn no_pass_through_stands_before_an_identity_that_writes_an_output() {
         let off = graph.order().iter().filter(|id| off[id.index()]);
         off.map(name).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(kept_off(BarrierForm::PassThrough), "i y");
-    assert_eq!(kept_off(BarrierForm::Reshape), "");
+    assert_eq!(kept_off(BarrierKind::PassThrough), "i y");
+    assert_eq!(kept_off(BarrierKind::Reshape), "");
 }
 
 #[test]

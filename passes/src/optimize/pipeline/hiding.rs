@@ -2,7 +2,7 @@
 
 use super::super::aim::Between;
 use super::super::simulation::frame;
-use super::super::tuning::TUNING;
+use super::super::tuning::STAGES;
 use super::Pipeline;
 use crate::analysis::cost::time_of_all;
 use crate::bytes::Bytes;
@@ -25,17 +25,17 @@ impl Pipeline<'_> {
     /// little for what they save, should it not fit the budget otherwise.
     pub(super) fn hidden(&self, graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
-        if !self.options.runtime.settings.pattern || !TUNING.hidden || self.is_late() {
+        if !self.options.runtime.settings.pattern || !STAGES.hidden || self.is_late() {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
-        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / TUNING.unused_part) {
+        if planned - lean <= Bytes((lean - self.original.liveness.fixed).0 / STAGES.unused_part) {
             return plain;
         }
         // Half hidden, a chain of results is known again behind what is left, and the block has to be there besides.
         let less = |hidden: &Hidden<'_>| hidden.graph.planned_peak() < planned;
         let time = self.original.time();
-        let few = self.most_hidden(&plain, time / TUNING.hiding);
+        let few = self.most_hidden(&plain, time / STAGES.hiding);
         let is_all = few.as_ref().is_some_and(|few| few.is_all);
         let few = few.filter(less);
         let fits = |graph: &Enforceable<'_>| {
@@ -44,7 +44,7 @@ impl Pipeline<'_> {
         };
         let many = match is_all || fits(few.as_ref().map_or(&plain, |few| &few.graph)) {
             true => None,
-            false => self.most_hidden(&plain, time / TUNING.more_hiding),
+            false => self.most_hidden(&plain, time / STAGES.more_hiding),
         };
         let many = many.filter(less);
         let is_worth_it = |many: &Hidden<'_>| {
@@ -57,7 +57,7 @@ impl Pipeline<'_> {
                 many.takes.saturating_sub(takes),
                 needs - self.original.liveness.fixed,
             );
-            let asked = u128::from(more) * u128::from(TUNING.hiding_saves) * u128::from(rest.0);
+            let asked = u128::from(more) * u128::from(STAGES.hiding_saves) * u128::from(rest.0);
             u128::from(saved) * u128::from(time) >= asked && saved > 0
         };
         many.filter(is_worth_it)
@@ -81,7 +81,7 @@ impl Pipeline<'_> {
                 provider,
                 runtime,
             };
-            let Ok(_) = self.options.passes.run(&hide, &mut hidden);
+            let Ok(_) = self.options.runner.run(&hide, &mut hidden);
             let hidden = self.enforceable(hidden);
             let added = time_of_all(hidden.graph(), hidden.costs()).saturating_sub(before);
             (hidden, added)
@@ -95,7 +95,7 @@ impl Pipeline<'_> {
             });
         }
         // Each takes about as long as the others.
-        let mut range = Between::new(0, sources.len() as u64, TUNING.hidings);
+        let mut range = Between::new(0, sources.len() as u64, STAGES.hidings);
         let (mut took, mut best) = (0, None);
         while let Some(between) = range.part_of_way(most - took, takes - took) {
             if between == range.fits && best.is_some() {

@@ -4,7 +4,7 @@ use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::parallel;
 use crate::plan::Plan;
-use crate::search::tuning::TUNING;
+use crate::search::tuning::SEARCH;
 use crate::search::{Missed, Search};
 use crate::strategy::{EVERY, Planner, Task, Unplanned};
 
@@ -27,7 +27,7 @@ impl Searches {
     fn choose(&mut self, budget: Bytes) -> Option<usize> {
         if let Some((chosen, known)) = self.chosen
             && budget <= known
-            && budget.0 as f64 >= known.0 as f64 * TUNING.same_order
+            && budget.0 as f64 >= known.0 as f64 * SEARCH.same_order
         {
             return Some(chosen);
         }

@@ -7,7 +7,7 @@ use super::super::aim::Between;
 use super::super::comparison::near;
 use super::super::published::Rivals;
 use super::super::simulation::{Candidate, frame};
-use super::super::tuning::TUNING;
+use super::super::tuning::STAGES;
 use super::within_budget::Goal;
 use super::{Pipeline, Planners};
 use crate::bytes::Bytes;
@@ -83,13 +83,13 @@ impl Pipeline<'_> {
     ) {
         let planner = planners.own.as_mut();
         let missed = least.planned + frame(&self.base.graph);
-        let mut range = Between::new(reached.0, missed.0, TUNING.smaller_budgets);
+        let mut range = Between::new(reached.0, missed.0, STAGES.smaller_budgets);
         let best = &mut least.smallest;
         // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
         let mut beside = self.framed();
         while let Some(budget) = range.middle() {
             let takes = best.need() - self.original.liveness.fixed;
-            if range.width() <= takes.0 / TUNING.worth_trying || self.stopped() {
+            if range.width() <= takes.0 / STAGES.worth_trying || self.stopped() {
                 break;
             }
             let within = Bytes(budget);
@@ -176,7 +176,7 @@ impl Pipeline<'_> {
 
     /// `smallest`, or what needs less because not every barrier is there: they take some room as well.
     pub(super) fn with_fewer_barriers(&self, plan: &Plan, smallest: Candidate) -> Candidate {
-        if !TUNING.with_fewer_barriers {
+        if !STAGES.with_fewer_barriers {
             return smallest;
         }
         let applied = self.apply(plan, None);
@@ -187,7 +187,7 @@ impl Pipeline<'_> {
         };
         let reached = smallest.need() - frame(&smallest.graph);
         let missed = applied.planned_peak();
-        let mut range = Between::new(reached.0, missed.0, TUNING.barrier_choices);
+        let mut range = Between::new(reached.0, missed.0, STAGES.barrier_choices);
         let mut less = None;
         while let Some(budget) = range.middle().filter(|_| !self.is_late()) {
             let found = within(Bytes(budget), Thinning::Quick);

@@ -52,7 +52,7 @@ impl Pipeline<'_> {
             budget: budget + reserve,
             fixed: self.original.liveness.fixed + reserve,
             before: original.peak(reserve),
-            told: runtime.promise.told(),
+            reported: runtime.promise.reported(),
             after: candidate.peak(reserve),
             executions_before,
             executions: candidate.executions(reserve),

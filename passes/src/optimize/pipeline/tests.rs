@@ -292,7 +292,7 @@ fn a_graph_fits_its_own_peak_and_more_budget_never_makes_that_infeasible() {
     let mut over = 0;
     for seed in 0..24 {
         let graph = random_training_graph(seed, 12);
-        let at = |budget| Options {
+        let at = |budget| PlanOptions {
             runtime: Runtime::DEFAULT,
             ..options(Strategy::Auto, budget)
         };
@@ -402,7 +402,7 @@ fn a_graph_that_is_only_taken_apart_is_held_to_the_peak_that_is_told_of_it() {
 }
 
 /// Four of each batch, if a graph has one.
-fn bind_batch(graph: &Graph, options: &mut Options) {
+fn bind_batch(graph: &Graph, options: &mut PlanOptions) {
     let sizes = graph.inputs.iter().map(|&id| &graph.tensor(id).declared);
     let batch = Dimension::Symbol("batch".to_owned());
     if sizes.flatten().flatten().any(|size| *size == batch) {
@@ -537,7 +537,7 @@ fn weights_that_a_graph_updates_itself_are_overwritten_once_all_have_read_them()
             BudgetRequest::FixedPlusPart(0.6),
             BudgetRequest::PartOfPeak(1.0),
         ] {
-            let options = Options {
+            let options = PlanOptions {
                 runtime: STOCK.with(RuntimeSettings::LEAN),
                 ..options(Strategy::Auto, budget)
             };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::super::aim::{Between, Descent};
 use super::super::simulation::{Candidate, frame};
-use super::super::tuning::TUNING;
+use super::super::tuning::STAGES;
 use super::Pipeline;
 use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
@@ -90,7 +90,7 @@ impl Pipeline<'_> {
 
     /// The same, and what barriers pass on, which lives to the end of the step.
     pub(super) fn spare(&self) -> Bytes {
-        let outputs = self.base.graph.order().len() as u64 / TUNING.nodes_for_output;
+        let outputs = self.base.graph.order().len() as u64 / STAGES.nodes_for_output;
         self.framed() + Bytes(TENSOR.0 * outputs)
     }
 
@@ -151,13 +151,13 @@ impl Pipeline<'_> {
         }
         let PlannedFor { budget, target, .. } = best;
         let most = (budget - self.spare()).max(target);
-        let mut between = Between::new(target.0, most.0, TUNING.plans_for_settings);
+        let mut between = Between::new(target.0, most.0, STAGES.plans_for_settings);
         let is_dear = |added: u64, best: &Candidate| {
-            added > time_of_all(&best.graph, &best.costs) / TUNING.dear && !self.stopped()
+            added > time_of_all(&best.graph, &best.costs) / STAGES.dear && !self.stopped()
         };
         loop {
             let added = self.added(&best.candidate);
-            if !is_dear(added, &best.candidate) || between.way() <= budget.0 / TUNING.unused_part {
+            if !is_dear(added, &best.candidate) || between.way() <= budget.0 / STAGES.unused_part {
                 return best;
             }
             let Some(target) = between.part_of_way(1, 2) else {
@@ -227,9 +227,9 @@ impl Pipeline<'_> {
         if self.options.runtime.promise.holds_unoptimized() {
             return best;
         }
-        for _ in 0..TUNING.plans_for_level {
+        for _ in 0..STAGES.plans_for_level {
             let (left, added) = (best.left(), self.added(&best.candidate));
-            if left <= Bytes(best.budget.0 / TUNING.unused_part) || self.stopped() {
+            if left <= Bytes(best.budget.0 / STAGES.unused_part) || self.stopped() {
                 break;
             }
             let mut plan = |target| planner.cheaper(target, added);
@@ -250,14 +250,14 @@ impl Pipeline<'_> {
         found: PlannedFor,
     ) -> PlannedFor {
         let fixed = self.original.liveness.fixed;
-        let part = Bytes((found.target - fixed).0 / TUNING.room_for_barriers);
-        let mut descent = Descent::from(found.target - part, TUNING.plans_with_fewer_barriers);
+        let part = Bytes((found.target - fixed).0 / STAGES.room_for_barriers);
+        let mut descent = Descent::from(found.target - part, STAGES.plans_with_fewer_barriers);
         let mut best = found;
         while let Some(target) = descent.next() {
             let candidate = &best.candidate;
             let (barriers, added) = (self.time_of_barriers(candidate), self.added(candidate));
             let step = time_of_all(&candidate.graph, &candidate.costs);
-            let few = barriers <= added / TUNING.many_barriers || barriers <= step / TUNING.notable;
+            let few = barriers <= added / STAGES.many_barriers || barriers <= step / STAGES.notable;
             if few || self.stopped() {
                 break;
             }
@@ -307,10 +307,10 @@ impl Pipeline<'_> {
     ) -> Result<PlannedFor, Missed> {
         let budget = goal.budget;
         let spare = match self.options.runtime.settings {
-            RuntimeSettings::LEAN => budget.0 / TUNING.spare,
-            _ => budget.0 / TUNING.spare_for_settings,
+            RuntimeSettings::LEAN => budget.0 / STAGES.spare,
+            _ => budget.0 / STAGES.spare_for_settings,
         };
-        let mut descent = Descent::from(target, TUNING.plans).leaving(spare, TUNING.more_spare);
+        let mut descent = Descent::from(target, STAGES.plans).leaving(spare, STAGES.more_spare);
         while let Some(target) = descent.next() {
             let (plan, is_least) = match plan(target) {
                 Ok(plan) => (plan, false),
@@ -353,7 +353,7 @@ impl Pipeline<'_> {
     pub(super) fn room(&self, planner: &mut dyn Planner, budget: Bytes) -> Bytes {
         let room = budget - self.spare();
         let is_lean = self.options.runtime.settings == RuntimeSettings::LEAN;
-        if is_lean || !TUNING.sketched || self.is_late() {
+        if is_lean || !STAGES.sketched || self.is_late() {
             return room;
         }
         let Some(plan) = planner.sketch(room) else {
@@ -367,9 +367,9 @@ impl Pipeline<'_> {
         };
         let planned = applied.planned_peak();
         let extra = planned - lean;
-        let matters = planned > room || extra <= Bytes(budget.0 / TUNING.unused_part);
+        let matters = planned > room || extra <= Bytes(budget.0 / STAGES.unused_part);
         match matters {
-            true => room - extra - Bytes(extra.0 / TUNING.altered),
+            true => room - extra - Bytes(extra.0 / STAGES.altered),
             false => room,
         }
     }
@@ -414,7 +414,7 @@ impl Pipeline<'_> {
         if tried().0 != budget {
             *tried() = (budget, 0);
         }
-        if tried().1 >= TUNING.beside_block {
+        if tried().1 >= STAGES.beside_block {
             return None;
         }
         let settings = RuntimeSettings::LEAN;
@@ -430,7 +430,7 @@ impl Pipeline<'_> {
         let rooms = [
             left,
             Bytes(left.0 / 4),
-            Bytes(planned.0 / TUNING.unused_part),
+            Bytes(planned.0 / STAGES.unused_part),
         ];
         let found = rooms.into_iter().find_map(|left| fits(planned + left));
         if found.is_none() {
@@ -458,7 +458,7 @@ impl Pipeline<'_> {
         if packings().0 != budget {
             *packings() = (budget, 0);
         }
-        let may = packings().1 < TUNING.packings;
+        let may = packings().1 < STAGES.packings;
         let packed = may.then(|| self.packed(applied, room)).flatten();
         let packed = packed.ok_or(missed)?;
         let found = self.in_its_order(&packed, room, plan, goal);
@@ -483,7 +483,7 @@ impl Pipeline<'_> {
         };
         // A quick look tells whether it is worth a thorough one.
         let (mut thinning, mut fits) = (Thinning::Quick, None::<Candidate>);
-        let mut descent = Descent::from(room, 1 + TUNING.barrier_choices);
+        let mut descent = Descent::from(room, 1 + STAGES.barrier_choices);
         while let Some(room) = descent.next() {
             if self.is_late() && !descent.is_first() {
                 break;
@@ -574,13 +574,13 @@ impl Pipeline<'_> {
         let insert = InsertMirrors {
             instances: &plan.instances(&form.graph, &form.recomputation, originals),
         };
-        let Ok(_) = self.options.passes.run(&insert, &mut graph);
+        let Ok(_) = self.options.runner.run(&insert, &mut graph);
         self.settled(graph, budget)
     }
 
     /// The graph in the order in which its nodes are to run, with what keeps the runtime from taking more than it needs there.
     pub(super) fn settled(&self, mut graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
-        let passes = &self.options.passes;
+        let passes = &self.options.runner;
         graph.own_pieces();
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let release = self.options.runtime.release;
@@ -619,7 +619,7 @@ impl Pipeline<'_> {
             true => Changed::No,
             false => Changed::Yes,
         };
-        let passes = &self.options.passes;
+        let passes = &self.options.runner;
         passes.tell(INSERT_BARRIERS, changed, started, graph);
     }
 

@@ -21,7 +21,7 @@ fn forms_of(release: &'static Release, graph: &Graph) -> Vec<String> {
     let costs = vec![Cost::default(); graph.node_count()];
     let skeleton = Skeleton::of(graph, Provider::Cpu, &costs).run_by(release);
     // What the runtime makes has a mark.
-    let form = |(form, _): &OptimizedForm| {
+    let form = |(form, _): &OptimizedGraph| {
         let name = |&tensor: &u32| {
             let of = form.named(tensor);
             let mark = if of == tensor { "" } else { "~" };

@@ -20,7 +20,7 @@ use crate::rewrite::insert_mirrors::InsertMirrors;
 use crate::runtime::TRAINING;
 use crate::runtime::liveness::Liveness;
 use crate::search::neighbourhood::restore;
-use crate::search::{Alternatives, Effort, Search};
+use crate::search::{AllForms, Effort, Search};
 use crate::testing::random_training_graph;
 use crate::verify;
 
@@ -343,19 +343,19 @@ fn offers(graph: &Graph) -> Vec<(NodeId, &'static Variant)> {
 }
 
 fn joint(graph: &Graph) -> (Search, Problem) {
-    let alternatives = Arc::new(Alternatives::of(
+    let all_forms = Arc::new(AllForms::of(
         graph,
         &offers(graph),
         &[graph.order().to_vec()],
     ));
-    let rules = Recomputation::of(&alternatives.graph, &BTreeMap::new());
-    let costs = costs(&alternatives.graph);
+    let rules = Recomputation::of(&all_forms.graph, &BTreeMap::new());
+    let costs = costs(&all_forms.graph);
     let effort = Effort {
         seed: 0,
         evaluations: 0,
     };
-    let problem = Problem::joint(&alternatives, graph.order(), CPU, &costs, &rules);
-    let search = Search::joint(alternatives, graph.order(), CPU, &costs, &rules, effort);
+    let problem = Problem::joint(&all_forms, graph.order(), CPU, &costs, &rules);
+    let search = Search::joint(all_forms, graph.order(), CPU, &costs, &rules, effort);
     (search, problem)
 }
 

@@ -10,7 +10,7 @@ use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::operators::variants::Group;
 use ckpt_passes::optimize::{
-    BudgetRequest, OptimizeError, Options, measure, optimize_each, verify_written,
+    BudgetRequest, OptimizeError, PlanOptions, measure, optimize_each, verify_written,
 };
 use ckpt_passes::program::Solving;
 use ckpt_passes::runtime::Runtime;
@@ -21,8 +21,8 @@ use ckpt_passes::testing::Draw;
 
 use crate::source::Source;
 
-/// Options with little work to do; the rest is drawn.
-pub(super) fn options(source: &mut Source) -> Options {
+/// PlanOptions with little work to do; the rest is drawn.
+pub(super) fn options(source: &mut Source) -> PlanOptions {
     let device = source.pick(&["cpu", "cpu", "cpu", "a100"]);
     let strategy = match source.one_in(6) {
         true => source.pick(&Strategy::ALL),
@@ -32,7 +32,7 @@ pub(super) fn options(source: &mut Source) -> Options {
         true => Vec::new(),
         false => Group::ALL.to_vec(),
     };
-    Options {
+    PlanOptions {
         bindings: BTreeMap::new(),
         budget: BudgetRequest::Smallest,
         reserve: source.pick(&[Bytes::ZERO, Bytes::ZERO, Bytes(1 << 20), Bytes(1 << 40)]),
@@ -48,7 +48,7 @@ pub(super) fn options(source: &mut Source) -> Options {
         runtime: source.pick(&[Runtime::LEAN, Runtime::DEFAULT]),
         watch: Arc::default(),
         solving: Solving::default(),
-        passes: ckpt_passes::pass::Runner::default(),
+        runner: ckpt_passes::pass::Runner::default(),
     }
 }
 
@@ -72,7 +72,7 @@ fn budgets(source: &mut Source) -> Vec<BudgetRequest> {
 pub(super) fn plan(
     source: &mut Source,
     graph: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     model: Option<&Model>,
 ) -> Result<Vec<Graph>, String> {
     let measured = match measure(graph, options) {
@@ -158,7 +158,7 @@ fn written(
     model: &Model,
     original: &Graph,
     graph: &Graph,
-    options: &Options,
+    options: &PlanOptions,
     budget: Bytes,
 ) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;

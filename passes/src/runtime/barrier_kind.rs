@@ -25,7 +25,7 @@ pub(super) fn is_part(node: &Node) -> bool {
 
 /// How one release hands a tensor on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BarrierForm {
+pub(crate) enum BarrierKind {
     /// `PassThrough(x, a, …) -> (x', a', …)`: one node, which only training builds have.
     PassThrough,
     /// `Reshape(x, Min(Size(a), …, zeros)) -> x'`: no size is negative, so the least is zero, and zero stands for the dimension
@@ -43,17 +43,17 @@ pub(crate) enum BarrierForm {
     OnHost,
 }
 
-impl BarrierForm {
+impl BarrierKind {
     /// Of what is a barrier in that graph made?
     pub(super) fn reads_shapes(self, graph: &Graph) -> bool {
-        self == BarrierForm::OnHost && graph.opsets.get("") >= Some(&PARTS_OF_SHAPES)
+        self == BarrierKind::OnHost && graph.opsets.get("") >= Some(&PARTS_OF_SHAPES)
     }
 
     /// Can any graph with these operators have barriers?
     pub(crate) fn is_possible(self, graph: &Graph) -> bool {
         match self {
-            BarrierForm::PassThrough => true,
-            BarrierForm::Reshape | BarrierForm::OnHost => graph.opsets.get("") >= Some(&OPSET),
+            BarrierKind::PassThrough => true,
+            BarrierKind::Reshape | BarrierKind::OnHost => graph.opsets.get("") >= Some(&OPSET),
         }
     }
 
@@ -64,14 +64,14 @@ impl BarrierForm {
             1 => tensor.element != Some(ElementType::Int64),
             _ => true,
         };
-        self == BarrierForm::PassThrough || tensor.shape.as_ref().is_some_and(may)
+        self == BarrierKind::PassThrough || tensor.shape.as_ref().is_some_and(may)
     }
 
     /// How many tensors that a barrier writes have objects to the end of the step: those that nobody reads, and aliases.
     pub(crate) fn lasting(self, waits: usize) -> u32 {
         match self {
-            BarrierForm::PassThrough => 1 + waits as u32,
-            BarrierForm::Reshape | BarrierForm::OnHost => 1,
+            BarrierKind::PassThrough => 1 + waits as u32,
+            BarrierKind::Reshape | BarrierKind::OnHost => 1,
         }
     }
 }
@@ -101,11 +101,11 @@ mod tests {
             shape: Some(shape.to_vec()),
             ..Tensor::new("t", TensorKind::Value)
         };
-        let may = |element, shape: &[u64]| BarrierForm::Reshape.may_pass(&tensor(element, shape));
+        let may = |element, shape: &[u64]| BarrierKind::Reshape.may_pass(&tensor(element, shape));
         assert!(may(ElementType::Int64, &[4, 7]));
         assert!(may(ElementType::Float, &[2]));
         assert!(!may(ElementType::Int64, &[2]));
         assert!(!may(ElementType::Float, &[]));
-        assert!(BarrierForm::PassThrough.may_pass(&tensor(ElementType::Int64, &[2])));
+        assert!(BarrierKind::PassThrough.may_pass(&tensor(ElementType::Int64, &[2])));
     }
 }

@@ -12,7 +12,7 @@ pub(crate) type FormNumber = u8;
 
 /// A graph with further nodes, the parts of variants. A tensor that several forms of a node write
 /// has several producers: it is no graph that could be written.
-pub struct Alternatives {
+pub struct AllForms {
     /// All nodes of all forms; the original's keep their numbers.
     pub graph: Graph,
     /// Ascending by node.
@@ -50,14 +50,14 @@ enum Rank {
     Early,
 }
 
-impl Alternatives {
+impl AllForms {
     /// `graph`, in which each of the `offers` may be taken up, at most one for each node; but for those which, where the
     /// node stands in one of the `orders` of first computations, would read what is not there yet.
     pub fn of(
         graph: &Graph,
         offers: &[(NodeId, &'static Variant)],
         orders: &[Vec<NodeId>],
-    ) -> Alternatives {
+    ) -> AllForms {
         let uses = Uses::of(graph);
         let places: Vec<Vec<Option<usize>>> = orders
             .iter()
@@ -96,7 +96,7 @@ impl Alternatives {
                 heir,
             });
         }
-        Alternatives {
+        AllForms {
             graph: with,
             sites,
             nodes: graph.node_count(),
@@ -220,8 +220,8 @@ struct Readings {
 }
 
 impl Readings {
-    fn of(alternatives: &Alternatives, base: &[NodeId], place: &[usize]) -> Readings {
-        let graph = &alternatives.graph;
+    fn of(all_forms: &AllForms, base: &[NodeId], place: &[usize]) -> Readings {
+        let graph = &all_forms.graph;
         let mut born = vec![None; graph.tensor_count()];
         let mut read: Vec<Option<usize>> = vec![None; graph.tensor_count()];
         for &id in base {
@@ -234,7 +234,7 @@ impl Readings {
             }
         }
         // What a part writes is there at its site, and a constant from the beginning.
-        for site in &alternatives.sites {
+        for site in &all_forms.sites {
             for &part in site.forms.iter().flat_map(|form| &form.parts) {
                 let constant = graph.node(part).reads().next().is_none();
                 let at = if constant {
@@ -249,7 +249,7 @@ impl Readings {
         }
         let late = vec![false; graph.tensor_count()];
         let mut found = Readings { born, read, late };
-        for site in &alternatives.sites {
+        for site in &all_forms.sites {
             let at = place[site.node.index()];
             for &part in site.forms.iter().flat_map(|form| &form.parts) {
                 let is_constant = graph.node(part).reads().next().is_none();
@@ -316,10 +316,10 @@ mod tests {
         let order = graph.order().to_vec();
         let variant = VARIANTS.iter().find(|v| v.name == "relu-bool-mask");
         let offers = [(order[4], variant.expect("the variant"))];
-        let alternatives = Alternatives::of(&graph, &offers, std::slice::from_ref(&order));
-        let listed = alternatives.order(&order).into_iter();
+        let all_forms = AllForms::of(&graph, &offers, std::slice::from_ref(&order));
+        let listed = all_forms.order(&order).into_iter();
         let listed: Vec<&str> = listed
-            .map(|id| alternatives.graph.node(id).op_type.as_str())
+            .map(|id| all_forms.graph.node(id).op_type.as_str())
             .collect();
         assert_eq!(
             listed,
