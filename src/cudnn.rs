@@ -1,6 +1,6 @@
 //! cuDNN and the CUDA runtime, loaded when they are asked for: this program builds and runs without them.
 //!
-//! All calls into them are in this file, which is one of the two that may have `unsafe`. Signatures and numbers are from NVIDIA's
+//! All calls into them are in this file, which is one of the few that may have `unsafe` (ARCHITECTURE.md lists them). Signatures and numbers are from NVIDIA's
 //! reference of cuDNN 8 and of the CUDA runtime; cuDNN 9 still has these functions. What keeps the calls sound:
 //!
 //! - a function is called with the types under which it is declared here, as long as its library is loaded ([`Gpu`]

@@ -1,6 +1,6 @@
 //! The pure core of ckpt-opt. No file, protobuf or terminal is known here.
 //!
-//! Start at [`optimize::optimize_each`]: the pipeline from a [`graph::Graph`] to a rewritten one.
+//! Start at [`optimize::optimize_usual`] and [`optimize::optimize_each`]: from a [`graph::Graph`] to a rewritten one.
 
 #[cfg(feature = "ablation")]
 pub mod ablation;

@@ -1,4 +1,4 @@
-//! The pipeline: a training graph and a budget in, an equivalent graph that fits out.
+//! The core's calls: a training graph and a budget in, an equivalent graph that fits out; with their options, results and errors.
 
 mod aim;
 mod alternatives;

@@ -1,4 +1,4 @@
-//! Who updates what the runtime takes apart.
+//! Refuses graphs in which a node updates in place what comes of an operator that the runtime takes apart.
 
 use crate::graph::{Graph, Node, Uses};
 use crate::operators::{self, Provider};

@@ -133,7 +133,7 @@ impl Skeleton {
 
     /// The same, with the levels at which they run.
     pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
-        let (forms, levels) = self.fused();
+        let (forms, levels) = self.graphs_of_levels();
         let with_casts = |(form, positions): OptimizedGraph| match form.with_casts() {
             None => (form, positions),
             Some((run, kept)) => {
@@ -144,68 +144,28 @@ impl Skeleton {
         (forms.into_iter().map(with_casts).collect(), levels)
     }
 
-    fn fused(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
+    /// Before casts.
+    fn graphs_of_levels(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
         let mut nodes = Nodes::of(self);
-        let mut forms = Vec::new();
-        let forwards = self.fusing.iter().any(|kind| kind.goes(self.release));
-        if forwards {
-            nodes.close_ranks();
-        }
-        let handed_out = nodes.hand_out();
-        let divided = nodes.divide();
-        let shared = nodes.share_constants();
-        let merged = nodes.merge_equal();
-        let folded = nodes.fold();
-        // What only measured it is gone.
-        let divided = nodes.divide() || divided;
-        let measured = nodes.measure_before_casts();
-        // The runtime looks again.
-        let merged = measured && nodes.merge_equal() || merged;
-        let assembled = nodes.assemble();
-        let padded = nodes.take_in_pads();
-        let weighted = nodes.take_in_constants();
-        let basic: &[Rule<'_>] = &[Nodes::gemm, Nodes::add_to_product, Nodes::join_reshapes];
-        let extended: &[Rule<'_>] = &[
-            Nodes::gemm,
-            Nodes::activate_gemm,
-            Nodes::activate_convolution,
-            Nodes::transpose_product,
-            Nodes::gelu,
-            Nodes::normalize_sum,
-            Nodes::scale,
-        ];
-        if nodes.fuse_all(basic, Nodes::move_transposes)
-            || forwards
-            || handed_out
-            || folded
-            || measured
-            || shared
-            || divided
-            || merged
-            || assembled
-            || padded
-            || weighted
-        {
+        let mut graphs = Vec::new();
+        let has_basic = nodes.optimize_basic();
+        if has_basic {
             nodes.take_functions_apart();
-            forms.push(nodes.form());
+            graphs.push(nodes.form());
         }
-        let has_basic = !forms.is_empty();
-        let moved = nodes.move_behind_pieces() && nodes.fuse_all(basic, Nodes::move_transposes);
-        let split = nodes.split();
-        if nodes.fuse_all(extended, |_| false) || split || moved {
-            forms.push(nodes.form());
+        if nodes.optimize_extended() {
+            graphs.push(nodes.form());
         }
-        // What the runtime does beyond this at ORT_ENABLE_ALL is not simulated (`blocks.rs`).
-        let has_all = nodes.fuse(Nodes::add_to_convolution);
+        let has_all = nodes.optimize_all();
         if has_all {
-            forms.push(nodes.form());
+            graphs.push(nodes.form());
         }
         let levels = GraphsOfLevels {
-            count: forms.len(),
+            count: graphs.len(),
             has_basic,
             has_all,
         };
-        (forms, levels)
+        (graphs, levels)
     }
 }
 
@@ -328,6 +288,58 @@ struct Nodes<'s> {
 }
 
 impl<'s> Nodes<'s> {
+    /// What fuses from ORT_ENABLE_BASIC on, once the rest of that level is done.
+    const BASIC: [Rule<'s>; 3] = [Nodes::gemm, Nodes::add_to_product, Nodes::join_reshapes];
+
+    /// What fuses from ORT_ENABLE_EXTENDED on.
+    const EXTENDED: [Rule<'s>; 7] = [
+        Nodes::gemm,
+        Nodes::activate_gemm,
+        Nodes::activate_convolution,
+        Nodes::transpose_product,
+        Nodes::gelu,
+        Nodes::normalize_sum,
+        Nodes::scale,
+    ];
+
+    /// What ORT_ENABLE_BASIC does. Does it anything?
+    fn optimize_basic(&mut self) -> bool {
+        let forwards = |kind: &Fusing| kind.goes(self.skeleton.release);
+        let forwards = self.skeleton.fusing.iter().any(forwards);
+        if forwards {
+            self.close_ranks();
+        }
+        let handed_out = self.hand_out();
+        let divided = self.divide();
+        let shared = self.share_constants();
+        let merged = self.merge_equal();
+        let folded = self.fold();
+        // What only measured it is gone.
+        let divided = self.divide() || divided;
+        let measured = self.measure_before_casts();
+        // The runtime looks again.
+        let merged = measured && self.merge_equal() || merged;
+        let assembled = self.assemble();
+        let padded = self.take_in_pads();
+        let weighted = self.take_in_constants();
+        let fused = self.fuse_all(&Self::BASIC, Nodes::move_transposes);
+        let constants = shared || folded || assembled || weighted;
+        forwards || handed_out || divided || merged || measured || padded || constants || fused
+    }
+
+    /// What ORT_ENABLE_EXTENDED does besides.
+    fn optimize_extended(&mut self) -> bool {
+        let moved =
+            self.move_behind_pieces() && self.fuse_all(&Self::BASIC, Nodes::move_transposes);
+        let split = self.split();
+        self.fuse_all(&Self::EXTENDED, |_| false) || split || moved
+    }
+
+    /// What ORT_ENABLE_ALL does besides, as far as it is simulated (`blocks.rs` has the rest).
+    fn optimize_all(&mut self) -> bool {
+        self.fuse(Nodes::add_to_convolution)
+    }
+
     fn of(skeleton: &'s Skeleton) -> Nodes<'s> {
         let mut nodes = Nodes {
             skeleton,

@@ -1,5 +1,21 @@
 //! What is known of ONNX Runtime: in which orders it runs a graph, what it makes of the graph before, and how much memory
-//! each step takes then. Nothing outside this room names a release of it.
+//! each step takes then. Outside this room releases differ only by what [`Release`] says.
+//!
+//! | question | file |
+//! |---|---|
+//! | Which release, which settings, for which sessions? | `release`, `settings`, `level`, `promise` |
+//! | In which order do nodes run? | `order`, `memory_efficient_order` |
+//! | What does the planner see of a graph? | `skeleton` |
+//! | What is a node to the optimizer, and what becomes of the graph? | `fusing`, `fused_graph`, `merged`, `folding`, `default_attributes` |
+//! | What do Transposes do, and how does one get behind a node? | `transposes`, `moving` |
+//! | What does the optimizer do that a plan has to prevent, or to keep? | `fused_pairs`, `blocks` |
+//! | What is taken apart, because there is no kernel? | `functions` |
+//! | What is in 16 bits: kernels, casts, roundings? | `half`, `casting` (what a node is to casts), `casts` (where they stand), `rounding` |
+//! | What is known of shapes by the file, by a node, by names, once optimized? | `known_shapes`, `inferred_shapes`, `named_sizes`, `optimized_shapes` |
+//! | What shares memory, what does a step take, and a session? | `allocation`, `memory_pattern`, `arena`, `liveness`, `bodies` |
+//! | What are all ways to run a graph, and what does the search see? | `executions`, `as_run` |
+//! | How does a barrier look? | `barrier_kind`, `barrier` |
+//! | What does a device do? | `device`, `convolutions`, `convolution_costs` |
 
 pub(crate) mod allocation;
 pub(crate) mod arena;

@@ -1,4 +1,5 @@
-//! Further layers, of which real training graphs are made as well. Their gradients are those that ONNX Runtime's gradient
+//! Further layers, of which real training graphs are made as well: recurrent ones, convolutions of other kinds, poolings, attention,
+//! losses. Their gradients are those that ONNX Runtime's gradient
 //! builder writes, where it has one.
 
 use super::forward::{BATCH, Forward};

@@ -1,4 +1,4 @@
-//! How much weight lies on stretches of time at once.
+//! The most that weights on stretches of time add up to at any moment.
 
 use crate::search::problem::Step;
 
