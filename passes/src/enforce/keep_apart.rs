@@ -7,28 +7,34 @@
 //! 1.32.0): there a barrier that waits for nothing else stands between the nodes. And there all bits are the same at every level, so a mirror
 //! has to become a Gemm where its original does: it reads one tensor, the smallest, from such a barrier, and what reads something else is not merged.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 
 use super::release_unread::{read_by_sizes, release};
 use crate::analysis::mirrors::MARKER;
-use crate::graph::{Graph, NodeId, TensorId, Uses};
+use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::fused_pairs::{
     is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation, is_read_past,
-    loses_statistics, read_by_several, reads_of_gemm,
+    loses_statistics, read_by_several, read_once, reads_of_gemm,
 };
 use crate::runtime::transposes::is_moved_behind;
 
-/// **Does**: lets a Size read what every mirror writes that the runtime would make a Gemm of, or a barrier hand on what that reads, if
-/// another reads the same. Lets a Size read, or a barrier hand on, each sum that it would take
-/// into a layer normalization whose statistics are read: copies can leave a sum that one reader. Likewise the pieces of an
-/// activation, of which the runtime would make one node, and each Transpose that it would move behind what reads it: the search
-/// simulates neither, and the first of four Slices that become a SpaceToDepth. And each convolution that the runtime would fuse with a sum,
-/// each sum that it would take into a layer normalization, each product that it would multiply by a number, each Div of a number that it would make of a product, and each Pad that it would leave to
-/// a convolution, where it did not before: the fused node rounds otherwise, or what a step takes at its time is something else.
+/// **Does**: gives what the runtime would make one node of a second reader that only asks for its size, or in builds without training a
+/// barrier that waits for nothing else, between both:
+///
+/// - a mirror that becomes a Gemm without a marker, where another reads the same (in builds without training what it reads comes from the barrier);
+/// - a sum, and the layer normalization whose statistics are read;
+/// - the pieces of an activation, a Transpose and what it would be moved behind, and the first of four Slices that become a
+///   SpaceToDepth: the search simulates none of them;
+/// - where copies have left one reader of several: a convolution and a sum, a sum and its layer normalization, a product and
+///   a number, a Div of a number and a product, a Pad and a convolution, a Gemm and the Transpose it reads. One node rounds otherwise, or takes
+///   its memory at another time.
+///
+/// In builds without training it also puts a barrier that waits for a graph input behind what a Gemm writes that reads past a Transpose:
+/// so the result is read once, whoever waits for it (`read_once`).
 /// **Needs**: concrete shapes; nodes listed in a topological order.
 /// **Keeps**: everything that is there; behind a barrier, readers read what it hands on.
 pub struct KeepApart {
@@ -86,7 +92,17 @@ impl KeepApart {
                 }
             }
         }
-        if handed.is_empty() && behind.iter().all(Option::is_none) {
+        let anchor = graph.inputs.iter().copied().find(|&input| {
+            let input = graph.tensor(input);
+            input.kind == TensorKind::Input && self.release.may_wait_for(input)
+        });
+        let mut once = anchor.map_or_else(BTreeSet::new, |_| read_once(graph, &uses));
+        once.retain(|&tensor| {
+            let is_barrier = |&id: &NodeId| self.release.is_barrier(graph.node(id));
+            self.release.may_hand_on(graph.tensor(tensor))
+                && !uses.readers(tensor).iter().any(is_barrier)
+        });
+        if handed.is_empty() && once.is_empty() && behind.iter().all(Option::is_none) {
             return Changed::No;
         }
         let mut barriers = BarrierWriter::new(self.release, graph);
@@ -97,6 +113,14 @@ impl KeepApart {
                 graph.node_mut(id).read_instead(tensor, handed_on);
             }
             order.push(id);
+            let written = graph.node(id).output(0);
+            if let (Some(tensor), Some(anchor)) = (written.filter(|of| once.contains(of)), anchor) {
+                let handed_on = barriers.add(graph, &mut order, tensor, &[anchor]);
+                for &reader in uses.readers(tensor) {
+                    graph.node_mut(reader).read_instead(tensor, handed_on);
+                }
+                continue;
+            }
             let Some(tensor) = behind else { continue };
             if !self.release.may_hand_on(graph.tensor(tensor)) {
                 if self.release.tells_size(graph.tensor(tensor)) {
@@ -320,6 +344,42 @@ mod tests {
         // A Shape of what has no number is a reader.
         let shape = "a = MatMul(x, w) s = Shape(a) t = Expand(s, s) b = MatMul(x, w) y = Mul(b, half) z = Mul(a, t)";
         assert_eq!(sizes(shape), 0);
+    }
+
+    #[test]
+    fn what_a_gemm_writes_that_reads_past_a_transpose_is_read_once_whoever_waits_for_it() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[9,5] x, float[9,7] d, float[5,7] e) => (float[5,7] y) <float[5,9] s, float[5,7] a, float[5,7] b>
+            { s = Transpose <perm = [1, 0]> (x) a = MatMul(s, d) b = Add(a, e) y = Neg(b) }"#;
+        let of = |text: &str| {
+            let graph = Graph::parse(text).unwrap();
+            let mut kept = graph.clone();
+            let release = &STOCK;
+            let changed = KeepApart { release }.run(&mut kept);
+            assert_eq!(KeepApart { release }.run(&mut kept), Ok(Changed::No));
+            (changed, diff(&graph.to_listing(), &kept.to_listing()))
+        };
+        let (changed, difference) = of(text);
+        assert_eq!(changed, Ok(Changed::Yes));
+        insta::assert_snapshot!(difference, @r#"
+          b = Add(a, e)
+        - y = Neg(b)
+        + "ckpt-opt/barrier_0/size_0" = Size(x)
+        + "ckpt-opt/barrier_0/zeros" = Constant()
+        + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
+        + "b/barrier_0" = Reshape(b, "ckpt-opt/barrier_0/shape")
+        + y = Neg("b/barrier_0")
+        "#);
+        // What leaves the graph, and what has two readers in the file.
+        for other in [
+            text.replace("Neg(b)", "Identity(b)"),
+            text.replace("Neg(b)", "Pow(b, c) c = Exp(b)")
+                .replace("float[5,7] b>", "float[5,7] b, float[5,7] c>"),
+            text.replace("MatMul(s, d)", "MatMul(q, d)")
+                .replace("float[5,7] e) =>", "float[5,7] e, float[5,9] q) =>"),
+        ] {
+            assert_eq!(of(&other).0, Ok(Changed::No), "{other}");
+        }
     }
 
     #[test]

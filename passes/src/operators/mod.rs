@@ -247,6 +247,11 @@ pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     }
 }
 
+/// Does the node compute a gradient or accumulate one, as its operator's name tells?
+pub fn computes_gradients(node: &Node) -> bool {
+    node.op_type.contains("Grad") || node.op_type.starts_with("InPlaceAccumulator")
+}
+
 /// Does the node hand over to PyTorch and back, in the middle of a step?
 pub fn hands_over(node: &Node) -> bool {
     node.is(MICROSOFT, "YieldOp")

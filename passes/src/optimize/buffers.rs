@@ -1,6 +1,6 @@
 //! What the buffers of a step are to those who train.
 
-use super::{Peak, computes_gradients};
+use super::Peak;
 use crate::analysis::mirrors::is_mirror;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, TensorId, Uses};
@@ -140,7 +140,7 @@ fn backward(graph: &Graph, uses: &Uses) -> Vec<bool> {
         let node = graph.node(id);
         let mut inputs = node.reads().filter_map(|tensor| uses.producer(tensor));
         backward[id.index()] = !is_mirror(node)
-            && (computes_gradients(node)
+            && (operators::computes_gradients(node)
                 || operators::hands_over(node)
                 || inputs.any(|input| backward[input.index()]));
     }

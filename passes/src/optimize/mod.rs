@@ -37,9 +37,9 @@ use simulation::{SimulatedRun, at_level, describe, larger, need, simulated};
 use crate::analysis::cost::{Overrides, beside_model, costs, unawaited};
 use crate::bytes::Bytes;
 use crate::graph::{Graph, Node, NodeId};
-use crate::operators::Provider;
 use crate::operators::algorithms::Direction;
 use crate::operators::variants::{Group, Variant, offered};
+use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass, Runner};
 use crate::program::Solving;
 use crate::rewrite::infer_shapes::{
@@ -860,10 +860,5 @@ fn check_half(graph: &Graph, release: &'static Release) -> Result<(), OptimizeEr
 /// Does any node compute a gradient or accumulate one? Of what the model's own functions are made of, nothing tells.
 fn is_training_graph(graph: &Graph) -> bool {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    nodes.any(|node| computes_gradients(node) || node.piece_of.is_some())
-}
-
-/// Does the node stand for a part of the backward pass?
-fn computes_gradients(node: &Node) -> bool {
-    node.op_type.contains("Grad") || node.op_type.starts_with("InPlaceAccumulator")
+    nodes.any(|node| operators::computes_gradients(node) || node.piece_of.is_some())
 }

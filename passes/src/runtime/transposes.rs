@@ -141,7 +141,7 @@ impl Transposition {
     /// Can a matrix product that reads the result do it by the way? It can where the last two axes are swapped or nothing is moved, or the
     /// first of three or more comes behind the second last or the last. Where the first axis is moved it reads two matrices of as many
     /// axes (measured with all permutations of up to five axes, in 1.19.2, 1.20.1 and 1.32.0).
-    pub(crate) fn is_done_by_a_product(self) -> bool {
+    pub(super) fn is_done_by_a_product(self) -> bool {
         let axes = self.axes();
         let stays = axes.len() == 2 || axes.first() == Some(&0);
         (stays || self.alike) && keeps_rows(axes)

@@ -268,8 +268,7 @@ fn depend_on_gradients(task: &Task<'_>, producers: &[Option<NodeId>]) -> Vec<boo
         let node = task.graph.node(id);
         handed_over[id.index()] = operators::hands_over(node);
         let from_gradient = node.reads().filter_map(|t| producers[t.index()]);
-        gradient[id.index()] = node.op_type.contains("Grad")
-            || node.op_type.starts_with("InPlaceAccumulator")
+        gradient[id.index()] = operators::computes_gradients(node)
             || from_gradient
                 .into_iter()
                 .any(|p| gradient[p.index()] || handed_over[p.index()]);

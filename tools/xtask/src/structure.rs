@@ -240,13 +240,20 @@ fn twice(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Files that say which release of the runtime they know, in comments too, or which operator holds nodes back. The tables of
-/// operators have that one as well.
+/// Files that say which release of the runtime they know (the one that trains in comments, too; of the others these may say where something
+/// was measured), or which operator holds nodes back. The tables of operators have that one as well.
 fn naming<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
     let naming = outside(sources, &KNOWS_RUNTIME).filter(|one| {
         let in_tables = one.module.first().is_some_and(|room| room == "operators");
         let barrier = Token::Text("PassThrough".to_owned());
-        one.text.contains("1.19") || !in_tables && one.tokens.contains(&barrier)
+        let releases = ["1.20", "1.26", "1.32"];
+        let is_release = |token: &Token| match token {
+            Token::Text(text) => releases.iter().any(|release| text.contains(release)),
+            _ => false,
+        };
+        one.text.contains("1.19")
+            || one.tokens.iter().any(is_release)
+            || !in_tables && one.tokens.contains(&barrier)
     });
     naming.map(|one| one.path.clone()).collect()
 }

@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
 use crate::runtime::barrier::{Passing, keep_barriers_off, out_of_reshapes};
-use crate::runtime::fused_pairs::normalized_at_once;
+use crate::runtime::fused_pairs::{normalized_at_once, read_once};
 use crate::runtime::fusing::{Adding, Fusing};
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::level::Level;
@@ -419,43 +419,10 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
             parted[read] |= writer[read].rounds_with(reader, place);
         }
     }
-    let once = read_once(graph, uses, base, &writer);
-    parted
-        .iter_mut()
-        .zip(once)
-        .for_each(|(parted, once)| *parted |= once);
-    parted
-}
-
-/// By tensor: is it what a Gemm writes that reads past a Transpose as its result is read once? With another reader it would not, and sums of more
-/// than 128 terms have other bits then (measured in 1.32.0). Source: `GemmTransposeFusion`.
-fn read_once(graph: &Graph, uses: &Uses, base: &Skeleton, writer: &[Fusing]) -> Vec<bool> {
-    let mut once = vec![false; base.size.len()];
-    let is_read_once = |written: &TensorId| uses.readers(*written).len() == 1;
-    for (node, &id) in graph.order().iter().enumerate() {
-        let (reads, result) = (base.reads.get(node), graph.node(id).output(0));
-        let written = match base.fusing[node] {
-            Fusing::Gemm => result,
-            // It writes what its sum does.
-            Fusing::Product {
-                adds: Adding::ToMatrix,
-            } => {
-                let sum = result.and_then(|result| uses.readers(result).first());
-                sum.and_then(|&sum| graph.node(sum).output(0))
-            }
-            _ => None,
-        };
-        let first = reads.first().map(|&read| writer[read as usize]);
-        let is_transposed =
-            matches!(first, Some(Fusing::Transposes(of)) if of.is_done_by_a_product());
-        if let Some(written) = written.filter(is_read_once).filter(|_| is_transposed) {
-            once[written.index()] = true;
-        }
-        if let (Some(read), Some(written)) = (handed_on(base, node), result) {
-            once[written.index()] |= once[read as usize] && is_read_once(&written);
-        }
+    for written in read_once(graph, uses) {
+        parted[written.index()] = true;
     }
-    once
+    parted
 }
 
 /// A copy to which so many items will be added.
