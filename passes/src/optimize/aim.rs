@@ -4,6 +4,8 @@
 //! Two ways to go on are known: lower, by what was missed ([`Descent`]), and between what fits and what does not
 //! ([`Between`]). Both end by themselves, after a number of attempts.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::bytes::Bytes;
 
 /// Lower and lower, by what was missed.
@@ -133,6 +135,26 @@ impl Between {
     }
 }
 
+/// How often something failed for the budget that was asked for last.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Mutex<(Bytes, usize)>);
+
+impl Failures {
+    /// Did it fail less than `most` times for that budget? For another one than before it is tried anew.
+    pub(super) fn may_try(&self, budget: Bytes, most: usize) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.0 != budget {
+            *held = (budget, 0);
+        }
+        held.1 < most
+    }
+
+    /// It failed once more.
+    pub(super) fn another(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +187,19 @@ mod tests {
         assert!(descent.goes_back());
         assert_eq!(descent.target(), Bytes(788 + 56));
         assert!(!descent.goes_back());
+    }
+
+    #[test]
+    fn what_failed_often_enough_is_not_tried_until_another_budget_is_asked_for() {
+        let failures = Failures::default();
+        let mut tried = 0;
+        while failures.may_try(Bytes(7), 3) {
+            tried += 1;
+            failures.another();
+        }
+        assert_eq!(tried, 3);
+        assert!(failures.may_try(Bytes(8), 3));
+        assert!(!failures.may_try(Bytes(8), 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod within_budget;
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use super::aim::Failures;
 use super::comparison::{Asked, Reply, ToBeat, Untried, near, offer};
 use super::faults::{FailedCandidate, Found, is_unproved};
 use super::listing::is_as_listed;
@@ -76,10 +77,10 @@ pub(super) struct Pipeline<'o> {
     orders: Vec<Vec<NodeId>>,
     /// What was made of plans so far.
     known: Mutex<Vec<KnownPlan>>,
-    /// How many orders that were made for the memory pattern no barriers kept within the budget that was asked for last.
-    packings: Mutex<(Bytes, usize)>,
-    /// How many plans no barriers kept within it that were chosen as if there were no block.
-    beside_block: Mutex<(Bytes, usize)>,
+    /// Orders that were made for the memory pattern and that no barriers kept within the budget.
+    packings: Failures,
+    /// Plans that no barriers kept within it that were chosen as if there were no block.
+    beside_block: Failures,
 }
 
 impl<'o> Pipeline<'o> {
@@ -115,8 +116,8 @@ impl<'o> Pipeline<'o> {
             latest: Mutex::default(),
             orders,
             known: Mutex::default(),
-            packings: Mutex::default(),
-            beside_block: Mutex::default(),
+            packings: Failures::default(),
+            beside_block: Failures::default(),
         }
     }
 

@@ -406,15 +406,7 @@ impl Pipeline<'_> {
         if !may || self.stopped() || applied.lean_peak() > room {
             return None;
         }
-        let tried = || {
-            self.beside_block
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        if tried().0 != budget {
-            *tried() = (budget, 0);
-        }
-        if tried().1 >= STAGES.beside_block {
+        if !self.beside_block.may_try(budget, STAGES.beside_block) {
             return None;
         }
         let settings = RuntimeSettings::LEAN;
@@ -434,7 +426,7 @@ impl Pipeline<'_> {
         ];
         let found = rooms.into_iter().find_map(|left| fits(planned + left));
         if found.is_none() {
-            tried().1 += 1;
+            self.beside_block.another();
         }
         found
     }
@@ -454,16 +446,12 @@ impl Pipeline<'_> {
         }
         // Barriers do not help where it is too large in its own order.
         let missed = planned - room;
-        let packings = || self.packings.lock().unwrap_or_else(PoisonError::into_inner);
-        if packings().0 != budget {
-            *packings() = (budget, 0);
-        }
-        let may = packings().1 < STAGES.packings;
+        let may = self.packings.may_try(budget, STAGES.packings);
         let packed = may.then(|| self.packed(applied, room)).flatten();
         let packed = packed.ok_or(missed)?;
         let found = self.in_its_order(&packed, room, plan, goal);
         if found.is_err() {
-            packings().1 += 1;
+            self.packings.another();
         }
         found.map_err(|_| missed)
     }
