@@ -14,9 +14,10 @@ use ckpt_passes::cost::Cost;
 use ckpt_passes::operators::Provider;
 use ckpt_passes::runtime::STOCK;
 use ckpt_passes::runtime::executions::Executions;
+use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde_json::Value;
-use support::simulated::{assert_optimized_as_simulated, assert_shapes_known};
+use support::simulated::{assert_order_as_simulated, assert_shapes_known};
 use support::{EVERY_SESSION, assert_success, malloc_counter, python, root};
 
 fn ckpt_opt<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
@@ -89,7 +90,9 @@ impl Lowered<'_> {
         let files = ["lowered.onnx", "planned.onnx"].map(|name| self.folder.join(name));
         assert_shapes_known(&STOCK, &files, &self.dims.join(" "));
         for file in &files {
-            assert_optimized_as_simulated(&STOCK, file, &self.dims.join(" "));
+            for order in [ExecutionOrder::Default, ExecutionOrder::PriorityBased] {
+                assert_order_as_simulated(&STOCK, (file, &self.dims.join(" ")), order);
+            }
         }
     }
 }

@@ -2,8 +2,9 @@
 
 Usage: execution_order.py MODEL [--order default|priority]   prints the simulated order, a name a line
        execution_order.py MODEL --check [--dim NAME=N]...     compares both orders with real steps
-       execution_order.py MODEL --optimized                   prints what runs at ENABLE_ALL, in DEFAULT order: a
-                                                              node's operator and what it writes a line
+       execution_order.py MODEL --optimized [--order priority] [--dim NAME=N]...
+                                                              prints what runs at ENABLE_ALL: a node's operator and
+                                                              what it writes a line; in PRIORITY_BASED order by a step
        execution_order.py --random N [--seed S]               the same on N random graphs
        execution_order.py --random N --write DIR              and writes each graph, I.onnx, and what
                                                               the runtime ran, I.default and I.priority;
@@ -37,6 +38,7 @@ import onnx
 import onnxruntime as ort
 
 import measure
+from model_inputs import Inputs
 
 
 class Edges:
@@ -249,19 +251,38 @@ def check_random(count, seed, folder=None, standard=False):
     return differing == 0
 
 
-def optimized(path, disabled):
-    """The nodes that the runtime has after all its optimizations. It writes a file in DEFAULT order."""
+def optimized(path, disabled, order, dims):
+    """The nodes that the runtime has after all its optimizations. It writes a file in DEFAULT order; in another one a step tells."""
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.optimized_model_filepath = os.path.join(folder, "optimized.onnx")
         if disabled:
             options.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
+        if order == "priority":
+            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+            options.enable_profiling = True
+            options.profile_file_prefix = os.path.join(folder, "p")
         # It warns that what it writes fits this machine alone.
         options.log_severity_level = 3
-        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        model = onnx.load(path, load_external_data=False)
+        for number, node in enumerate(model.graph.node):
+            # Names may be missing, or there twice.
+            node.name = f"{number}"
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
-    return [node for node in graph.node if node.op_type != "Constant"]
+        nodes = [node for node in graph.node if node.op_type != "Constant"]
+        if order == "default":
+            return nodes
+        named = {node.name: node for node in nodes}
+        bound = dict(dim.split("=") for dim in dims)
+        session.run(None, Inputs(model, {name: int(size) for name, size in bound.items()}).make())
+        with open(session.end_profiling()) as file:
+            events = json.load(file)
+    suffix = "_kernel_time"
+    ran = [event["name"][: -len(suffix)] for event in events
+           if event.get("cat") == "Node" and event["name"].endswith(suffix)]
+    return [named[name] for name in ran if name in named]
 
 
 def written_rows(path, nodes):
@@ -299,7 +320,7 @@ def main():
         print(f"{args.model}: {'as simulated' if same else 'DIFFERS'}")
         return 0 if same else 1
     if args.optimized:
-        for operator, written in written_rows(args.model, optimized(args.model, args.disable_optimizers)):
+        for operator, written in written_rows(args.model, optimized(args.model, args.disable_optimizers, args.order, args.dim)):
             print(operator, *written)
         return 0
     graph = onnx.load(args.model, load_external_data=False).graph

@@ -130,6 +130,15 @@ fn shaped(path: &Path, dims: &str) -> Graph {
 /// numbers and shapes. Of a lowered graph it takes some more out, which only hand on what they read: multiplications by one, and
 /// what changes no shape that is read.
 pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Path, dims: &str) {
+    assert_order_as_simulated(release, (path, dims), ExecutionOrder::Default);
+}
+
+/// The same in an order; in others than DEFAULT a step is run for it.
+pub(crate) fn assert_order_as_simulated(
+    release: &'static Release,
+    (path, dims): (&Path, &str),
+    order: ExecutionOrder,
+) {
     const ABOUT_SHAPES: [&str; 6] = [
         "Shape",
         "Size",
@@ -146,7 +155,14 @@ pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Pa
         "--disable-optimizers={}",
         release.switched_off(&graph, Provider::Cpu).join(";")
     );
-    let arguments = [path, Path::new("--optimized"), Path::new(&off)];
+    let named = match order {
+        ExecutionOrder::PriorityBased => "--order=priority",
+        _ => "--order=default",
+    };
+    let dims = dims.split_whitespace().map(|dim| format!("--dim={dim}"));
+    let told: Vec<String> = [off, named.to_owned()].into_iter().chain(dims).collect();
+    let mut arguments = vec![path, Path::new("--optimized")];
+    arguments.extend(told.iter().map(Path::new));
     let output = run(release, "tools/execution_order.py", &arguments);
     let text = String::from_utf8(output.stdout).expect("text");
     // Where the file has the tensor, the operator that it has for it: the runtime has a Transpose write what one is moved behind.
@@ -167,7 +183,7 @@ pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Pa
         let operator = first.map_or_else(|| operator.to_owned(), operator_of);
         (operator, names.join(" "))
     });
-    let simulated = optimized_order(&graph, release, Provider::Cpu, ExecutionOrder::Default)
+    let simulated = optimized_order(&graph, release, Provider::Cpu, order)
         .into_iter()
         .filter(|written| !written.is_empty())
         .map(|written| {
@@ -198,5 +214,5 @@ pub(crate) fn assert_optimized_as_simulated(release: &'static Release, path: &Pa
         !release.trains && hands_on && !ran.contains(written)
     };
     let simulated = large(&mut { simulated }.filter(|node| !is_out(node)));
-    assert_eq!(simulated, executed, "{}", path.display());
+    assert_eq!(simulated, executed, "{}, {order:?}", path.display());
 }
