@@ -79,7 +79,7 @@ def apart(binary, path, dims, settings, level, order, runtime):
         return 0
     said = json.loads(done.stdout)
     try:
-        ran_by = {"python": check_model.STOCK, "disabled": OFF} if runtime == "stock" else {}
+        ran_by = {"python": check_model.STOCK, "disabled": OFF} if runtime != check_model.TRAINING else {}
         took = measure.step(path, dims, order=order, level=level, settings=settings, no_arena=True, steps=2, **ran_by)["peak_bytes"]
     except measure.StepFailed:
         return 0
@@ -96,7 +96,7 @@ def main():
     parser.add_argument("--level", choices=list(LEVELS), default="enable_all")
     parser.add_argument("--order", choices=list(ORDERS), default="default")
     parser.add_argument("--bytes", type=int, default=20_000)
-    parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
+    parser.add_argument("--runtime", choices=check_model.RUNTIMES, default=check_model.TRAINING)
     args = parser.parse_args()
     model = onnx.load(args.model)
     nodes = [(list(node.input), list(node.output)) for node in model.graph.node]

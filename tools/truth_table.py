@@ -398,7 +398,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="append every number, one JSON object a line; skip what is there")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row after so many")
     parser.add_argument("--session", choices=[*SESSIONS], default="any", help="where the budget has to hold")
-    parser.add_argument("--runtime", choices=["training-1.19.2", "stock"], default="training-1.19.2")
+    parser.add_argument("--runtime", choices=check_model.RUNTIMES, default=check_model.TRAINING)
     parser.add_argument("--python", metavar="PYTHON", help="which Python runs the graphs, with --runtime stock")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU as ckpt-opt calls it")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw what --json has")
@@ -425,6 +425,8 @@ def main():
     every, late = [], 0
     runner = check_model.runner(args.runtime, args.python, "cpu" if args.device == "cpu" else "cuda")
     options = [*SESSIONS[args.session], "--device", args.device]
+    if args.runtime != check_model.TRAINING:
+        options += ["--runtime", args.runtime]
     for settings in args.settings:
         for name in chosen:
             missing = [group for group in groups if (name, settings, group[0]) not in known]
