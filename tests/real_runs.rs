@@ -30,7 +30,8 @@ use ckpt_passes::search::Effort;
 use ckpt_passes::strategy::Strategy;
 use serde_json::Value;
 use support::simulated::{
-    assert_optimized_as_simulated, assert_shapes_known, assert_sizes_known_once_optimized,
+    assert_optimized_as_simulated, assert_order_as_simulated, assert_shapes_known,
+    assert_sizes_known_once_optimized,
 };
 use support::{assert_success, malloc_counter, root};
 
@@ -162,7 +163,10 @@ fn what_the_runtime_makes_of_every_bundled_graph_runs_in_the_simulated_order() {
 fn what_the_runtime_makes_of_layers_of_any_kind_runs_in_the_simulated_order() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for seed in 0..20 {
-        assert_optimized_as_simulated(&TRAINING, &generate(folder.path(), "mixed", seed), "");
+        let file = generate(folder.path(), "mixed", seed);
+        for order in [ExecutionOrder::Default, ExecutionOrder::PriorityBased] {
+            assert_order_as_simulated(&TRAINING, (&file, ""), order);
+        }
     }
 }
 
@@ -230,7 +234,9 @@ fn what_transposes_are_moved_behind_runs_in_the_simulated_order() {
         let file = folder.path().join(format!("moved_{number}.onnxtxt"));
         fs::write(&file, text).expect("a file");
         let file = from_text(&file, folder.path());
-        assert_optimized_as_simulated(&TRAINING, &file, "N=4");
+        for order in [ExecutionOrder::Default, ExecutionOrder::PriorityBased] {
+            assert_order_as_simulated(&TRAINING, (&file, "N=4"), order);
+        }
     }
 }
 
