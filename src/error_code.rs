@@ -43,7 +43,7 @@ codes! {
         "No plan fits the budget. The message says the smallest peak that was found and what holds it; of a budget below \
          what one node takes by itself, it says that, and the smallest peak is that of a quick look",
         "raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that \
-         fits), or allow variants with --allow";
+         fits), plan for a session that takes less (--runtime-settings lean), or allow variants with --allow";
     USAGE "usage" 2
         "An option or argument is not what was expected",
         "ckpt-opt --help and ckpt-opt COMMAND --help list what there is";

@@ -730,7 +730,7 @@ fn a_budget_that_nothing_fits_is_explained() {
     no plan can need less than 115 KiB: the caller owns a part of it, and node conv1 takes the rest with what it reads and writes
     so the smallest peak was looked for in passing alone; --budget min looks thoroughly
     nothing was written
-    help: raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that fits), or allow variants with --allow
+    help: raise --budget to the smallest peak or above, make the batch smaller (ckpt-opt largest finds the largest that fits), plan for a session that takes less (--runtime-settings lean), or allow variants with --allow
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
     assert_eq!(
