@@ -188,7 +188,7 @@ fn config_entries(switched_off: &[&str]) -> BTreeMap<&'static str, String> {
     off.into_iter().collect()
 }
 
-/// PlanOptions by provider.
+/// Options by provider.
 pub(crate) type ProviderOptions = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
 
 /// What the plan needs the provider to be told, in ONNX Runtime's names; nothing where nothing matters.

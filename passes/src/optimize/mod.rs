@@ -183,9 +183,9 @@ pub struct Summary {
     pub budget: Bytes,
     /// What the caller owns, and the reserve.
     pub fixed: Bytes,
-    /// The unmodified graph in the session [`Summary::told`].
+    /// The unmodified graph in the session [`Summary::reported`].
     pub before: Peak,
-    /// The session for which the budget holds, or of several DEFAULT order, unoptimized ([`Promise::told`]); where the budget was to
+    /// The session for which the budget holds, or of several DEFAULT order, unoptimized ([`Promise::reported`]); where the budget was to
     /// hold in the usual session at least ([`optimize_usual`]), that.
     pub reported: (ExecutionOrder, Level),
     /// The rewritten graph in the order and at the level in which it needs most, of those in which it fits the budget.

@@ -21,7 +21,7 @@ use ckpt_passes::testing::Draw;
 
 use crate::source::Source;
 
-/// PlanOptions with little work to do; the rest is drawn.
+/// Options with little work to do; the rest is drawn.
 pub(super) fn options(source: &mut Source) -> PlanOptions {
     let device = source.pick(&["cpu", "cpu", "cpu", "a100"]);
     let strategy = match source.one_in(6) {
