@@ -194,7 +194,7 @@ class TruthTable(unittest.TestCase):
         self.assertEqual(truth_table.summary(rows), [
             "2 plans were run; 1 are infeasible, 0 were written and not run, 1 graphs fail.",
             "Over budget: 1, b min. Other bits at DISABLE_ALL: 0.",
-            "Predicted beside measured, what was written: -20.00 % (b, default) to +0.00 % (a, default); 1 of 2 runs within the accuracy asked for.",
+            "Predicted beside measured, what was written: -20.00 % (b, default) to +0.00 % (a, default); 1 of 2 runs within 1 % (default settings) or 0.5 % (lean).",
         ])
         rows[0]["check"]["differing"] = ["enable_all: w_grad", "enable_all_priority: w_grad"]
         self.assertEqual(truth_table.summary(rows)[1], "Over budget: 1, b min. Other bits at DISABLE_ALL: 0. At ENABLE_ALL: 1, a min.")
