@@ -87,10 +87,11 @@ impl Pass for HideSizes<'_> {
 /// Since then a Constant may have a list of integers.
 const OPSET: i64 = 12;
 
-/// The smallest graph input: whatever a PassThrough of it and a constant writes is not constant.
-fn anchor(graph: &Graph) -> Option<TensorId> {
+/// The smallest graph input of those that serve: nothing that is computed of it is constant, and whoever waits for it waits for no node.
+pub(super) fn anchor(graph: &Graph, serves: impl Fn(&Tensor) -> bool) -> Option<TensorId> {
     let inputs = graph.inputs.iter().copied();
     let fed = inputs.filter(|&id| graph.tensor(id).kind == TensorKind::Input);
+    let fed = fed.filter(|&id| serves(graph.tensor(id)));
     fed.filter_map(|id| Some((graph.tensor(id).bytes()?, id)))
         .min()
         .map(|(_, id)| id)
@@ -140,7 +141,7 @@ impl<'a> Hiding<'a> {
             only,
             runtime,
             rounding: Rounding::of(graph, provider),
-            anchor: anchor(graph)?,
+            anchor: anchor(graph, |_| true)?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: RuntimeInference::optimizing(graph),
             inferred: None,

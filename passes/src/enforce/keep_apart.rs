@@ -10,9 +10,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 
+use super::hide_sizes::anchor;
 use super::release_unread::{read_by_sizes, release};
 use crate::analysis::mirrors::MARKER;
-use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
@@ -93,10 +94,7 @@ impl KeepApart {
                 }
             }
         }
-        let anchor = graph.inputs.iter().copied().find(|&input| {
-            let input = graph.tensor(input);
-            input.kind == TensorKind::Input && self.release.may_wait_for(input)
-        });
+        let anchor = anchor(graph, |input| self.release.may_wait_for(input));
         let mut once = anchor.map_or_else(BTreeSet::new, |_| read_once(graph, &uses));
         once.retain(|&tensor| {
             let is_barrier = |&id: &NodeId| self.release.is_barrier(graph.node(id));
@@ -369,7 +367,7 @@ mod tests {
         insta::assert_snapshot!(difference, @r#"
           b = Add(a, e)
         - y = Neg(b)
-        + "ckpt-opt/barrier_0/size_0" = Size(x)
+        + "ckpt-opt/barrier_0/size_0" = Size(e)
         + "ckpt-opt/barrier_0/zeros" = Constant()
         + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
         + "b/barrier_0" = Reshape(b, "ckpt-opt/barrier_0/shape")
