@@ -318,6 +318,69 @@ fn a_product_with_an_inverse_takes_what_the_division_takes_that_it_becomes() {
     }
 }
 
+/// Layers that share their weights. Each gradient is added to those before it: all are Gemms that read past a Transpose, as long as one node
+/// reads the sum.
+const SHARED: &str = r#"<ir_version: 8, opset_import: ["" : 17]>
+shared (float[batch,64] x, float[64,64] w, float[batch,64] y) => (float[] loss, float[64,64] w_grad)
+    {
+    one = Constant <value_float = 1.0> ()
+    two = Constant <value_float = 2.0> ()
+    m1 = MatMul (x, w)
+    h1 = Tanh (m1)
+    m2 = MatMul (h1, w)
+    h2 = Tanh (m2)
+    m3 = MatMul (h2, w)
+    h3 = Tanh (m3)
+    m4 = MatMul (h3, w)
+    h4 = Tanh (m4)
+    e = Sub (h4, y)
+    q = Mul (e, e)
+    loss = ReduceMean <keepdims = 0> (q)
+    h4_grad = Mul (e, two)
+    columns = Transpose <perm = [1, 0]> (w)
+    s4 = Mul (h4, h4)
+    u4 = Sub (one, s4)
+    m4_grad = Mul (h4_grad, u4)
+    t4 = Transpose <perm = [1, 0]> (h3)
+    d4 = MatMul (t4, m4_grad)
+    h3_grad = MatMul (m4_grad, columns)
+    s3 = Mul (h3, h3)
+    u3 = Sub (one, s3)
+    m3_grad = Mul (h3_grad, u3)
+    t3 = Transpose <perm = [1, 0]> (h2)
+    d3 = MatMul (t3, m3_grad)
+    a3 = Add (d4, d3)
+    h2_grad = MatMul (m3_grad, columns)
+    s2 = Mul (h2, h2)
+    u2 = Sub (one, s2)
+    m2_grad = Mul (h2_grad, u2)
+    t2 = Transpose <perm = [1, 0]> (h1)
+    d2 = MatMul (t2, m2_grad)
+    a2 = Add (a3, d2)
+    h1_grad = MatMul (m2_grad, columns)
+    s1 = Mul (h1, h1)
+    u1 = Sub (one, s1)
+    m1_grad = Mul (h1_grad, u1)
+    t1 = Transpose <perm = [1, 0]> (x)
+    d1 = MatMul (t1, m1_grad)
+    w_grad = Add (a2, d1)
+    }
+"#;
+
+#[test]
+fn gradients_of_shared_weights_are_added_up_with_equal_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), SHARED),
+        dims: &["batch=1024"],
+    };
+    for settings in ["lean", "default"] {
+        lowered.assert_kept(settings, "fixed+70%", 0.005);
+        lowered.assert_simulated();
+    }
+}
+
 /// Linear layers of sequences whose sizes are all numbers.
 const FIXED: &str = r#"<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
 fixed (float[16,64,128] x, float[128,128] w1, float[128] b1, float[128,128] w2, float[128] b2, float[128,128] w3, float[16,64,128] y)
