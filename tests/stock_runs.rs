@@ -486,6 +486,86 @@ fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
     heads.assert_simulated();
 }
 
+/// A layer of attention of known sizes, and its gradients; `#` stands for its number, `@` for that of the next one.
+const ATTENTION: [&str; 2] = [
+    "
+    q# = MatMul (x#, wq#) qb# = Add (q#, bq#) qr# = Reshape (qb#, heads) qh# = Transpose <perm = [0, 2, 1, 3]> (qr#)
+    k# = MatMul (x#, wk#) kb# = Add (k#, bk#) kr# = Reshape (kb#, heads) kh# = Transpose <perm = [0, 2, 3, 1]> (kr#)
+    v# = MatMul (x#, wv#) vb# = Add (v#, bv#) vr# = Reshape (vb#, heads) vh# = Transpose <perm = [0, 2, 1, 3]> (vr#)
+    s# = MatMul (qh#, kh#) p# = Softmax <axis = -1> (s#) c# = MatMul (p#, vh#)
+    ct# = Transpose <perm = [0, 2, 1, 3]> (c#) m# = Reshape (ct#, tokens)
+    o# = MatMul (m#, wo#) ob# = Add (o#, bo#) t# = Tanh (ob#) x@ = Add (x#, t#)",
+    "
+    tt# = Mul (t#, t#) u# = Sub (one, tt#) do# = Mul (dx@, u#)
+    mr# = Reshape (m#, flat) dor# = Reshape (do#, flat) wo#_grad = Gemm <transA = 1> (mr#, dor#)
+    woT# = Transpose <perm = [1, 0]> (wo#) dm# = MatMul (do#, woT#)
+    dmr# = Reshape (dm#, heads) dc# = Transpose <perm = [0, 2, 1, 3]> (dmr#)
+    vT# = Transpose <perm = [0, 1, 3, 2]> (vh#) dp# = MatMul (dc#, vT#)
+    pT# = Transpose <perm = [0, 1, 3, 2]> (p#) dvh# = MatMul (pT#, dc#)
+    pd# = Mul (p#, dp#) sum# = ReduceSum (pd#, last) ps# = Mul (p#, sum#) ds# = Sub (pd#, ps#)
+    kT# = Transpose <perm = [0, 1, 3, 2]> (kh#) dqh# = MatMul (ds#, kT#)
+    qT# = Transpose <perm = [0, 1, 3, 2]> (qh#) dkh# = MatMul (qT#, ds#)
+    dqt# = Transpose <perm = [0, 2, 1, 3]> (dqh#) dq# = Reshape (dqt#, tokens)
+    dkt# = Transpose <perm = [0, 3, 1, 2]> (dkh#) dk# = Reshape (dkt#, tokens)
+    dvt# = Transpose <perm = [0, 2, 1, 3]> (dvh#) dv# = Reshape (dvt#, tokens)
+    xr# = Reshape (x#, flat)
+    dqr# = Reshape (dq#, flat) wq#_grad = Gemm <transA = 1> (xr#, dqr#)
+    dkr# = Reshape (dk#, flat) wk#_grad = Gemm <transA = 1> (xr#, dkr#)
+    dvr# = Reshape (dv#, flat) wv#_grad = Gemm <transA = 1> (xr#, dvr#)
+    wqT# = Transpose <perm = [1, 0]> (wq#) eq# = MatMul (dq#, wqT#) fq# = Add (dx@, eq#)
+    wkT# = Transpose <perm = [1, 0]> (wk#) ek# = MatMul (dk#, wkT#) fk# = Add (fq#, ek#)
+    wvT# = Transpose <perm = [1, 0]> (wv#) ev# = MatMul (dv#, wvT#) dx# = Add (fk#, ev#)",
+];
+
+/// Three such layers, in 4 heads of 32.
+fn attention() -> String {
+    const LAYERS: usize = 3;
+    let [forward, backward] = ATTENTION.map(|text| {
+        let layer = |at: usize| {
+            let (own, next) = (at.to_string(), (at + 1).to_string());
+            text.replace('#', &own).replace('@', &next)
+        };
+        (0..LAYERS).map(layer).collect::<Vec<_>>()
+    });
+    let weights = |text: &str| {
+        let of =
+            |at: usize| ["q", "k", "v", "o"].map(|kind| text.replace('#', &format!("{kind}{at}")));
+        (0..LAYERS).flat_map(of).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+        attention (float[8,32,128] x0, float[8,32,128] y, {}) => (float[] loss, {}) {{
+            one = Constant <value_float = 1.0> ()
+            flat = Constant <value_ints = [-1, 128]> ()
+            last = Constant <value_ints = [-1]> ()
+            heads = Constant <value_ints = [0, 0, 4, 32]> ()
+            tokens = Constant <value_ints = [0, 0, 128]> ()
+            {}
+            dx3 = Sub (x3, y) e2 = Mul (dx3, dx3) loss = ReduceMean <keepdims = 0> (e2)
+            {}
+        }}"#,
+        weights("float[128,128] w#, float[128] b#"),
+        weights("float[128,128] w#_grad"),
+        forward.concat(),
+        backward.into_iter().rev().collect::<String>(),
+    )
+}
+
+/// Sizes that are numbers are hidden, but for products with a bias. Without, there is no plan at 50 %.
+#[test]
+fn attention_of_known_sizes_takes_what_is_predicted_with_equal_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lowered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), &attention()),
+        dims: &[],
+    };
+    for budget in ["fixed+70%", "fixed+50%"] {
+        lowered.assert_kept("default", budget, 0.01);
+        lowered.assert_simulated();
+    }
+}
+
 /// In the order of the search alone it fits, with the names that its dimensions have. It added 118 % once.
 #[test]
 fn an_order_that_fits_in_the_block_is_kept_without_copies() {

@@ -182,7 +182,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
     let forms = forms.map(|(number, form)| (Some(number), form));
     for (number, form) in std::iter::once((None, plain)).chain(forms) {
         for &order in ExecutionOrder::of(form) {
-            if !promise.holds_in(order, number, |level| levels.at(level)) {
+            if !promise.holds_in(order, |level| levels.run_at(level, number)) {
                 continue;
             }
             let order = execution_order(form, order);

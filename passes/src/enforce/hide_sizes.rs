@@ -7,9 +7,12 @@
 //! infer: a Reshape to a shape of zeros, each of which means the same dimension as before, and which comes
 //! out of a PassThrough, the value of whose results is unknown. A Reshape or an Expand to constant sizes takes these out of a
 //! PassThrough itself. All only forward. What follows from a result without sizes has none either, without further nodes. Measured: the smallest
-//! peak of gpt2_small in the default settings is half of what it is otherwise.
+//! peak of gpt2_small in the default settings is half of what it is otherwise. Builds without training have no PassThrough, and barriers hide
+//! sizes there (`handing.rs`): a Reshape to zeros that are computed from the Size of a graph input.
 //!
 //! [`ColourShapes`]: super::colour_shapes::ColourShapes
+
+mod handing;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,6 +29,9 @@ use crate::runtime::Runtime;
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
 use crate::runtime::known_shapes::RuntimeInference;
 use crate::runtime::rounding::Rounding;
+use handing::Handing;
+
+pub use handing::ByBarriers;
 
 /// What the names of hidden dimensions begin with.
 pub const PREFIX: &str = "hidden_";
@@ -44,30 +50,43 @@ pub struct HideSizes<'a> {
     pub provider: Provider,
     /// By what.
     pub runtime: Runtime,
+    /// What is known of the graph where barriers do it: in builds without training, which hide nothing without.
+    pub by_barriers: Option<&'a ByBarriers>,
 }
 
 impl HideSizes<'_> {
     /// The tensors that are read through added nodes where all may be, each with the bytes of the results that have no
     /// sizes then, what such nodes forward included; the most first. O(nodes), but that who reads what is looked up anew
     /// after each added node.
-    pub fn worth(
-        graph: &Graph,
-        from: Bytes,
-        provider: Provider,
-        runtime: Runtime,
-    ) -> Vec<(TensorId, Bytes)> {
-        let mut graph = graph.clone();
-        let Some(hiding) = Hiding::everywhere(&mut graph, from, None, (provider, runtime)) else {
-            return Vec::new();
-        };
-        let mut bytes: BTreeMap<TensorId, Bytes> = BTreeMap::new();
-        for (&result, &source) in &hiding.sources {
-            let own = graph.tensor(result).bytes().unwrap_or(Bytes::ZERO);
-            *bytes.entry(source).or_insert(Bytes::ZERO) += own;
+    pub fn worth(&self, graph: &Graph) -> Vec<(TensorId, Bytes)> {
+        if let Some(known) = self.by_barriers {
+            return known.worth.clone();
         }
-        let mut all: Vec<(TensorId, Bytes)> = bytes.into_iter().collect();
-        all.sort_by_key(|&(source, bytes)| (Reverse(bytes), source));
-        all
+        let mut graph = graph.clone();
+        let everywhere = HideSizes {
+            only: None,
+            ..*self
+        };
+        let hiding = everywhere.hide(&mut graph);
+        hiding.map_or_else(Vec::new, |hiding| hiding.worth(&graph))
+    }
+
+    /// Hides what may be hidden; `None` where nothing may.
+    fn hide(&self, graph: &mut Graph) -> Option<Hiding<'_>> {
+        if let Some(known) = self.by_barriers {
+            return known.hide(graph, self).map(|(hiding, _)| hiding);
+        }
+        let trains = self.runtime.release.trains;
+        let may = trains && self.is_possible(graph);
+        may.then(|| Hiding::of(graph, self, None))?
+    }
+
+    /// Can anything be hidden in that graph?
+    fn is_possible(&self, graph: &Graph) -> bool {
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let yields = nodes.any(operators::hands_over);
+        let has_operators = graph.opsets.get("") >= Some(&OPSET);
+        has_operators && !yields && self.runtime.release.hides_sizes()
     }
 }
 
@@ -79,7 +98,7 @@ impl Pass for HideSizes<'_> {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        let hiding = Hiding::everywhere(graph, self.from, self.only, (self.provider, self.runtime));
+        let hiding = self.hide(graph);
         Ok(hiding.map_or(Changed::No, |hiding| hiding.changed))
     }
 }
@@ -111,6 +130,10 @@ struct Hiding<'a> {
     /// Of one node: what the runtime infers of its results.
     inferred: Option<(NodeId, Vec<Option<Vec<Dimension>>>)>,
     order: Vec<NodeId>,
+    /// Where nothing but barriers forwards.
+    handing: Option<Handing<'a>>,
+    /// Results of the node that is looked at, which are to be handed on without their sizes.
+    behind: Vec<TensorId>,
     /// By rank: as many zeros, of which the runtime does not know that they are.
     zeros: HashMap<usize, TensorId>,
     /// By tensor: the same without its sizes.
@@ -124,28 +147,23 @@ struct Hiding<'a> {
 
 impl<'a> Hiding<'a> {
     /// Hides what may be hidden; `None` where nothing may.
-    fn everywhere(
+    fn of(
         graph: &mut Graph,
-        from: Bytes,
-        only: Option<&'a BTreeSet<TensorId>>,
-        (provider, runtime): (Provider, Runtime),
+        hide: &HideSizes<'a>,
+        handing: Option<Handing<'a>>,
     ) -> Option<Hiding<'a>> {
-        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-        let yields = nodes.any(operators::hands_over);
-        let release = runtime.release;
-        if yields || graph.opsets.get("") < Some(&OPSET) || !release.hides_sizes() {
-            return None;
-        }
         let mut hiding = Hiding {
-            from,
-            only,
-            runtime,
-            rounding: Rounding::of(graph, provider),
-            anchor: anchor(graph, |_| true)?,
+            from: hide.from,
+            only: hide.only,
+            runtime: hide.runtime,
+            rounding: Rounding::of(graph, hide.provider),
+            anchor: anchor(graph, |input| hide.runtime.release.may_wait_for(input))?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: RuntimeInference::optimizing(graph),
             inferred: None,
             order: Vec::with_capacity(graph.order().len()),
+            handing,
+            behind: Vec::new(),
             zeros: HashMap::new(),
             forwarded: HashMap::new(),
             sources: BTreeMap::new(),
@@ -153,14 +171,33 @@ impl<'a> Hiding<'a> {
             changed: Changed::No,
         };
         for id in graph.order().to_vec() {
+            hiding.give_back(graph, id);
             hiding.inference.node(graph, id);
             for position in 0..graph.node(id).outputs.len() {
-                hiding.hide(graph, id, position);
+                match hiding.handing.is_some() {
+                    true => hiding.hide_by_barriers(graph, id, position),
+                    false => hiding.hide(graph, id, position),
+                }
             }
             hiding.order.push(id);
+            for output in std::mem::take(&mut hiding.behind) {
+                hiding.hand_on_to_all(graph, output);
+            }
         }
         graph.set_order(std::mem::take(&mut hiding.order));
         Some(hiding)
+    }
+
+    /// By what is read through an added node: the bytes of results that have no sizes; the most first.
+    fn worth(&self, graph: &Graph) -> Vec<(TensorId, Bytes)> {
+        let mut bytes: BTreeMap<TensorId, Bytes> = BTreeMap::new();
+        for (&result, &source) in &self.sources {
+            let own = graph.tensor(result).bytes().unwrap_or(Bytes::ZERO);
+            *bytes.entry(source).or_insert(Bytes::ZERO) += own;
+        }
+        let mut all: Vec<(TensorId, Bytes)> = bytes.into_iter().collect();
+        all.sort_by_key(|&(source, bytes)| (Reverse(bytes), source));
+        all
     }
 
     fn hide(&mut self, graph: &mut Graph, id: NodeId, position: usize) {
@@ -473,6 +510,7 @@ mod tests {
             only: None,
             provider: Provider::Cpu,
             runtime: Runtime::DEFAULT,
+            by_barriers: None,
         }
         .run(&mut hidden)
         .unwrap();
@@ -607,7 +645,14 @@ mod tests {
     #[test]
     fn nodes_are_added_for_what_is_said_to_be_worth_it() {
         let graph = parsed(BATCH);
-        let worth = HideSizes::worth(&graph, Bytes(4096), Provider::Cpu, Runtime::DEFAULT);
+        let hide = HideSizes {
+            from: Bytes(4096),
+            only: None,
+            provider: Provider::Cpu,
+            runtime: Runtime::DEFAULT,
+            by_barriers: None,
+        };
+        let worth = hide.worth(&graph);
         let names = worth
             .iter()
             .map(|&(id, bytes)| (graph.tensor(id).name.as_str(), bytes.0));
@@ -618,10 +663,8 @@ mod tests {
         let only = BTreeSet::from([worth[1].0]);
         let mut one = graph.clone();
         let Ok(_) = HideSizes {
-            from: Bytes(4096),
             only: Some(&only),
-            provider: Provider::Cpu,
-            runtime: Runtime::DEFAULT,
+            ..hide
         }
         .run(&mut one);
         insta::assert_snapshot!(diff(&graph.to_listing(), &one.to_listing()), @r#"

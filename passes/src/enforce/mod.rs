@@ -8,5 +8,6 @@ pub mod hide_sizes;
 pub mod keep_apart;
 pub mod keep_layout;
 pub mod overwrite_last;
+mod parting;
 pub mod release_unread;
 pub mod unmark_fused;

@@ -520,6 +520,18 @@ impl Graph {
         self.tensor_ids().filter(is_outer)
     }
 
+    /// By tensor: does the file say that it has the same sizes in every step? All of its dimensions are numbers, or there are nothing but
+    /// numbers anywhere.
+    pub fn fixed_shapes(&self) -> Vec<bool> {
+        let are_numbers = |tensor: &Arc<Tensor>| {
+            let mut declared = tensor.declared.iter().flatten();
+            declared.all(Dimension::is_number)
+        };
+        let only_numbers = self.tensors.iter().all(are_numbers);
+        let is_fixed = |of: &Arc<Tensor>| only_numbers || of.declared.is_some() && are_numbers(of);
+        self.tensors.iter().map(is_fixed).collect()
+    }
+
     /// A tensor name that is not taken: `wish`, or `wish` with the first free number behind it.
     pub fn free_tensor_name(&self, wish: &str) -> String {
         if !self.by_name.contains_key(wish) {

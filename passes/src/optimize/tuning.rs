@@ -65,6 +65,9 @@ crate::tuning::tuning! {
         /// ... where what a step needs falls by so many times the part by which its time grows.
         /// Without: vit_mae with a batch of 8 as a number adds 25 % at `fixed+70%`, not 5, and has no plan at `fixed+50%`; moe as much.
         hiding_saves: u64 = 4, off u64::MAX;
+        /// ... so many times where barriers hide them.
+        /// Without: three layers of attention of known sizes (`ATTENTION` in tests/stock_runs.rs) have no plan at `fixed+50%` in current builds.
+        barriers_save: u64 = 1, off u64::MAX;
         /// Variants are offered for nodes with one part in so many of the peak at stake.
         worth: u64 = 200, off u64::MAX;
         /// Gradients are computed slice by slice where a node needs more than all but one part in so many of what the one needs that

@@ -40,9 +40,9 @@ impl Release {
         self.barrier != BarrierKind::OnHost || level == Level::DisableAll
     }
 
-    /// Is anything gained by what has no size before a step? Not where the first step tells the sizes.
+    /// Can sizes be hidden?
     pub(crate) fn hides_sizes(&self) -> bool {
-        self.barrier == BarrierKind::PassThrough
+        self.barrier != BarrierKind::OnHost
     }
 
     /// A node that hands each of its inputs on, whatever it is, if there is such an operator.
@@ -219,6 +219,7 @@ fn alias(read: u32, written: u32) -> Share {
 }
 
 /// Adds barriers to a graph, one after the other.
+#[derive(Clone)]
 pub(crate) struct BarrierWriter {
     form: BarrierKind,
     /// The number of the next one.
@@ -231,6 +232,8 @@ pub(crate) struct BarrierWriter {
     reshaped: Vec<bool>,
     /// By tensor: what handed it on last for one node alone.
     latest: BTreeMap<TensorId, TensorId>,
+    /// By rank: what [`BarrierWriter::add_at_once`] computes.
+    at_once: BTreeMap<usize, TensorId>,
 }
 
 impl BarrierWriter {
@@ -254,6 +257,7 @@ impl BarrierWriter {
             },
             reshaped: out_of_reshapes(graph),
             latest: BTreeMap::new(),
+            at_once: BTreeMap::new(),
         }
     }
 
@@ -289,6 +293,32 @@ impl BarrierWriter {
         }
     }
 
+    /// Appends a barrier that waits for a graph input, and does not read the size of what it hands on. All of them share what they compute, so two
+    /// that hand on the same would be merged, and so would one and a Reshape before or behind it if all sizes of what comes out are known.
+    pub(crate) fn add_at_once(
+        &mut self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        passed: TensorId,
+        input: TensorId,
+    ) -> TensorId {
+        if self.form == BarrierKind::PassThrough {
+            return self.add(graph, order, passed, &[input]);
+        }
+        let number = self.next;
+        self.next += 1;
+        let rank = graph.tensor(passed).shape.as_ref().map_or(0, Vec::len);
+        let shape = match self.at_once.get(&rank) {
+            Some(&shape) => shape,
+            None => {
+                let shape = self.shape(graph, order, number, (rank, &[input.0]));
+                self.at_once.insert(rank, shape);
+                shape
+            }
+        };
+        self.reshape_to(graph, order, number, (passed, shape))
+    }
+
     fn reshape(
         &mut self,
         graph: &mut Graph,
@@ -296,7 +326,6 @@ impl BarrierWriter {
         number: i64,
         (passed, waits): (TensorId, &[TensorId]),
     ) -> TensorId {
-        let name = format!("{NAME}{number}");
         let waits: Vec<u32> = waits.iter().map(|tensor| tensor.0).collect();
         let passing = Passing {
             tensor: passed.0,
@@ -304,9 +333,23 @@ impl BarrierWriter {
             reshaped: self.reshaped.get(passed.index()).is_none_or(|&is| is),
             waits: &waits,
         };
+        let rank = graph.tensor(passed).shape.as_ref().map_or(0, Vec::len);
+        let shape = self.shape(graph, order, number, (rank, &passing.sized()));
+        self.reshape_to(graph, order, number, (passed, shape))
+    }
+
+    /// Appends what computes as many zeros from the sizes of these tensors.
+    fn shape(
+        &mut self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        number: i64,
+        (rank, sized): (usize, &[u32]),
+    ) -> TensorId {
+        let name = format!("{NAME}{number}");
         let of_shapes = self.form.reads_shapes(graph);
         let mut least = Vec::new();
-        for (place, sized) in passing.sized().into_iter().enumerate() {
+        for (place, &sized) in sized.iter().enumerate() {
             let read = vec![Some(TensorId(sized))];
             let (node, size) = if of_shapes {
                 let name = format!("{name}/nothing_{place}");
@@ -322,8 +365,6 @@ impl BarrierWriter {
             };
             least.push(Some(push(graph, order, node, size)));
         }
-        let of = graph.tensor(passed).clone();
-        let rank = of.shape.as_ref().map_or(0, Vec::len);
         let zeros = self.zeros.entry(rank).or_insert_with(|| {
             let name = format!("{name}/zeros");
             let zeros = Tensor {
@@ -344,7 +385,18 @@ impl BarrierWriter {
         } else {
             Node::new(shape_name, "", "Min", least, Vec::new())
         };
-        let shape = push(graph, order, joined, shape);
+        push(graph, order, joined, shape)
+    }
+
+    fn reshape_to(
+        &self,
+        graph: &mut Graph,
+        order: &mut Vec<NodeId>,
+        number: i64,
+        (passed, shape): (TensorId, TensorId),
+    ) -> TensorId {
+        let name = format!("{NAME}{number}");
+        let of = graph.tensor(passed).clone();
         let known = self.shapes.get(passed.index()).cloned().flatten();
         let handed_on = Tensor {
             name: graph.free_tensor_name(&format!("{}/barrier_{number}", of.name)),

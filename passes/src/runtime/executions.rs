@@ -184,8 +184,8 @@ impl<'g> Executions<'g> {
 
     /// By what [`Executions::simulate`] says: is it promised?
     pub fn promised(&self, promise: Promise) -> Vec<bool> {
-        let at = |level| self.levels.at(level);
-        let holds = |way: &Way| promise.holds_in(way.order, way.form, at);
+        let holds =
+            |way: &Way| promise.holds_in(way.order, |level| self.levels.run_at(level, way.form));
         self.ways.iter().map(holds).collect()
     }
 

@@ -53,14 +53,16 @@ use super::skeleton::{Lists, Share, Skeleton};
 use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
 use crate::operators::Provider;
-use crate::runtime::fusing::Fusing;
+use crate::runtime::fusing::{Adding, Fusing};
 
 /// A skeleton of what runs, and by node its position in the graph's order.
 pub(crate) type OptimizedGraph = (Skeleton, Vec<u32>);
 
-/// Which of the forms runs at which level.
+/// Which of the forms of one release runs at which level.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct GraphsOfLevels {
+struct FormsOfLevels {
+    /// The number of its first form.
+    first: usize,
     count: usize,
     /// Is the first of them what runs at ORT_ENABLE_BASIC?
     has_basic: bool,
@@ -68,15 +70,36 @@ pub(crate) struct GraphsOfLevels {
     has_all: bool,
 }
 
-impl GraphsOfLevels {
-    /// The form's number; none for the graph as it is.
-    pub(crate) fn at(self, level: Level) -> Option<usize> {
-        match level {
+impl FormsOfLevels {
+    fn at(self, level: Level) -> Option<usize> {
+        let form = match level {
             Level::DisableAll => None,
             Level::EnableBasic => self.has_basic.then_some(0),
             Level::EnableExtended => self.count.checked_sub(1 + usize::from(self.has_all)),
             Level::EnableAll => self.count.checked_sub(1),
-        }
+        };
+        form.map(|form| self.first + form)
+    }
+}
+
+/// Which of the forms runs at which level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GraphsOfLevels {
+    newest: FormsOfLevels,
+    /// Where the oldest release optimizes otherwise.
+    oldest: Option<FormsOfLevels>,
+}
+
+impl GraphsOfLevels {
+    /// The number of the form in the newest release; none for the graph as it is.
+    pub(crate) fn at(self, level: Level) -> Option<usize> {
+        self.newest.at(level)
+    }
+
+    /// Does that form run at that level in any release?
+    pub(crate) fn run_at(self, level: Level, form: Option<usize>) -> bool {
+        let all = std::iter::once(self.newest).chain(self.oldest);
+        all.into_iter().any(|of| of.at(level) == form)
     }
 }
 
@@ -125,13 +148,15 @@ pub fn optimized_order(
 }
 
 impl Skeleton {
-    /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else. Tensors keep
-    /// their numbers. Casts come last (`casts.rs`).
+    /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else, in the newest release.
+    /// Tensors keep their numbers. Casts come last (`casts.rs`).
     pub(crate) fn optimized(&self) -> Vec<OptimizedGraph> {
-        self.optimized_by_level().0
+        let (mut forms, levels) = self.optimized_by_level();
+        forms.truncate(levels.newest.count);
+        forms
     }
 
-    /// The same, with the levels at which they run.
+    /// The same in all releases, with the levels at which they run.
     pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
         let (forms, levels) = self.graphs_of_levels();
         let with_casts = |(form, positions): OptimizedGraph| match form.with_casts() {
@@ -146,7 +171,35 @@ impl Skeleton {
 
     /// Before casts.
     fn graphs_of_levels(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
-        let mut nodes = Nodes::of(self);
+        let (mut graphs, newest) = self.graphs_of(Nodes::of(self), 0);
+        let changed_since = |&fusing: &Fusing| match fusing {
+            Fusing::Product { adds } => adds == Adding::ToRows,
+            Fusing::Reshapes { joins, .. } => joins,
+            Fusing::Gelu { standard, .. } => standard,
+            Fusing::Negates { always } => !always,
+            _ => false,
+        };
+        let mut oldest = None;
+        if !self.release.trains && self.fusing.iter().any(changed_since) {
+            let nodes = Nodes {
+                is_oldest: true,
+                ..Nodes::of(self)
+            };
+            let (others, levels) = self.graphs_of(nodes, graphs.len());
+            if others != graphs {
+                graphs.extend(others);
+                oldest = Some(levels);
+            }
+        }
+        (graphs, GraphsOfLevels { newest, oldest })
+    }
+
+    /// Those of one release, the `first` of which gets that number.
+    fn graphs_of<'s>(
+        &'s self,
+        mut nodes: Nodes<'s>,
+        first: usize,
+    ) -> (Vec<OptimizedGraph>, FormsOfLevels) {
         let mut graphs = Vec::new();
         let has_basic = nodes.optimize_basic();
         if has_basic {
@@ -160,7 +213,8 @@ impl Skeleton {
         if has_all {
             graphs.push(nodes.form());
         }
-        let levels = GraphsOfLevels {
+        let levels = FormsOfLevels {
+            first,
             count: graphs.len(),
             has_basic,
             has_all,
@@ -282,6 +336,9 @@ struct Nodes<'s> {
     sized: Vec<u32>,
     /// What is known while Transposes are moved.
     moved: Option<Moved>,
+    /// Does it fuse as 1.19.2 and 1.20.1 do? They join no Reshapes, make no product of rows, and leave the standard's Gelu and later Nots alone
+    /// (measured).
+    is_oldest: bool,
     /// How many of these were renamed.
     #[cfg(test)]
     looked_at: usize,
@@ -304,7 +361,7 @@ impl<'s> Nodes<'s> {
 
     /// What ORT_ENABLE_BASIC does. Does it anything?
     fn optimize_basic(&mut self) -> bool {
-        let forwards = |kind: &Fusing| kind.goes(self.skeleton.release);
+        let forwards = |kind: &Fusing| kind.goes(self.is_oldest);
         let forwards = self.skeleton.fusing.iter().any(forwards);
         if forwards {
             self.close_ranks();
@@ -353,6 +410,7 @@ impl<'s> Nodes<'s> {
             added: Vec::new(),
             sized: Vec::new(),
             moved: skeleton.moves.as_deref().map(Moved::of),
+            is_oldest: skeleton.release.trains,
             #[cfg(test)]
             looked_at: 0,
         };

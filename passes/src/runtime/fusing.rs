@@ -5,7 +5,6 @@
 
 use super::folding::Folding;
 use super::known_shapes::is_resolved;
-use super::release::Release;
 use super::transposes::Transposition;
 use crate::graph::{Constant, Dimension, ElementType, Graph, Node, TensorId, Uses};
 use crate::operators::{self, MICROSOFT, Provider};
@@ -169,11 +168,11 @@ impl Fusing {
         }
     }
 
-    /// Does such a node go, so that its readers read its input?
-    pub(crate) fn goes(self, release: &Release) -> bool {
+    /// Does such a node go, so that its readers read its input? In the `oldest` releases fewer do.
+    pub(crate) fn goes(self, oldest: bool) -> bool {
         match self {
             Fusing::Forwards | Fusing::Idles { .. } => true,
-            Fusing::Negates { always } => always || !release.trains,
+            Fusing::Negates { always } => always || !oldest,
             _ => false,
         }
     }

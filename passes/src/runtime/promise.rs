@@ -88,15 +88,9 @@ impl Promise {
             && (self.level.is_none() || self.level == other.level)
     }
 
-    /// Is it for sessions that run a graph in that order and in that form? `at` tells the form of a level.
-    pub(crate) fn holds_in<F: PartialEq>(
-        self,
-        order: ExecutionOrder,
-        form: F,
-        at: impl Fn(Level) -> F,
-    ) -> bool {
-        self.order.is_none_or(|promised| promised == order)
-            && self.level.is_none_or(|level| at(level) == form)
+    /// Is it for sessions that run a graph in that order and in a form that runs at these levels?
+    pub(crate) fn holds_in(self, order: ExecutionOrder, runs_at: impl Fn(Level) -> bool) -> bool {
+        self.order.is_none_or(|promised| promised == order) && self.level.is_none_or(runs_at)
     }
 
     /// Is it for one session alone?

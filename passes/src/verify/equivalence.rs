@@ -1,6 +1,6 @@
 //! Does the rewritten graph compute the same values?
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::interface::{interface, match_originals};
 use super::structure::topological;
@@ -95,6 +95,8 @@ pub fn equivalence_allowing(
         values,
         held: vec![None; rewritten.tensor_count()],
         zeros: vec![false; rewritten.tensor_count()],
+        sizes: HashMap::new(),
+        numbered: None,
         counts: vec![false; rewritten.tensor_count()],
         roles: vec![Role::Barrier; rewritten.node_count()],
         draws: BTreeMap::new(),
@@ -145,6 +147,10 @@ struct Check<'a> {
     read: Vec<bool>,
     /// By tensor of the rewritten graph: is it new, and a list of zeros?
     zeros: Vec<bool>,
+    /// By tensor of the rewritten graph: a new list of sizes.
+    sizes: HashMap<TensorId, Vec<u64>>,
+    /// What the original has the same sizes of in every step, once somebody asks.
+    numbered: Option<HashSet<ValueNumber>>,
     /// By tensor of the rewritten graph: is it new, and how many elements another tensor has?
     counts: Vec<bool>,
     roles: Vec<Role>,
@@ -423,7 +429,8 @@ impl Check<'_> {
     }
 
     /// A list of zeros, or a Reshape to one: zero stands for the dimension of the input. Such a list is constant, the least of
-    /// one and of numbers of elements, a Shape of no dimension, which has no number, or made of such lists.
+    /// one and of numbers of elements, a Shape of no dimension, which has no number, or made of such lists. And a constant list of the sizes
+    /// that a tensor has in every step, or a Reshape of it to that.
     fn forgetting(&mut self, id: NodeId) -> Option<Role> {
         let node = self.rewritten.node(id);
         let &[Some(output)] = node.outputs.as_slice() else {
@@ -440,12 +447,21 @@ impl Check<'_> {
                     .get(&Computation::of(node, Vec::new()));
                 let known = known.filter(|known| known.forbidden.is_none());
                 self.held[output.index()] = known.and_then(|known| *known.outputs.first()?);
-                self.zeros[output.index()].then_some(Role::Barrier)
+                let sizes = values
+                    .iter()
+                    .map(|&size| u64::try_from(size).ok().filter(|&size| size > 0));
+                let sizes = sizes.collect::<Option<Vec<u64>>>();
+                let lists = sizes
+                    .map(|sizes| drop(self.sizes.insert(output, sizes)))
+                    .is_some();
+                (lists || self.zeros[output.index()]).then_some(Role::Barrier)
             }
             (&[Some(data), Some(shape)], []) if node.is("", "Reshape") => {
                 let [from, to] = [data, shape].map(|id| self.rewritten.tensor(id).shape.as_ref());
                 let all = from.map(|from| vec![from.len() as u64]).as_ref() == to;
-                if !all || !self.zeros[shape.index()] {
+                let is_same = from.is_some_and(|from| self.sizes.get(&shape) == Some(from));
+                let forwards = self.zeros[shape.index()] || is_same && self.is_numbered(data);
+                if !all || !forwards {
                     return None;
                 }
                 self.held[output.index()] = self.held[data.index()];
@@ -467,6 +483,22 @@ impl Check<'_> {
             _ if node.is("", "Min") => self.least(node),
             _ => None,
         }
+    }
+
+    /// Does the tensor hold what has the same sizes in every step?
+    fn is_numbered(&mut self, tensor: TensorId) -> bool {
+        let numbered = self.numbered.get_or_insert_with(|| {
+            let fixed = self
+                .original
+                .fixed_shapes()
+                .into_iter()
+                .zip(&self.values.of);
+            fixed
+                .filter(|(is_fixed, _)| *is_fixed)
+                .map(|(_, &of)| of)
+                .collect()
+        });
+        self.held[tensor.index()].is_some_and(|held| numbered.contains(&held))
     }
 
     fn barrier(&mut self, id: NodeId) -> Result<Role, Violation> {

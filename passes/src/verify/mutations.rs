@@ -578,3 +578,39 @@ fn a_reshape_forwards_only_to_zeros_that_are_computed_of_sizes() {
         assert!(!forwards(barrier, "int64", from, to), "{from} → {to}");
     }
 }
+
+/// A Reshape to the sizes that a tensor has in every step. They are in the file.
+#[test]
+fn a_reshape_forwards_to_a_list_of_the_sizes_that_its_input_always_has() {
+    let barrier = "[c] c = Constant <value_ints = [2, 3]> () [b] b = Reshape(a, c)";
+    assert!(forwards(barrier, "int64", "2, 3", "2, 3"));
+    for (from, to) in [
+        // Other sizes; as many; what is worked out; what stays; another rank; another tensor.
+        ("[2, 3]", "[3, 2]"),
+        ("[2, 3]", "[2, 4]"),
+        ("[2, 3]", "[2, -1]"),
+        ("[2, 3]", "[0, 3]"),
+        ("[2, 3]", "[6]"),
+        ("Reshape(a, c)", "Reshape(x, c)"),
+    ] {
+        assert!(!forwards(barrier, "int64", from, to), "{from} → {to}");
+    }
+    // Of another batch it would not be right.
+    let graph = |inner: &str, outer: &str| {
+        let text = format!(
+            "<ir_version: 8, opset_import: [\"\" : 15]> g (float[n,3] x) => (float[n,3] y) <float[n,3] a, {inner}> {{
+                [a] a = Exp(x) {outer} }}"
+        );
+        let mut graph = crate::graph::Graph::parse(&text).unwrap();
+        let bindings = [("n".to_owned(), 2)].into();
+        let infer = crate::rewrite::infer_shapes::InferShapes { bindings };
+        crate::pass::Pass::run(&infer, &mut graph).unwrap();
+        graph
+    };
+    let original = graph("float[1] unused", "[y] y = Exp(a)");
+    let rewritten = graph(
+        "int64[2] c, float[n,3] b",
+        "[c] c = Constant <value_ints = [2, 3]> () [b] b = Reshape(a, c) [y] y = Exp(b)",
+    );
+    assert!(super::equivalence(&original, &rewritten, &Default::default()).is_err());
+}

@@ -345,7 +345,7 @@ impl<'p> BarrierChoice<'p> {
     fn is_promised(&self, built: &Built, way: TrialWay) -> bool {
         let (form, order) = way;
         self.promise
-            .holds_in(order, form, |level| built.number_at(level))
+            .holds_in(order, |level| built.runs_at(level, form))
     }
 
     /// Is anything to be kept there? Sequences are in every way of running the graph.

@@ -4,15 +4,13 @@ use std::collections::HashMap;
 
 use crate::cost::Cost;
 use crate::enforce::colour_shapes;
+use crate::enforce::parting::Parting;
 use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::runtime::Runtime;
-use crate::runtime::barrier::{Passing, keep_barriers_off, out_of_reshapes};
-use crate::runtime::fused_pairs::{normalized_at_once, read_once};
-use crate::runtime::fusing::{Adding, Fusing};
+use crate::runtime::barrier::Passing;
 use crate::runtime::known_shapes::{Shapes, runtime_shapes, runtime_shapes_declared};
 use crate::runtime::level::Level;
-use crate::runtime::rounding::Rounding;
 use crate::runtime::settings::RuntimeSettings;
 use crate::runtime::skeleton::{Lists, Share, Skeleton};
 
@@ -83,13 +81,12 @@ impl Placement {
         };
         let coloured = (settings != RuntimeSettings::LEAN).then(coloured);
         let uses = Uses::of(graph);
-        let rounding = Rounding::of(graph, provider);
+        let parting = Parting::of(graph, &uses, &base, provider);
         let read = |id: NodeId| graph.node(id).writes().any(|t| !uses.readers(t).is_empty());
-        // What is computed before the first step makes nobody wait, and would not be if it waited or read from a barrier.
-        let is_folded = |position: usize| base.fusing[position] == Fusing::Folded;
+        // What is computed before the first step makes nobody wait.
         let waitable = graph.order().iter().enumerate();
         let waitable = waitable
-            .map(|(i, &id)| !is_folded(i) && (!base.reads_only_shape[i] || read(id)))
+            .map(|(i, &id)| !parting.is_folded(id) && (!base.reads_only_shape[i] || read(id)))
             .collect();
         let mut producer = vec![None; base.size.len()];
         for node in 0..base.len() {
@@ -97,54 +94,16 @@ impl Placement {
                 producer[tensor as usize] = Some(node as u32);
             }
         }
-        // In builds without training, bits are the same at every level, so that what becomes one node there is not parted.
-        let parted = match release.trains {
-            true => vec![false; base.size.len()],
-            false => parted(graph, &uses, &base),
-        };
-        // The Reshape that the runtime puts there and a barrier become one, without the barrier (measured: 1.26.0 makes no session at all).
-        let is_by_rows = |position: usize| {
-            let adds = Adding::ToRows;
-            !release.trains && base.fusing[position] == Fusing::Product { adds }
-        };
-        let mut reshaped = out_of_reshapes(graph);
-        for (position, &id) in graph.order().iter().enumerate() {
-            if is_by_rows(position) {
-                for &addition in graph.node(id).writes().flat_map(|t| uses.readers(t)) {
-                    for sum in graph.node(addition).writes() {
-                        reshaped[sum.index()] = true;
-                    }
-                }
-            }
-        }
-        let form = release.barrier;
-        let kept_off = keep_barriers_off(graph, form);
-        let is_possible = form.is_possible(graph);
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
-        let passed = |(position, id): (usize, &NodeId)| {
-            let node = graph.node(*id);
-            let is_nowhere = operators::reads_only_shape(node) || node.is("", "Constant");
-            if is_nowhere || is_folded(position) {
-                return None;
-            }
-            // What it hands over has memory of its own, which PassThrough refuses (measured).
-            if operators::hands_over(node) || !is_possible || kept_off[id.index()] {
-                return None;
-            }
-            let may_pass = |t: &&TensorId| {
-                let computed = producer[t.index()].is_none_or(|at: u32| !is_folded(at as usize));
-                computed
-                    && is_tensor(**t)
-                    && !parted[t.index()]
-                    && !(is_by_rows(position) && node.input(0) == Some(**t))
-                    && release.may_hand_on(graph.tensor(**t))
-                    && rounding.may_pass(**t, *id)
-            };
+        let passed = |&id: &NodeId| {
+            let node = graph.node(id);
+            let may_pass = |t: &&TensorId| parting.may_read(graph, id, **t);
             let mut inputs = node.inputs.iter().flatten().filter(may_pass);
             let computed = inputs
                 .clone()
                 .find(|t| graph.tensor(**t).kind == TensorKind::Value);
-            computed.or_else(|| inputs.next()).map(|tensor| tensor.0)
+            let first = computed.or_else(|| inputs.next());
+            first.filter(|_| parting.may_wait(graph, id)).map(|t| t.0)
         };
         let signal = |node: usize| -> Option<u32> {
             // What lies in the caller's memory is updated in place and not to be passed around.
@@ -156,22 +115,25 @@ impl Placement {
             let written = written.filter(|&t| {
                 let tensor = TensorId(t);
                 is_tensor(tensor)
-                    && rounding.may_wait(tensor)
-                    && !parted[t as usize]
+                    && parting.rounding.may_wait(tensor)
+                    && !parting.is_between(tensor)
                     && release.may_wait_for(graph.tensor(tensor))
             });
             written.min_by_key(|&t| (is_caller_s(t), base.size[t as usize]))
         };
         Placement {
-            passed: graph.order().iter().enumerate().map(passed).collect(),
+            passed: graph.order().iter().map(passed).collect(),
             signal: (0..base.len()).map(signal).collect(),
             follows: graph
                 .order()
                 .iter()
                 .map(|&id| follows(graph.node(id)))
                 .collect(),
-            keeps: graph.tensor_ids().map(|t| rounding.depends(t)).collect(),
-            reshaped,
+            keeps: graph
+                .tensor_ids()
+                .map(|t| parting.rounding.depends(t))
+                .collect(),
+            reshaped: parting.reshaped,
             waitable,
             producer,
             base,
@@ -335,94 +297,6 @@ impl Placement {
         }
         (skeleton, position, shapes)
     }
-}
-
-/// What a node hands on that goes from ORT_ENABLE_BASIC on.
-fn handed_on(base: &Skeleton, node: usize) -> Option<u32> {
-    let input = match base.fusing[node] {
-        Fusing::Forwards => 0,
-        Fusing::Idles { input } => input,
-        _ => return None,
-    };
-    base.reads.get(node).get(input).copied()
-}
-
-/// By tensor: is it between nodes that the runtime makes one of, which rounds otherwise? Nodes that only forward are gone by then.
-fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
-    let mut writer = vec![Fusing::No; base.size.len()];
-    // A product reads past a Transpose through a Cast, too: by what the Cast writes, the Transpose.
-    let mut transposed = vec![Fusing::No; base.size.len()];
-    for node in 0..base.len() {
-        if let (Fusing::Casts, &[read], &[written]) = (
-            base.fusing[node],
-            base.reads.get(node),
-            base.writes.get(node),
-        ) && base.moved(written).is_some()
-        {
-            transposed[written as usize] = writer[read as usize];
-        }
-        let kind = match handed_on(base, node) {
-            Some(read) => writer[read as usize],
-            None => base.fusing[node],
-        };
-        for &written in base.writes.get(node) {
-            writer[written as usize] = kind;
-        }
-    }
-    let mut parted = vec![false; base.size.len()];
-    for &id in graph.order() {
-        if normalized_at_once(graph, uses, id).is_some() {
-            for sum in graph.node(id).writes() {
-                parted[sum.index()] = true;
-            }
-        }
-    }
-    // What a convolution takes in has to be constant, and so have its weights.
-    for node in 0..base.len() {
-        let constants = match base.fusing[node] {
-            Fusing::Convolution { constant: true } => 1,
-            Fusing::Channels { .. } => 0,
-            _ => continue,
-        };
-        for &read in base.reads.get(node).iter().skip(constants) {
-            parted[read as usize] |= base.owned[read as usize];
-        }
-    }
-    // A product reads past a Transpose first, and multiplies by the number before it then.
-    let mut scaled = vec![false; base.size.len()];
-    for node in 0..base.len() {
-        let scales = match (base.fusing[node], base.reads.get(node)) {
-            (Fusing::Scales { .. }, _) => true,
-            (Fusing::Transposes(_), &[read]) => scaled[read as usize],
-            _ => handed_on(base, node).is_some_and(|read| scaled[read as usize]),
-        };
-        for &written in base.writes.get(node) {
-            scaled[written as usize] = scales;
-        }
-    }
-    for node in (0..base.len()).rev() {
-        let reader = base.fusing[node];
-        let mut written = base.writes.get(node).iter();
-        let leads_on = written.any(|&written| parted[written as usize]);
-        for (place, &read) in base.reads.get(node).iter().enumerate() {
-            let read = read as usize;
-            parted[read] |= match reader {
-                Fusing::Forwards => leads_on,
-                Fusing::Idles { input } => leads_on && place == input,
-                Fusing::Transposes(_) => leads_on && scaled[read],
-                Fusing::Casts => leads_on && matches!(writer[read], Fusing::Transposes(_)),
-                Fusing::Product { .. } => {
-                    scaled[read] || transposed[read].rounds_with(reader, place)
-                }
-                _ => false,
-            };
-            parted[read] |= writer[read].rounds_with(reader, place);
-        }
-    }
-    for written in read_once(graph, uses) {
-        parted[written.index()] = true;
-    }
-    parted
 }
 
 /// A copy to which so many items will be added.

@@ -136,7 +136,7 @@ impl<'s> Nodes<'s> {
         let adding = |fusing| matches!(fusing, Adds | AddsImages | AddsTokens | Bias { .. });
         let adds = Adding::ToMatrix;
         let to_matrix = self.takes_in(index, Fusing::Product { adds }, adding);
-        if to_matrix.is_some() || self.skeleton.release.trains {
+        if to_matrix.is_some() || self.is_oldest {
             return to_matrix;
         }
         let adds = Adding::ToRows;
@@ -154,7 +154,7 @@ impl<'s> Nodes<'s> {
     pub(super) fn join_reshapes(&self, index: u32) -> Option<Change> {
         let leads =
             |node: &FusedNode<'_>| matches!(node.fusing, Fusing::Reshapes { leads, .. } if leads);
-        if self.skeleton.release.trains || !self.node(index).is_some_and(leads) {
+        if self.is_oldest || !self.node(index).is_some_and(leads) {
             return None;
         }
         let follower = |index: u32| {
@@ -211,7 +211,7 @@ impl<'s> Nodes<'s> {
     /// An addition of a bias takes in the Gelu behind it.
     pub(super) fn gelu(&self, index: u32) -> Option<Change> {
         self.assigned(index)?;
-        let is_gelu: fn(Fusing) -> bool = match self.skeleton.release.trains {
+        let is_gelu: fn(Fusing) -> bool = match self.is_oldest {
             true => |fusing| {
                 matches!(
                     fusing,

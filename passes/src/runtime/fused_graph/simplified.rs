@@ -24,7 +24,7 @@ impl<'s> Nodes<'s> {
                 _ => 0,
             };
             if let (true, Some(&read), &[written]) = (
-                node.fusing.goes(self.skeleton.release),
+                node.fusing.goes(self.is_oldest),
                 node.reads.get(input),
                 &*node.writes,
             ) {

@@ -893,3 +893,31 @@ fn only_the_last_two_axes_are_swapped_by_the_way() {
     let output = text.replace("z)", "z, float[2,4,4] t)");
     assert!(forms(&output.replace("<float[2,4,4] t>", "")).is_empty());
 }
+
+// Measured in 1.20.1, 1.26.0 and 1.32.0: the first joins no Reshapes and makes no Gemm of such a product.
+#[test]
+fn the_oldest_release_runs_forms_of_its_own_at_the_same_levels() {
+    let text = "g (float[2,3,4] x, float[4,5] w, float[5] b) => (float[2,3,5] y)
+        <float[2,3,5] a, float[2,3,5] s> { a = MatMul(x, w) s = Add(a, b) y = Tanh(s) }";
+    let levels = |release: &'static Release| {
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs).run_by(release);
+        let (forms, levels) = skeleton.optimized_by_level();
+        let run: Vec<_> = [None, Some(0), Some(1)]
+            .map(|form| levels.run_at(Level::EnableAll, form))
+            .into();
+        (forms.len(), skeleton.optimized().len(), run)
+    };
+    // As it is in 1.20.1, by rows in the others.
+    assert_eq!(
+        levels(&crate::runtime::STOCK),
+        (1, 1, vec![true, true, false])
+    );
+    assert_eq!(
+        levels(&crate::runtime::TRAINING),
+        (0, 0, vec![true, false, false])
+    );
+}
