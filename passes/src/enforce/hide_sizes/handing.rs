@@ -281,9 +281,9 @@ impl Hiding<'_> {
         let handing = self.handing.as_ref()?;
         // What has lost another size already keeps the rest, as somebody has to read it.
         let may = !handing.sized.contains_key(&read)
-            && self.may_read_otherwise(read)
+            && handing.may_read(graph, id, read)
             && !handing.of.parting.rounding.depends(read)
-            && handing.may_read(graph, id, read);
+            && self.may_read_otherwise(read);
         let handed_on = may.then(|| self.hand_on(graph, read, of))?;
         graph.node_mut(id).read_instead(read, handed_on);
         self.inference.node_again(graph, id);
