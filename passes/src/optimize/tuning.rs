@@ -68,6 +68,8 @@ crate::tuning::tuning! {
         /// ... so many times where barriers hide them.
         /// Without: three layers of attention of known sizes (`ATTENTION` in tests/stock_runs.rs) have no plan at `fixed+50%` in current builds.
         barriers_save: u64 = 1, off u64::MAX;
+        /// Attempts: more sizes hidden by barriers for one plan, because those that keep its order take room as well.
+        more_hidden: usize = 2, off 0;
         /// Variants are offered for nodes with one part in so many of the peak at stake.
         worth: u64 = 200, off u64::MAX;
         /// Gradients are computed slice by slice where a node needs more than all but one part in so many of what the one needs that

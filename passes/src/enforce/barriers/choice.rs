@@ -236,13 +236,16 @@ impl<'p> BarrierChoice<'p> {
                 let need = PlannedNeed::of(&self.needs(&built, run.form, &sequence));
                 PlannedOrder { number, need, lean }
             };
-            let (form, as_it_is) = (built.number_at(self.promise.reported().1), planned(0));
-            match form {
-                0 => as_it_is,
-                _ => Some(planned(form))
-                    .filter(|planned| planned.need.most <= as_it_is.need.most)
-                    .unwrap_or(as_it_is),
-            }
+            let (level, as_it_is) = (self.promise.reported().1, planned(0));
+            let forms = 0..=built.forms().len();
+            let optimized = forms.filter(|&form| built.runs_at(level, form));
+            // Of several releases the one in which it takes most.
+            let optimized = optimized
+                .map(planned)
+                .max_by_key(|planned| planned.need.most);
+            optimized
+                .filter(|planned| planned.need.most <= as_it_is.need.most)
+                .unwrap_or(as_it_is)
         })
     }
 

@@ -77,14 +77,6 @@ impl Built {
         self.optimized.get_or_init(optimize)
     }
 
-    /// The number of the form that runs at that level in the newest release.
-    pub(super) fn number_at(&self, level: Level) -> usize {
-        match level {
-            Level::DisableAll => 0,
-            level => self.by_level().1.at(level).map_or(0, |form| form + 1),
-        }
-    }
-
     /// Does the form of that number run at that level in any release?
     pub(super) fn runs_at(&self, level: Level, number: usize) -> bool {
         match level {

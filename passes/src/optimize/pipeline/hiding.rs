@@ -68,6 +68,12 @@ impl Pipeline<'_> {
             .map_or(plain, |hidden| hidden.graph)
     }
 
+    /// Does it matter to [`Pipeline::hidden`] what the budget is?
+    pub(super) fn hides_for_budget(&self) -> bool {
+        let runtime = self.options.runtime;
+        runtime.settings.pattern && STAGES.hidden && !runtime.release.trains
+    }
+
     fn hide_sizes(&self) -> HideSizes<'static> {
         HideSizes {
             // What is too small for a name is too small to be hidden.

@@ -203,7 +203,23 @@ impl Pipeline<'_> {
         if self.time_added(applied.graph(), applied.costs()) >= goal.below {
             return Ok(None);
         }
-        let found = self.enforced(&applied, plan, goal);
+        let mut found = self.enforced(&applied, plan, goal);
+        // More sizes are hidden, so that barriers have the room that they take.
+        let mut room = goal.budget;
+        for _ in 0..STAGES.more_hidden {
+            let Err(excess) = found else { break };
+            let is_left = room > self.original.liveness.fixed + excess;
+            if !self.hides_for_budget() || !is_left || self.is_late() {
+                break;
+            }
+            room = room - excess;
+            let hidden = self.apply(plan, Some(room));
+            if hidden.graph() == applied.graph() {
+                break;
+            }
+            let less = self.enforced(&hidden, plan, goal);
+            found = less.map_err(|missed| missed.min(excess));
+        }
         let outcome = match &found {
             Ok(Some(candidate)) => Ok(self.added(candidate)),
             Ok(None) => return found,
