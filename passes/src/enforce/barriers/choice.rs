@@ -237,7 +237,10 @@ impl<'p> BarrierChoice<'p> {
                 PlannedOrder { number, need, lean }
             };
             let (level, as_it_is) = (self.promise.reported().1, planned(0));
-            let forms = 0..=built.forms().len();
+            if built.runs_at(level, 0) {
+                return as_it_is;
+            }
+            let forms = 1..=built.forms().len();
             let optimized = forms.filter(|&form| built.runs_at(level, form));
             // Of several releases the one in which it takes most.
             let optimized = optimized
