@@ -517,16 +517,27 @@ const ATTENTION: [&str; 2] = [
     wvT# = Transpose <perm = [1, 0]> (wv#) ev# = MatMul (dv#, wvT#) dx# = Add (fk#, ev#)",
 ];
 
-/// Three such layers, in 4 heads of 32.
-fn attention() -> String {
-    const LAYERS: usize = 3;
-    let [forward, backward] = ATTENTION.map(|text| {
+/// How many layers there are of such.
+const LAYERS: usize = 3;
+
+/// The layers, and their gradients, each in the sequence in which they run.
+fn layers(of: [&str; 2]) -> [String; 2] {
+    let [forward, backward] = of.map(|text| {
         let layer = |at: usize| {
             let (own, next) = (at.to_string(), (at + 1).to_string());
             text.replace('#', &own).replace('@', &next)
         };
         (0..LAYERS).map(layer).collect::<Vec<_>>()
     });
+    [
+        forward.concat(),
+        backward.into_iter().rev().collect::<String>(),
+    ]
+}
+
+/// Three such layers, in 4 heads of 32.
+fn attention() -> String {
+    let [forward, backward] = layers(ATTENTION);
     let weights = |text: &str| {
         let of =
             |at: usize| ["q", "k", "v", "o"].map(|kind| text.replace('#', &format!("{kind}{at}")));
@@ -546,8 +557,8 @@ fn attention() -> String {
         }}"#,
         weights("float[128,128] w#, float[128] b#"),
         weights("float[128,128] w#_grad"),
-        forward.concat(),
-        backward.into_iter().rev().collect::<String>(),
+        forward,
+        backward,
     )
 }
 
@@ -564,6 +575,47 @@ fn attention_of_known_sizes_takes_what_is_predicted_with_equal_bits() {
         lowered.assert_kept("default", budget, 0.01);
         lowered.assert_simulated();
     }
+}
+
+/// A layer of attention that is written as Einsums, and gradients of its weights. A file says of no Einsum how large its result is.
+const EINSUMS: [&str; 2] = [
+    r#"
+    q# = Einsum <equation = "bsd,dhk->bhsk"> (x#, wq#) s# = Einsum <equation = "bhsk,bhtk->bhst"> (q#, q#)
+    p# = Softmax <axis = -1> (s#) c# = Einsum <equation = "bhst,bhtk->bshk"> (p#, q#)
+    o# = Einsum <equation = "bshk,hkd->bsd"> (c#, wo#) t# = Tanh (o#) x@ = Add (x#, t#)"#,
+    r#"
+    tt# = Mul (t#, t#) u# = Sub (one, tt#) do# = Mul (dx@, u#)
+    wo#_grad = Einsum <equation = "bsd,bshk->hkd"> (do#, c#) dc# = Einsum <equation = "bsd,hkd->bshk"> (do#, wo#)
+    dp# = Einsum <equation = "bshk,bhtk->bhst"> (dc#, q#) ds# = Mul (dp#, p#)
+    dq# = Einsum <equation = "bhst,bhsk->bhtk"> (ds#, q#) wq#_grad = Einsum <equation = "bhsk,bsd->dhk"> (dq#, x#)
+    e# = Einsum <equation = "bhsk,dhk->bsd"> (dq#, wq#) dx# = Add (dx@, e#)"#,
+];
+
+/// All releases know these sizes, and hand memory on by them.
+#[test]
+fn einsums_of_known_sizes_take_what_is_predicted_with_equal_bits() {
+    let [forward, backward] = layers(EINSUMS);
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+        einsums (float[16,32,64] x0, float[16,32,64] y, float[64,4,16] wq0, float[4,16,64] wo0, float[64,4,16] wq1, float[4,16,64] wo1,
+            float[64,4,16] wq2, float[4,16,64] wo2) => (float[] loss, float[64,4,16] wq0_grad, float[4,16,64] wo0_grad,
+            float[64,4,16] wq1_grad, float[4,16,64] wo1_grad, float[64,4,16] wq2_grad, float[4,16,64] wo2_grad) {{
+            one = Constant <value_float = 1.0> ()
+            {forward}
+            dx3 = Sub (x3, y) e3 = Mul (dx3, dx3) loss = ReduceMean <keepdims = 0> (e3)
+            {backward}
+        }}"#
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let einsums = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), &text),
+        dims: &[],
+    };
+    for budget in ["100%", "fixed+75%"] {
+        einsums.assert_kept("default", budget, 0.005);
+    }
+    einsums.assert_simulated();
 }
 
 /// In the order of the search alone it fits, with the names that its dimensions have. It added 118 % once.

@@ -252,7 +252,8 @@ def check_random(count, seed, folder=None, standard=False):
 
 
 def optimized(path, disabled, order, dims):
-    """The nodes that the runtime has after all its optimizations. It writes a file in DEFAULT order; in another one a step tells."""
+    """The nodes that the runtime has after all its optimizations. Where it changes anything it writes a file in DEFAULT order; else, and in
+    another order, a step tells."""
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -261,8 +262,8 @@ def optimized(path, disabled, order, dims):
             options.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
         if order == "priority":
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-            options.enable_profiling = True
-            options.profile_file_prefix = os.path.join(folder, "p")
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(folder, "p")
         # It warns that what it writes fits this machine alone.
         options.log_severity_level = 3
         model = onnx.load(path, load_external_data=False)
@@ -272,7 +273,8 @@ def optimized(path, disabled, order, dims):
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
         nodes = [node for node in graph.node if node.op_type != "Constant"]
-        if order == "default":
+        before = [list(node.output) for node in model.graph.node if node.op_type != "Constant"]
+        if order == "default" and before != [list(node.output) for node in nodes]:
             return nodes
         named = {node.name: node for node in nodes}
         bound = dict(dim.split("=") for dim in dims)

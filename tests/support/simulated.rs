@@ -11,7 +11,7 @@ use ckpt_passes::pass::Pass as _;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::fused_graph::optimized_order;
-use ckpt_passes::runtime::known_shapes::runtime_shapes;
+use ckpt_passes::runtime::known_shapes::{infer_as, runtime_shapes};
 use ckpt_passes::runtime::optimized_shapes::runtime_shapes_once_optimized;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(crate) fn assert_shapes_known(release: &Release, paths: &[PathBuf], dims: &s
     assert_eq!(text.lines().count(), paths.len());
     let measured = text.lines().map(serde_json::from_str);
     let each = paths.iter().zip(measured);
-    each.map(|(path, measured)| compare_shapes(path, dims, &measured.expect("JSON")))
+    each.map(|(path, measured)| compare_shapes(release, (path, dims), &measured.expect("JSON")))
         .sum()
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn assert_sizes_known_once_optimized(
     let mut compared = 0;
     for (path, line) in paths.iter().zip(text.lines()) {
         let measured: BTreeSet<String> = serde_json::from_str(line).expect("JSON");
-        let graph = shaped(path, dims);
+        let graph = shaped(release, path, dims);
         let shapes = runtime_shapes_once_optimized(&graph);
         let is_number = |dimension: &Dimension| matches!(dimension, Dimension::Known(_));
         let mut faults = Vec::new();
@@ -77,8 +77,8 @@ pub(crate) fn assert_sizes_known_once_optimized(
     compared
 }
 
-fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
-    let graph = shaped(path, dims);
+fn compare_shapes(release: &Release, (path, dims): (&Path, &str), measured: &Value) -> usize {
+    let graph = shaped(release, path, dims);
     let shapes = runtime_shapes(&graph);
     let shape = |id: TensorId| -> Value {
         let dimension = |dimension: &Dimension| match dimension {
@@ -103,7 +103,7 @@ fn compare_shapes(path: &Path, dims: &str, measured: &Value) -> usize {
 }
 
 /// The graph of a file, with shapes.
-fn shaped(path: &Path, dims: &str) -> Graph {
+fn shaped(release: &Release, path: &Path, dims: &str) -> Graph {
     let mut graph = Model::open(path)
         .and_then(|model| model.graph())
         .expect("a graph");
@@ -123,6 +123,7 @@ fn shaped(path: &Path, dims: &str) -> Graph {
     });
     let bindings = bindings.filter(|(name, _)| named.contains(name)).collect();
     InferShapes { bindings }.run(&mut graph).expect("shapes");
+    infer_as(&mut graph, release);
     graph
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn assert_order_as_simulated(
     const FEW: u64 = 64;
     /// What the file does not have.
     const MADE: &str = "~";
-    let graph = shaped(path, dims);
+    let graph = shaped(release, path, dims);
     let off = format!(
         "--disable-optimizers={}",
         release.switched_off(&graph, Provider::Cpu).join(";")

@@ -26,7 +26,7 @@ use crate::graph::{
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Runtime;
-use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
+use crate::runtime::inferred_shapes::{InferredBy, dimensions_from};
 use crate::runtime::known_shapes::RuntimeInference;
 use crate::runtime::rounding::Rounding;
 use handing::Handing;
@@ -274,7 +274,7 @@ impl<'a> Hiding<'a> {
         is_large: bool,
     ) -> Option<usize> {
         let node = graph.node(id);
-        let alone = match inferred_by(node, position) {
+        let alone = match self.inference.rule(node, position) {
             InferredBy::Unknown | InferredBy::Rank => true,
             InferredBy::Of(_) | InferredBy::Broadcast => nothing_inferred,
             InferredBy::AllNumbered => {

@@ -361,6 +361,16 @@ impl Node {
     }
 }
 
+/// The standard's rules of shapes, where releases of the runtime differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShapeRules {
+    /// Those that all releases have.
+    #[default]
+    Common,
+    /// Those that the builds for inference have as well.
+    Newest,
+}
+
 /// A training graph. Clones share the nodes and tensors that none of them changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
@@ -375,6 +385,8 @@ pub struct Graph {
     pub outputs: OutputList,
     /// Operator set versions by domain (`ai.onnx` is the empty string).
     pub opsets: BTreeMap<String, i64>,
+    /// By which rules its runtime works out shapes.
+    pub shape_rules: ShapeRules,
     by_name: HashMap<Arc<str>, TensorId>,
 }
 

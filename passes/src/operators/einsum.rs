@@ -6,6 +6,7 @@ use super::einsum_kernel::{Factor, elements_beside};
 use super::view::{Fault, Input, Outputs, Shape, View, one};
 use super::{Family, Operator, Provider, onnx};
 use crate::bytes::Bytes;
+use crate::graph::Node;
 
 pub(super) const OPERATORS: &[Operator] = &[onnx("Einsum", Family::MatrixProduct, einsum)
     .operations(operations)
@@ -94,14 +95,8 @@ fn solve(view: &View) -> Result<SolvedEquation, Fault> {
             "terms for all inputs, such as ij,jk->ik",
         )
     };
-    let compact: Vec<u8> = equation.bytes().filter(|b| *b != b' ').collect();
-    let arrow = compact.windows(2).position(|pair| pair == b"->");
-    let (left, right) = match arrow {
-        Some(at) => (&compact[..at], Some(&compact[at + 2..])),
-        None => (&compact[..], None),
-    };
+    let (terms, right) = terms(equation);
     let inputs = view.inputs()?;
-    let terms: Vec<&[u8]> = left.split(|&b| b == b',').collect();
     if terms.len() != inputs.len() {
         return Err(wrong());
     }
@@ -133,7 +128,7 @@ fn solve(view: &View) -> Result<SolvedEquation, Fault> {
     }
     let dots = sizes.keys().filter(|l| matches!(l, Label::Dots(_))).count();
     let output = match right {
-        Some(term) => labels(term, None)
+        Some(term) => labels(&term, None)
             .map(|letters| expand(letters, dots))
             .filter(|output| output.iter().all(|l| sizes.contains_key(l)))
             .ok_or_else(wrong)?,
@@ -154,6 +149,35 @@ fn solve(view: &View) -> Result<SolvedEquation, Fault> {
         operands,
         output,
     })
+}
+
+/// The terms of the inputs, and that of the result if there is one.
+fn terms(equation: &str) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
+    let compact = equation.replace(' ', "");
+    let (left, right) = match compact.split_once("->") {
+        Some((left, right)) => (left, Some(right)),
+        None => (&*compact, None),
+    };
+    let bytes = |term: &str| term.as_bytes().to_vec();
+    (left.split(',').map(bytes).collect(), right.map(bytes))
+}
+
+/// By dimension of the result: the first input that has its letter, and which of that input's dimensions it is. `None` where there are dots, or
+/// no arrow.
+pub(crate) fn dimensions(node: &Node) -> Option<Vec<(usize, usize)>> {
+    let (terms, result) = terms(node.string("equation")?);
+    let source = |letter: &u8| {
+        let at = |term: &Vec<u8>| term.iter().position(|other| other == letter);
+        letter.is_ascii_alphabetic().then_some(())?;
+        let mut found = terms.iter().enumerate();
+        found.find_map(|(input, term)| Some((input, at(term)?)))
+    };
+    let has_dots = terms.iter().any(|term| term.contains(&b'.'));
+    result?
+        .iter()
+        .map(source)
+        .collect::<Option<_>>()
+        .filter(|_| !has_dots)
 }
 
 /// The labels of a term. With `rank`, dots are spread over the axes that the letters leave;
@@ -209,6 +233,20 @@ mod tests {
         assert_eq!(case("ij,jk", &[&[3, 4], &[4, 5]]).shapes(), ["float[3, 5]"]);
         assert_eq!(case("ii->i", &[&[3, 3]]).shapes(), ["float[3]"]);
         assert_eq!(case("ij->", &[&[3, 4]]).shapes(), ["float[]"]);
+    }
+
+    #[test]
+    fn a_dimension_is_that_of_the_first_input_with_its_letter() {
+        let of = |equation: &str| {
+            super::dimensions(&Case::onnx("Einsum").text("equation", equation).node())
+        };
+        assert_eq!(
+            of("bsd, dhk -> bhsk"),
+            Some(vec![(0, 0), (1, 1), (0, 1), (1, 2)])
+        );
+        assert_eq!(of("ij->"), Some(vec![]));
+        assert_eq!(of("...qd,...kd->...qk"), None);
+        assert_eq!(of("ij,jk"), None);
     }
 
     #[test]

@@ -45,6 +45,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 pub(crate) use arithmetic::early_workspace;
+pub(crate) use einsum::dimensions as einsum_dimensions;
 pub(crate) use entry::MICROSOFT;
 use entry::{
     ATEN, Aliases, Operator, ShapeRule, everything, like_first, microsoft, onnx, output_twice,

@@ -50,6 +50,7 @@ use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::Reserved;
 use crate::runtime::functions::awaits_types;
+use crate::runtime::known_shapes::infer_as;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
@@ -557,6 +558,7 @@ pub fn with_shapes(graph: &Graph, options: &PlanOptions) -> Result<Graph, InferS
     let mut graph = graph.clone();
     let bindings = options.bindings.clone();
     options.runner.run(&InferShapes { bindings }, &mut graph)?;
+    infer_as(&mut graph, options.runtime.release);
     Ok(graph)
 }
 

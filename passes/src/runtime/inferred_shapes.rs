@@ -1,7 +1,7 @@
 //! How the runtime infers the shapes of what a node writes, before anything runs.
 
-use crate::graph::Node;
-use crate::operators::MICROSOFT;
+use crate::graph::{Node, ShapeRules};
+use crate::operators::{MICROSOFT, einsum_dimensions};
 
 /// How the runtime works out a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,12 @@ pub fn inferred_by(node: &Node, position: usize) -> InferredBy {
     }
 }
 
+/// The same by other rules.
+pub(crate) fn inferred_by_rules(rules: ShapeRules, node: &Node, position: usize) -> InferredBy {
+    let newly = newly_inferred_by(node).filter(|_| rules == ShapeRules::Newest);
+    newly.unwrap_or_else(|| inferred_by(node, position))
+}
+
 /// The same in the newest release that is known, where not all releases have the same rule: Einsum tells all sizes from 1.20.1 on, comparisons
 /// (of opset 16 or newer) and how many classes OneHot has between 1.20.1 and 1.26.0 at the latest (measured in 1.19.2, 1.20.1, 1.26.0
 /// and 1.32.0, of each case in `testdata/operators.json`).
@@ -180,6 +186,13 @@ pub fn dimensions_from(
         ("", "Gather") => {
             let axis = node.int("axis").unwrap_or(0);
             (1, vec![(usize::try_from(axis).ok()?, 0)])
+        }
+        ("", "Einsum") => {
+            let sources = einsum_dimensions(node)?;
+            let &(input, _) = sources.iter().min()?;
+            let of_result = sources.into_iter().enumerate();
+            let from = of_result.filter(|&(_, (from, _))| from == input);
+            (input, from.map(|(at, (_, of))| (at, of)).collect())
         }
         _ => match inferred_by(node, position) {
             InferredBy::Of(input) => (input, same()),

@@ -11,15 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::casting::{NO_TENSOR, are_there, halves};
 use super::folding::Folding;
-use super::inferred_shapes::{InferredBy, inferred_by, newly_inferred_by};
+use super::inferred_shapes::{InferredBy, inferred_by_rules, newly_inferred_by};
 use super::moving::{Added, KnownDimensions};
 use super::named_sizes::{self, KnownInput};
-use super::release::PatternOf;
+use super::release::{PatternOf, Release};
 use super::transposes::{movable_casts, shapes_of_transposed};
 use crate::graph::{
-    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, in_sequence,
+    Constant, Dimension, ElementType, Graph, Node, NodeId, ShapeRules, TensorId, TensorKind,
+    in_sequence,
 };
-use crate::operators::{MICROSOFT, resolve_axis};
+use crate::operators::{MICROSOFT, einsum_dimensions, resolve_axis};
 
 /// See the module's documentation. By tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,24 +213,43 @@ pub(crate) fn runtime_shapes_optimized(graph: &Graph, targets: &Targets) -> Vec<
     inference.all(graph)
 }
 
+/// Do some builds for inference know the node's shape, and others not? All know that of an Einsum.
+fn is_newly_known(node: &Node) -> bool {
+    newly_inferred_by(node).is_some() && !node.is("", "Einsum")
+}
+
 /// May there be any [`newly_known`] shapes?
 pub(crate) fn has_newly_known(graph: &Graph) -> bool {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    nodes.any(|node| newly_inferred_by(node).is_some())
+    nodes.any(is_newly_known)
 }
 
-/// The shapes that the newest releases work out and others do not: what has no declaration shares its memory in the ones and not in the
+/// Says of `graph` who runs it. Shapes that not all builds for inference work out it declares, so that these share the same memory.
+/// It needs concrete shapes.
+pub fn infer_as(graph: &mut Graph, release: &Release) {
+    if release.trains {
+        return;
+    }
+    if has_newly_known(graph) {
+        for (id, shape) in newly_known(graph) {
+            graph.tensor_mut(id).declared = Some(shape);
+        }
+    }
+    graph.shape_rules = ShapeRules::Newest;
+}
+
+/// The shapes that the newest builds for inference work out and others do not: what has no declaration shares its memory in the ones and not in the
 /// others (measured: a mask of three comparisons, 49 KiB more in 1.20.1 than in 1.32.0). `graph` needs concrete shapes.
 pub(crate) fn newly_known(graph: &Graph) -> Vec<(TensorId, Vec<Dimension>)> {
     let known = runtime_shapes(graph);
     let inference = RuntimeInference {
-        newest: true,
+        rules: ShapeRules::Newest,
         ..RuntimeInference::of(graph)
     };
     let newly = inference.all(graph);
     let nodes = graph.order().iter().map(|&id| graph.node(id));
     let written = nodes
-        .filter(|node| newly_inferred_by(node).is_some())
+        .filter(|node| is_newly_known(node))
         .flat_map(Node::writes);
     let differs = |id: &TensorId| newly[id.index()] != known[id.index()];
     written
@@ -246,8 +266,7 @@ pub(crate) struct RuntimeInference {
     constants: Folding,
     /// Does it fold?
     optimizes: bool,
-    /// Is it that of the newest release, and not what all have?
-    newest: bool,
+    rules: ShapeRules,
     /// What becomes constant.
     targets: Targets,
 }
@@ -259,7 +278,7 @@ impl RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
             constants: Folding::none(graph),
             optimizes: false,
-            newest: false,
+            rules: graph.shape_rules,
             targets: Targets::new(),
         }
     }
@@ -352,6 +371,11 @@ impl RuntimeInference {
         all
     }
 
+    /// How the runtime works out the shape of that result.
+    pub(crate) fn rule(&self, node: &Node, position: usize) -> InferredBy {
+        inferred_by_rules(self.rules, node, position)
+    }
+
     /// What the runtime infers of each result from the node's inputs.
     pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<KnownDimensions> {
         let RuntimeInference {
@@ -373,8 +397,7 @@ impl RuntimeInference {
         };
         let mut inferred = |position: usize| {
             let output = node.output(position)?;
-            let newly = newly_inferred_by(node).filter(|_| self.newest);
-            match newly.unwrap_or_else(|| inferred_by(node, position)) {
+            match self.rule(node, position) {
                 InferredBy::Of(input) => known(shapes, node.input(input)).cloned(),
                 InferredBy::Broadcast => broadcast(shapes, node),
                 InferredBy::Expanded => expanded(graph, constants, shapes, node, output),
@@ -392,7 +415,17 @@ impl RuntimeInference {
                 InferredBy::Other if node.is("", "Range") => {
                     by_rule(position).or_else(|| Some(vec![Dimension::Unknown]))
                 }
-                InferredBy::Other if node.is("", "OneHot") && !self.newest => one_hot(first?, node),
+                InferredBy::Other if node.is("", "OneHot") && self.rules == ShapeRules::Common => {
+                    one_hot(first?, node)
+                }
+                InferredBy::Other if node.is("", "Einsum") => match einsum_dimensions(node) {
+                    Some(sources) => {
+                        let dimension =
+                            |(input, at)| known(shapes, node.input(input))?.get(at).cloned();
+                        sources.into_iter().map(dimension).collect()
+                    }
+                    None => by_rule(position),
+                },
                 InferredBy::Other if node.is("", "Shape") && first.is_none() => {
                     Some(vec![Dimension::Unknown])
                 }
@@ -521,7 +554,10 @@ impl RuntimeInference {
         body: &Graph,
         given: &[KnownDimensions],
     ) -> Option<Vec<KnownDimensions>> {
-        let mut inference = RuntimeInference::of(body);
+        let mut inference = RuntimeInference {
+            rules: self.rules,
+            ..RuntimeInference::of(body)
+        };
         for id in body.outer() {
             let outer = around.tensor_named(&body.tensor(id).name);
             inference.shapes[id.index()] = outer.and_then(|id| self.shapes[id.index()].clone());

@@ -18,7 +18,7 @@ use crate::pass::Changed;
 use crate::runtime::barrier::{BarrierWriter, integers};
 use crate::runtime::folding::Folding;
 use crate::runtime::fusing::{Adding, Fusing};
-use crate::runtime::inferred_shapes::{InferredBy, dimensions_from, inferred_by};
+use crate::runtime::inferred_shapes::{InferredBy, dimensions_from};
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::moving::KnownDimensions;
 use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
@@ -262,7 +262,7 @@ impl Hiding<'_> {
                 (read, at, of)
             }
             // Of inputs that are broadcast the one that alone tells the first.
-            None if inferred_by(node, position) == InferredBy::Broadcast => {
+            None if self.inference.rule(node, position) == InferredBy::Broadcast => {
                 let tells = |read: &TensorId| {
                     let shape = self.inference.shape(*read);
                     let first = shape.filter(|shape| shape.len() == rank)?.first()?;
