@@ -153,7 +153,11 @@ impl<'c> Enforceable<'c> {
         let order = BarrierChoice::new(self, 0, Thinning::Quick).packed(within)?;
         let mut graph = self.graph.clone();
         let listed = self.graph.order();
-        graph.set_order(order.iter().map(|&place| listed[place as usize]).collect());
+        let packed = order.iter().map(|&place| listed[place as usize]);
+        // Constants do not run, so nothing says where they stand.
+        let is_constant = |id: &NodeId| self.graph.node(*id).is("", "Constant");
+        let (constants, others): (Vec<_>, Vec<_>) = packed.partition(is_constant);
+        graph.set_order([constants, others].concat());
         Some(Enforceable::new(graph, self.costs.clone(), self.conditions))
     }
 

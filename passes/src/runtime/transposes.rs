@@ -138,6 +138,12 @@ impl Transposition {
         self.passes
     }
 
+    /// Is the other the same but for that?
+    pub(crate) fn is_but_for_shapes(self, other: Transposition) -> bool {
+        let passes = self.passes;
+        self == Transposition { passes, ..other }
+    }
+
     /// Can a matrix product that reads the result do it by the way? It can where the last two axes are swapped or nothing is moved, or the
     /// first of three or more comes behind the second last or the last. Where the first axis is moved it reads two matrices of as many
     /// axes (measured with all permutations of up to five axes, in 1.19.2, 1.20.1 and 1.32.0).

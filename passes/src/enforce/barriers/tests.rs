@@ -1,7 +1,7 @@
 use super::*;
 use crate::cost::Nanos;
-use crate::graph::Uses;
 use crate::graph::text::diff;
+use crate::graph::{Constant, ElementType, Node, Tensor, TensorKind, Uses};
 use crate::runtime::barrier_kind::BarrierKind;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::Liveness;
@@ -691,4 +691,33 @@ fn packed_orders_of_random_graphs_can_run_and_need_what_was_asked_for() {
         );
     }
     assert!(smaller > 5, "{smaller}");
+}
+
+/// The runtime knows constants before it runs anything, so nothing else keeps them in front of who reads them.
+#[test]
+fn packed_orders_have_constants_before_who_reads_them() {
+    let mut packed = 0;
+    for seed in 0..60 {
+        let mut graph = random_training_graph(seed, 8 + seed as usize % 20);
+        let mut order = Vec::new();
+        for id in graph.order().to_vec() {
+            let own = graph.add_tensor(Tensor {
+                constant: Some(Constant::Ints(vec![0])),
+                element: Some(ElementType::Int64),
+                shape: Some(vec![1]),
+                ..Tensor::new(format!("constant_{}", id.index()), TensorKind::Value)
+            });
+            let node = Node::new("", "", "Constant", Vec::new(), vec![Some(own)]);
+            order.push(graph.add_node(node));
+            graph.node_mut(id).captures.push(own);
+            order.push(id);
+        }
+        graph.set_order(order);
+        let plain = packable(&graph, &[]);
+        if let Some(other) = plain.packed(plain.planned_peak() - Bytes(1)) {
+            packed += 1;
+            assert_eq!(verify::structure(other.graph()), Ok(()), "seed {seed}");
+        }
+    }
+    assert!(packed > 5, "{packed}");
 }

@@ -446,7 +446,12 @@ fn changed(before: &Kinds, after: &Kinds) -> BTreeSet<NodeId> {
                     | Fusing::Splits { .. }
             )
         };
-        one == other || *one == Fusing::Folded || is_harmless(one) && is_harmless(other)
+        let both_move = match (*one, *other) {
+            (Fusing::Transposes(one), Fusing::Transposes(other)) => one.is_but_for_shapes(other),
+            _ => false,
+        };
+        let stays = one == other || *one == Fusing::Folded || both_move;
+        stays || is_harmless(one) && is_harmless(other)
     };
     let differs = |&(id, kinds): &(&NodeId, &[Fusing; 2])| {
         let now = after.get(id);
