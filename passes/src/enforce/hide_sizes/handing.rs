@@ -590,6 +590,31 @@ mod tests {
         "#);
     }
 
+    // Behind the barrier the Transpose could be moved, which matters where there are Shapes of its result and the runtime moves any.
+    #[test]
+    fn sizes_are_hidden_between_a_transpose_and_a_convolution() {
+        let graph = parsed(
+            "<ir_version: 8, opset_import: [\"\" : 17]>
+            g (float[4,8,16,16] x, float[8,4,3,3] w, float[1] s) => (float[8,8,16,16] y)
+            <float[4,8,16,16] e, float[8,4,16,16] t, float[8,8,16,16] c>
+            { e = Tanh(x) t = Transpose <perm = [1, 0, 2, 3]> (e) c = Conv <pads = [1, 1, 1, 1]> (t, w) y = Neg(c) }",
+        );
+        let hidden = hidden(&graph);
+        insta::assert_snapshot!(diff(&graph.to_listing(), &hidden.to_listing()), @r#"
+        - e = Tanh(x)
+        + "ckpt-opt/barrier_0/size_0" = Size(s)
+        + "ckpt-opt/barrier_0/zeros" = Constant()
+        + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/zeros")
+        + "x/barrier_0" = Reshape(x, "ckpt-opt/barrier_0/shape")
+        + e = Tanh("x/barrier_0")
+          t = Transpose(e)
+        - c = Conv(t, w)
+        + "t/barrier_1" = Reshape(t, "ckpt-opt/barrier_0/shape")
+        + c = Conv("t/barrier_1", w)
+          y = Neg(c)
+        "#);
+    }
+
     // A barrier that nobody reads would be refused.
     #[test]
     fn what_bodies_alone_read_is_not_handed_on() {
