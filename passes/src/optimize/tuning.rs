@@ -16,6 +16,9 @@ crate::tuning::tuning! {
         /// Attempts: plans for more than the one that fits was made for, as the settings may add less to another ...
         /// Without: a lowered resnet18 with a batch of 16 adds 9.6 % at `fixed+50%` in current builds, not 5.2; a lowered tcn 53.9 % at `min`, not 42.6.
         plans_for_settings: usize = 3, off 0;
+        /// ... and where none of them fits, so many more, by how much they missed ...
+        /// Without: two layers of known sizes (attention and feed-forward) add 130 % at `fixed+60%` in every session of current builds, not 42.
+        more_plans_for_settings: usize = 2, off 0;
         /// ... if it adds more than one part in so many of a step's time.
         dear: u64 = 50, off 1;
         /// Attempts: plans for what the graph takes less at the level that is promised.

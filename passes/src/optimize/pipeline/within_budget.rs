@@ -151,26 +151,43 @@ impl Pipeline<'_> {
         }
         let PlannedFor { budget, target, .. } = best;
         let most = (budget - self.spare()).max(target);
-        let mut between = Between::new(target.0, most.0, STAGES.plans_for_settings);
+        let (few, more) = (STAGES.plans_for_settings, STAGES.more_plans_for_settings);
+        let mut between = Between::new(target.0, most.0, few + more);
+        // By how much the last one missed, and whether all did.
+        let (mut missed, mut all_missed) = (Bytes::ZERO, true);
         let is_dear = |added: u64, best: &Candidate| {
             added > time_of_all(&best.graph, &best.costs) / STAGES.dear && !self.stopped()
         };
-        loop {
+        for attempt in 0.. {
             let added = self.added(&best.candidate);
-            if !is_dear(added, &best.candidate) || between.way() <= budget.0 / STAGES.unused_part {
-                return best;
+            let is_more = attempt >= few;
+            let is_known = between.way() <= budget.0 / STAGES.unused_part || is_more && !all_missed;
+            if is_known || !is_dear(added, &best.candidate) {
+                break;
             }
-            let Some(target) = between.part_of_way(1, 2) else {
-                return best;
+            let left = best.left().0;
+            let (part, of) = match is_more {
+                true => (left, (left + missed.0).max(1)),
+                false => (1, 2),
+            };
+            let Some(target) = between.part_of_way(part, of) else {
+                break;
             };
             let found = self.planned_once(planner, Bytes(target), &Goal::below(budget, added));
             // What would add as much or more is no reason to ask for less.
             between.is(target, found.is_ok());
-            if let Ok(Some(cheaper)) = found {
-                best.candidate = cheaper;
-                best.target = Bytes(target);
+            match found {
+                Ok(cheaper) => {
+                    all_missed = false;
+                    if let Some(cheaper) = cheaper {
+                        best.candidate = cheaper;
+                        best.target = Bytes(target);
+                    }
+                }
+                Err(excess) => missed = excess,
             }
         }
+        best
     }
 
     /// What is planned for `target`, if it adds less than the goal allows, or by how much it misses the budget.
