@@ -177,6 +177,7 @@ impl Skeleton {
             Fusing::Reshapes { joins, .. } => joins,
             Fusing::Gelu { standard, .. } => standard,
             Fusing::Negates { always } => !always,
+            Fusing::AddsImages => true,
             _ => false,
         };
         let mut oldest = None;
@@ -336,8 +337,8 @@ struct Nodes<'s> {
     sized: Vec<u32>,
     /// What is known while Transposes are moved.
     moved: Option<Moved>,
-    /// Does it fuse as 1.19.2 and 1.20.1 do? They join no Reshapes, make no product of rows, and leave the standard's Gelu and later Nots alone
-    /// (measured).
+    /// Does it fuse as 1.19.2 and 1.20.1 do? They join no Reshapes, make no product of rows, leave the standard's Gelu and later Nots alone, and
+    /// write no convolution's result over what it adds (measured).
     is_oldest: bool,
     /// How many of these were renamed.
     #[cfg(test)]

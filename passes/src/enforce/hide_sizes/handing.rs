@@ -44,6 +44,8 @@ pub struct ByBarriers {
     known: Vec<bool>,
     /// By tensor: does the file say them?
     fixed: Vec<bool>,
+    /// By tensor: does it come out of a Reshape to what is computed? With another Reshape behind it, to numbers, 1.26.0 makes no session (measured).
+    computed: Vec<bool>,
     /// Between what the runtime makes one node of.
     inside: BTreeSet<TensorId>,
     /// Tensors that barriers hand on where all may be, each with the bytes of what has no sizes then; the most first.
@@ -79,6 +81,7 @@ impl ByBarriers {
             numbered,
             known: known.collect(),
             fixed: graph.fixed_shapes(),
+            computed: out_of_computed(graph),
             inside,
             worth: Vec::new(),
         };
@@ -152,12 +155,14 @@ impl Handing<'_> {
             parting,
             uses,
             fixed,
+            computed,
             inside,
             ..
         } = self.of;
         let is_numbered = |id: &NodeId| self.numbered.contains(id);
         let is_read = uses.readers(tensor).iter().any(is_numbered);
-        let gets_back = fixed[tensor.index()] && !parting.is_between(tensor);
+        let may_be_reshaped = !parting.is_between(tensor) && !computed[tensor.index()];
+        let gets_back = fixed[tensor.index()] && may_be_reshaped;
         let is_free = gets_back || !is_read;
         is_free && !inside.contains(&tensor) && !parting.rounding.depends(tensor)
     }
@@ -413,6 +418,20 @@ impl Hiding<'_> {
     }
 }
 
+/// By tensor: does it come out of a Reshape to what a node computes?
+fn out_of_computed(graph: &Graph) -> Vec<bool> {
+    let mut computed = vec![false; graph.tensor_count()];
+    let mut found = vec![false; graph.tensor_count()];
+    for node in graph.order().iter().map(|&id| graph.node(id)) {
+        let is_computed = node.input(1).is_some_and(|shape| computed[shape.index()]);
+        for written in node.writes() {
+            computed[written.index()] = !node.is("", "Constant");
+            found[written.index()] = node.is("", "Reshape") && is_computed;
+        }
+    }
+    found
+}
+
 /// What the graph's nodes are, as they are declared and once constants are worked out.
 fn kinds(graph: &Graph, provider: Provider) -> Kinds {
     let uses = Uses::of(graph);
@@ -613,6 +632,23 @@ mod tests {
         + c = Conv("t/barrier_1", w)
           y = Neg(c)
         "#);
+    }
+
+    // 1.26.0 makes no session of a Reshape to numbers behind one to what is computed.
+    #[test]
+    fn what_a_barrier_hands_on_already_keeps_its_numbers_where_they_are_read() {
+        let layer = LAYER.replace("m = MatMul(h, w)", "n = Size(h) z = Constant <value_ints = [0, 0, 0]> () p = Min(n, z) i = Reshape(h, p) m = MatMul(i, w)");
+        let graph =
+            parsed(&layer.replace("float[4,32,64] h,", "float[4,32,64] h, float[4,32,64] i,"));
+        let hidden = hidden(&graph);
+        let computed = out_of_computed(&hidden);
+        let mut nodes = hidden.order().iter().map(|&id| hidden.node(id));
+        let is_behind = |node: &Node| {
+            let read = node.input(0).filter(|_| node.is("", "Reshape"));
+            read.is_some_and(|read| computed[read.index()])
+        };
+        assert!(!nodes.any(is_behind), "{}", hidden.to_listing());
+        assert_ne!(hidden, graph);
     }
 
     // A barrier that nobody reads would be refused.

@@ -491,7 +491,8 @@ impl<'s> Nodes<'s> {
         let adds = Adding::ToMatrix;
         let becomes_gemm = node.fusing == Fusing::Product { adds };
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
-        // What a convolution adds may be where the result is written; nothing else is where it was.
+        // What a convolution adds may be where the result is written, but not in 1.19.2 and 1.20.1 (measured there, in 1.26.0 and 1.32.0); nothing
+        // else is where it was.
         let written = reader.writes[0];
         let in_place = |&read: &u32| Share {
             written,
@@ -499,6 +500,7 @@ impl<'s> Nodes<'s> {
             always: false,
         };
         let shares: Vec<Share> = match node.fusing {
+            _ if adds_image && self.is_oldest => Vec::new(),
             _ if adds_image => {
                 let added = reader.reads.iter();
                 let added = added.filter(|read| !node.writes.contains(read));
