@@ -347,9 +347,16 @@ fn what_the_page_about_current_runtimes_says_trains_there() {
 }
 
 #[test]
-fn readme_shows_what_its_first_command_prints() {
-    let (blocks, _) = parts(&read(&root().join("README.md")));
-    let at = |block: &Block| block.text.starts_with("cargo run --release -- ");
+fn readme_and_guide_show_what_their_commands_print() {
+    assert_quoted("README.md", "cargo run --release -- ");
+    assert_quoted("docs/guide.md", "ckpt-opt inspect ");
+}
+
+/// Does the document quote the first lines of what its first command prints that begins so?
+fn assert_quoted(document: &str, begins: &str) {
+    let path = root().join(document);
+    let (blocks, _) = parts(&read(&path));
+    let at = |block: &Block| block.text.starts_with(begins);
     let at = blocks.iter().position(at).expect("the command");
     let command = blocks[at]
         .text
@@ -370,13 +377,12 @@ fn readme_shows_what_its_first_command_prints() {
             .take(lines)
             .map(|line| format!("{line}\n"))
             .collect();
-        let path = root().join("README.md");
-        fs::write(&path, read(&path).replace(begin, &now)).expect("README.md can be written");
+        fs::write(&path, read(&path).replace(begin, &now)).expect("it can be written");
         return;
     }
     assert!(
         printed.starts_with(begin),
-        "README.md quotes\n{begin}\nand what is printed is\n{printed}"
+        "{document} quotes\n{begin}\nand what is printed is\n{printed}"
     );
 }
 
