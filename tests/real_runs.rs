@@ -769,7 +769,7 @@ fn a_residual_behind_a_convolution_with_a_bias_takes_what_is_predicted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = root().join("testdata/text/biased_residual.onnxtxt");
     let original = from_text(&text, folder.path());
-    let options = ["--budget", "100%", "--level", "all"];
+    let options = ["--budget", "101%", "--level", "all"];
     let orders = ["DEFAULT", "PRIORITY_BASED"];
     assert_promise_holds(&original, &["--dim", "N=8"], &options, &orders);
 }
