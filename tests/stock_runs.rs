@@ -1,7 +1,7 @@
 //! ckpt-opt's promises for graphs in standard operators, kept by an ONNX Runtime without training.
 //!
-//! The runtime comes as a Python package. `tools/setup.sh stock` installs it into `.venv-stock` once, which needs the
-//! network and Python 3.11.
+//! The runtime comes as a Python package. `tools/setup.sh stock` installs it into `.venv-stock` once, and `tools/setup.sh stock 1.20.1` the
+//! oldest release, which needs the network and Python 3.11.
 
 mod support;
 
