@@ -367,7 +367,7 @@ pub enum ShapeRules {
     /// Those that all releases have.
     #[default]
     Common,
-    /// Those that the builds for inference have as well.
+    /// Those of the newest build for inference as well. What older ones do not work out by them is declared.
     Newest,
 }
 

@@ -867,6 +867,38 @@ mod tests {
         }
     }
 
+    // Measured with tools/measure_known_shapes.py in 1.19.2, 1.20.1 and 1.32.0.
+    #[test]
+    fn builds_for_inference_know_an_einsum_by_the_first_input_with_a_letter() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 17]>
+            g (float[p,4,5] a, float[16,5,6] b, float[1,5,6] one) => () {
+                ab = Einsum <equation = "bsd,bde->bse"> (a, b) ba = Einsum <equation = "bde,bsd->bse"> (b, a)
+                ao = Einsum <equation = "bsd,bde->bse"> (a, one) oa = Einsum <equation = "bde,bsd->bse"> (one, a)
+                late = GreaterOrEqual (a, a)
+            }"#;
+        let run_by = |release: &Release| {
+            let mut graph = Graph::parse(text).unwrap();
+            let bindings = [("p".to_owned(), 16)].into();
+            InferShapes { bindings }.run(&mut graph).unwrap();
+            infer_as(&mut graph, release);
+            let known = ["ab", "ba", "ao", "oa"].map(|tensor| described(&graph, tensor));
+            // What not all of these builds know is declared, and nothing else.
+            let value = |id: &TensorId| graph.tensor(*id).kind == TensorKind::Value;
+            let declared = graph
+                .tensor_ids()
+                .filter(value)
+                .filter(|&id| graph.tensor(id).declared.is_some());
+            let declared: Vec<_> = declared.map(|id| graph.tensor(id).name.clone()).collect();
+            (known, declared)
+        };
+        let (known, declared) = run_by(&crate::runtime::STOCK);
+        assert_eq!(known, ["p 4 6", "16 4 6", "p 4 6", "1 4 6"]);
+        assert_eq!(declared, ["late"]);
+        let (known, declared) = run_by(&crate::runtime::TRAINING);
+        assert_eq!(known, ["? ? ?"; 4]);
+        assert!(declared.is_empty(), "{declared:?}");
+    }
+
     #[test]
     fn a_number_that_is_inferred_goes_before_a_name_that_is_declared() {
         let text = "g (float[4,1] x, int64[2] to) => () <float[n,8] y, float[n,8] z>
