@@ -632,6 +632,43 @@ fn einsums_of_known_sizes_take_what_is_predicted_with_equal_bits() {
     einsums.assert_simulated();
 }
 
+/// A layer that takes means away, whose gradient is expanded to the shape that it computes, and the gradient of its weights.
+const CENTERED: [&str; 2] = [
+    r#"
+    m# = ReduceMean <axes = [2]> (x#) c# = Sub (x#, m#) t# = Tanh (c#) x@ = MatMul (t#, w#)"#,
+    r#"
+    wt# = Transpose <perm = [1, 0]> (w#) dt# = MatMul (dx@, wt#) tt# = Transpose <perm = [2, 0, 1]> (t#) flat# = Reshape (tt#, columns)
+    rows# = Reshape (dx@, columns_last) w#_grad = MatMul (flat#, rows#) square# = Mul (t#, t#) u# = Sub (one, square#) dc# = Mul (dt#, u#)
+    dm# = ReduceMean <axes = [2]> (dc#) of# = Shape (x#) wide# = Expand (dm#, of#) dx# = Sub (dc#, wide#)"#,
+];
+
+/// Newer releases know these shapes at ORT_DISABLE_ALL; what they know is declared for the oldest.
+#[test]
+fn what_is_expanded_to_a_computed_shape_takes_what_is_predicted() {
+    let [forward, backward] = layers(CENTERED);
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 17]>
+        centered (float[8,32,128] x0, float[8,32,128] y, float[128,128] w0, float[128,128] w1, float[128,128] w2)
+            => (float[] loss, float[128,128] w0_grad, float[128,128] w1_grad, float[128,128] w2_grad) {{
+            one = Constant <value_float = 1.0> ()
+            columns = Constant <value_ints = [128, -1]> () columns_last = Constant <value_ints = [-1, 128]> ()
+            {forward}
+            dx3 = Sub (x3, y) e3 = Mul (dx3, dx3) loss = ReduceMean <keepdims = 0> (e3)
+            {backward}
+        }}"#
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let centered = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), &text),
+        dims: &[],
+    };
+    for settings in ["lean", "default"] {
+        centered.assert_kept(settings, "fixed+75%", 0.01);
+        centered.assert_simulated();
+    }
+}
+
 /// Newer releases write the result of a convolution over what it adds, and the oldest does not. What is said of this step is 70 kB too much.
 #[test]
 fn a_residual_behind_a_convolution_with_a_bias_fits_in_all_releases() {

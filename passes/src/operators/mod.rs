@@ -52,6 +52,7 @@ use entry::{
     per_input_element, per_output_element,
 };
 pub(crate) use sequences::makes_no_tensor;
+pub(crate) use shape_ops::shape_bounds;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 pub(crate) use view::{StandIn, resolve_axis};

@@ -1,13 +1,15 @@
 //! Operators that only look at shapes or only change them: nothing is computed, and where the
 //! output is a tensor of the same contents, it is the input's memory.
 
+use std::ops::Range;
+
 use super::evaluate::with_contents;
 use super::view::{
     Axes, Fault, HIGHEST_RANK, Input, Known, Outputs, Shape, View, dimension, known, product,
     resolve_axis, unknown,
 };
 use super::{Aliases, Family, Operator, microsoft, onnx};
-use crate::graph::{Constant, ElementType};
+use crate::graph::{Constant, ElementType, Node};
 
 pub(super) const OPERATORS: &[Operator] = &[
     reads_shape("Shape", shape),
@@ -39,16 +41,23 @@ fn numbers(dims: &[u64]) -> Result<Constant, Fault> {
     numbers.collect::<Result<_, _>>().map(Constant::Ints)
 }
 
-fn shape(view: &View) -> Result<Outputs, Fault> {
-    let x = view.input(0)?;
-    let rank = i64::try_from(x.rank()).map_err(|_| Fault::TooLarge)?;
+/// Which of so many dimensions a Shape tells.
+pub(crate) fn shape_bounds(node: &Node, rank: usize) -> Range<usize> {
     let bound = |name, default| {
-        let at = view.node.int(name).unwrap_or(default);
-        let at = if at < 0 { at.saturating_add(rank) } else { at };
-        at.clamp(0, rank) as usize
+        let at = node.int(name).unwrap_or(default);
+        let at = match at < 0 {
+            true => at.saturating_add_unsigned(rank as u64),
+            false => at,
+        };
+        usize::try_from(at).map_or(0, |at| at.min(rank))
     };
     let (start, end) = (bound("start", 0), bound("end", i64::MAX));
-    let dims = x.shape.get(start..end).unwrap_or(&[]);
+    start..end.max(start)
+}
+
+fn shape(view: &View) -> Result<Outputs, Fault> {
+    let x = view.input(0)?;
+    let dims = &x.shape[shape_bounds(view.node, x.rank())];
     let output = known(ElementType::Int64, vec![dims.len() as u64]);
     Ok(vec![with_contents(output, Some(numbers(dims)?))])
 }

@@ -14,6 +14,7 @@ use super::folding::Folding;
 use super::inferred_shapes::{InferredBy, inferred_by_rules, newly_inferred_by};
 use super::moving::{Added, KnownDimensions};
 use super::named_sizes::{self, KnownInput};
+use super::propagation::Propagation;
 use super::release::{PatternOf, Release};
 use super::transposes::{movable_casts, shapes_of_transposed};
 use crate::graph::{
@@ -221,7 +222,7 @@ fn is_newly_known(node: &Node) -> bool {
 /// May there be any [`newly_known`] shapes?
 pub(crate) fn has_newly_known(graph: &Graph) -> bool {
     let mut nodes = graph.order().iter().map(|&id| graph.node(id));
-    nodes.any(is_newly_known)
+    nodes.any(|node| is_newly_known(node) || node.is("", "Shape"))
 }
 
 /// Says of `graph` who runs it. Shapes that not all builds for inference work out it declares, so that these share the same memory.
@@ -242,19 +243,24 @@ pub fn infer_as(graph: &mut Graph, release: &Release) {
 /// others (measured: a mask of three comparisons, 49 KiB more in 1.20.1 than in 1.32.0). `graph` needs concrete shapes.
 pub(crate) fn newly_known(graph: &Graph) -> Vec<(TensorId, Vec<Dimension>)> {
     let known = runtime_shapes(graph);
-    let inference = RuntimeInference {
+    let mut newest = RuntimeInference {
         rules: ShapeRules::Newest,
         ..RuntimeInference::of(graph)
     };
-    let newly = inference.all(graph);
+    for &id in in_sequence(graph).iter() {
+        newest.node(graph, id);
+    }
+    let RuntimeInference {
+        shapes, propagated, ..
+    } = newest;
+    let is_ruled =
+        |node: &&Node| is_newly_known(node) || node.reads().any(|read| propagated.knows(read));
     let nodes = graph.order().iter().map(|&id| graph.node(id));
-    let written = nodes
-        .filter(|node| is_newly_known(node))
-        .flat_map(Node::writes);
-    let differs = |id: &TensorId| newly[id.index()] != known[id.index()];
+    let written = nodes.filter(is_ruled).flat_map(Node::writes);
+    let differs = |id: &TensorId| shapes[id.index()] != known[id.index()];
     written
         .filter(differs)
-        .filter_map(|id| Some((id, newly[id.index()].clone()?)))
+        .filter_map(|id| Some((id, shapes[id.index()].clone()?)))
         .collect()
 }
 
@@ -264,6 +270,8 @@ pub(crate) struct RuntimeInference {
     shapes: Vec<KnownDimensions>,
     /// Whose contents it knows.
     constants: Folding,
+    /// Whose numbers it knows beside those, by [`ShapeRules::Newest`].
+    propagated: Propagation,
     /// Does it fold?
     optimizes: bool,
     rules: ShapeRules,
@@ -277,6 +285,7 @@ impl RuntimeInference {
         RuntimeInference {
             shapes: graph.tensor_ids().map(|id| declared(graph, id)).collect(),
             constants: Folding::none(graph),
+            propagated: Propagation::default(),
             optimizes: false,
             rules: graph.shape_rules,
             targets: Targets::new(),
@@ -336,10 +345,19 @@ impl RuntimeInference {
             let whole = known(&self.shapes, graph.tensor(output).like).cloned();
             self.shapes[output.index()] = merged(merged(declared, whole), inferred);
         }
+        let node = graph.node(id);
         if self.optimizes {
-            let node = graph.node(id);
             self.constants.look_at(graph, node, &self.shapes);
         }
+        if self.rules == ShapeRules::Newest {
+            let (shapes, constants) = (&self.shapes, &self.constants);
+            self.propagated.look_at(graph, node, shapes, constants);
+        }
+    }
+
+    /// Does it know the tensor's numbers?
+    fn has_contents(&self, tensor: TensorId) -> bool {
+        self.constants.is_constant(tensor) || self.propagated.knows(tensor)
     }
 
     /// Is it computed before the first step?
@@ -378,12 +396,7 @@ impl RuntimeInference {
 
     /// What the runtime infers of each result from the node's inputs.
     pub(crate) fn inferred(&self, graph: &Graph, id: NodeId) -> Vec<KnownDimensions> {
-        let RuntimeInference {
-            shapes,
-            constants,
-            targets,
-            ..
-        } = self;
+        let shapes = &self.shapes;
         let node = graph.node(id);
         if !node.bodies.is_empty() {
             return self.through_bodies(graph, node);
@@ -400,10 +413,8 @@ impl RuntimeInference {
             match self.rule(node, position) {
                 InferredBy::Of(input) => known(shapes, node.input(input)).cloned(),
                 InferredBy::Broadcast => broadcast(shapes, node),
-                InferredBy::Expanded => expanded(graph, constants, shapes, node, output),
-                InferredBy::Other if node.is("", "Reshape") => {
-                    reshaped(graph, (constants, targets), shapes, node, output)
-                }
+                InferredBy::Expanded => self.expanded(graph, node, output),
+                InferredBy::Other if node.is("", "Reshape") => self.reshaped(graph, node, output),
                 // How many dimensions there are depends on the last one of the indices.
                 InferredBy::Other if node.is("", "GatherND") => {
                     let indices = known(shapes, node.input(1))?;
@@ -576,12 +587,69 @@ impl RuntimeInference {
         Some(results.collect())
     }
 
+    /// An Expand: to a shape of which only the rank is known, and not even that where nothing is known of what computes it, unless it is
+    /// constant.
+    fn expanded(&self, graph: &Graph, node: &Node, output: TensorId) -> KnownDimensions {
+        let shapes = &self.shapes;
+        let first = known(shapes, node.input(0))?;
+        let to = node.input(1)?;
+        let to: Vec<Dimension> = match &graph.tensor(to).constant {
+            Some(Constant::Ints(sizes)) if self.has_contents(to) => sizes
+                .iter()
+                .map(|&size| u64::try_from(size).map_or(Dimension::Unknown, Dimension::Known))
+                .collect(),
+            _ => rank_of(graph, shapes, to, output)?,
+        };
+        Some(broadcast_all(&[first, &to]))
+    }
+
+    /// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number. To any other
+    /// shape: how many dimensions there are, if the runtime knows that; its rule for opsets before 14 looks at constant shapes alone
+    /// (measured for the opsets 11 to 21).
+    fn reshaped(&self, graph: &Graph, node: &Node, output: TensorId) -> KnownDimensions {
+        let shapes = &self.shapes;
+        let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
+        let concrete = graph.tensor(output).shape.as_ref()?;
+        let sizes = match (&graph.tensor(to).constant, self.targets.get(&to)) {
+            (_, Some(sizes)) => sizes,
+            (Some(Constant::Ints(sizes)), _) if self.has_contents(to) => sizes,
+            _ => {
+                const RANKS_FROM_OPSET: i64 = 14;
+                let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
+                return (opset >= RANKS_FROM_OPSET)
+                    .then(|| rank_of(graph, shapes, to, output))
+                    .flatten();
+            }
+        };
+        if sizes.len() != concrete.len() {
+            return None;
+        }
+        let copies = node.int("allowzero").unwrap_or(0) == 0;
+        // What is copied takes no part in what is left over.
+        let numbers = from.is_some_and(|from| {
+            let copied = |i: usize| copies && sizes.get(i) == Some(&0);
+            let mut dimensions = from.iter().enumerate();
+            dimensions.all(|(i, dimension)| copied(i) || dimension.is_number())
+        });
+        let dimensions = sizes.iter().zip(concrete).enumerate();
+        let dimensions = dimensions.map(|(i, (&size, &concrete))| match size {
+            1.. => Dimension::Known(concrete),
+            0 if copies => {
+                let copied = from.and_then(|from| from.get(i));
+                copied.cloned().unwrap_or(Dimension::Unknown)
+            }
+            _ if numbers => Dimension::Known(concrete),
+            _ => Dimension::Unknown,
+        });
+        Some(dimensions.collect())
+    }
+
     fn by_rule(&self, graph: &Graph, node: &Node) -> Vec<KnownDimensions> {
         let inputs = node.inputs.iter().copied().flatten();
         let reads = inputs.map(|tensor| KnownInput {
             tensor,
             shape: known(&self.shapes, Some(tensor)).map(Vec::as_slice),
-            is_constant: self.constants.is_constant(tensor),
+            is_constant: self.has_contents(tensor),
         });
         named_sizes::outputs(graph, node, reads.collect())
     }
@@ -679,73 +747,6 @@ fn broadcast_all(inputs: &[&[Dimension]]) -> Vec<Dimension> {
         }
     };
     (0..rank).map(dimension).collect()
-}
-
-/// An Expand: to a shape of which only the rank is known, and not even that where nothing is known of what computes it, unless it is
-/// constant.
-fn expanded(
-    graph: &Graph,
-    constants: &Folding,
-    shapes: &[KnownDimensions],
-    node: &Node,
-    output: TensorId,
-) -> KnownDimensions {
-    let first = known(shapes, node.input(0))?;
-    let to = node.input(1)?;
-    let to: Vec<Dimension> = match &graph.tensor(to).constant {
-        Some(Constant::Ints(sizes)) if constants.is_constant(to) => sizes
-            .iter()
-            .map(|&size| u64::try_from(size).map_or(Dimension::Unknown, Dimension::Known))
-            .collect(),
-        _ => rank_of(graph, shapes, to, output)?,
-    };
-    Some(broadcast_all(&[first, &to]))
-}
-
-/// A Reshape to a constant shape: its numbers, what is copied, and what is left over where all else is a number. To any other
-/// shape: how many dimensions there are, if the runtime knows that; its rule for opsets before 14 looks at constant shapes alone
-/// (measured for the opsets 11 to 21).
-fn reshaped(
-    graph: &Graph,
-    (constants, targets): (&Folding, &Targets),
-    shapes: &[KnownDimensions],
-    node: &Node,
-    output: TensorId,
-) -> KnownDimensions {
-    let (from, to) = (known(shapes, node.input(0)), node.input(1)?);
-    let concrete = graph.tensor(output).shape.as_ref()?;
-    let sizes = match (&graph.tensor(to).constant, targets.get(&to)) {
-        (_, Some(sizes)) => sizes,
-        (Some(Constant::Ints(sizes)), _) if constants.is_constant(to) => sizes,
-        _ => {
-            const RANKS_FROM_OPSET: i64 = 14;
-            let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
-            return (opset >= RANKS_FROM_OPSET)
-                .then(|| rank_of(graph, shapes, to, output))
-                .flatten();
-        }
-    };
-    if sizes.len() != concrete.len() {
-        return None;
-    }
-    let copies = node.int("allowzero").unwrap_or(0) == 0;
-    // What is copied takes no part in what is left over.
-    let numbers = from.is_some_and(|from| {
-        let copied = |i: usize| copies && sizes.get(i) == Some(&0);
-        let mut dimensions = from.iter().enumerate();
-        dimensions.all(|(i, dimension)| copied(i) || dimension.is_number())
-    });
-    let dimensions = sizes.iter().zip(concrete).enumerate();
-    let dimensions = dimensions.map(|(i, (&size, &concrete))| match size {
-        1.. => Dimension::Known(concrete),
-        0 if copies => {
-            let copied = from.and_then(|from| from.get(i));
-            copied.cloned().unwrap_or(Dimension::Unknown)
-        }
-        _ if numbers => Dimension::Known(concrete),
-        _ => Dimension::Unknown,
-    });
-    Some(dimensions.collect())
 }
 
 /// How many dimensions a tensor has whose shape is computed in the step, if the runtime knows that.

@@ -11,7 +11,7 @@
 //! | What does the optimizer do that a plan has to prevent, or to keep? | `fused_pairs`, `blocks` |
 //! | What is taken apart, because there is no kernel? | `functions` |
 //! | What is in 16 bits: kernels, casts, roundings? | `half`, `casting` (what a node is to casts), `casts` (where they stand), `rounding` |
-//! | What is known of shapes by the file, by a node, by names, once optimized? | `known_shapes`, `inferred_shapes`, `named_sizes`, `optimized_shapes` |
+//! | What is known of shapes by the file, by a node, by names, once optimized? | `known_shapes`, `inferred_shapes`, `named_sizes`, `propagation`, `optimized_shapes` |
 //! | What shares memory, what does a step take, and a session? | `allocation`, `memory_pattern`, `arena`, `liveness`, `bodies` |
 //! | What are all ways to run a graph, and what does the search see? | `executions`, `as_run` |
 //! | How does a barrier look? | `barrier_kind`, `barrier` |
@@ -49,6 +49,7 @@ mod named_sizes;
 pub mod optimized_shapes;
 pub mod order;
 pub mod promise;
+mod propagation;
 mod release;
 pub(crate) mod rounding;
 pub mod settings;

@@ -375,18 +375,25 @@ impl Skeleton {
         order.iter().map(inserted).collect()
     }
 
-    /// The tensor of the graph that a tensor is, or of which casts make it.
+    /// The tensor of the graph that a tensor is, or of which it is made: by casts, as a matrix of its rows, moved behind a node.
     pub(crate) fn named(&self, tensor: u32) -> u32 {
+        let mut named = tensor;
+        while let Some(of) = self.made_of(named) {
+            named = of;
+        }
+        named
+    }
+
+    fn made_of(&self, tensor: u32) -> Option<u32> {
         if let Some(added) = self.added(tensor) {
-            return added.of;
+            return Some(added.of);
         }
         let is_made_of = |&wide: &u32| wide != NO_TENSOR && (wide..=wide + 1).contains(&tensor);
         let of = self.wide.iter().position(is_made_of);
         let moved = || self.moved.iter().find(|&&(_, moved)| moved == tensor);
-        let of = of.map(|of| of as u32);
-        of.or_else(|| moved().map(|&(cast, _)| cast))
+        of.map(|of| of as u32)
+            .or_else(|| moved().map(|&(cast, _)| cast))
             .or_else(|| self.flattens(tensor))
-            .unwrap_or(tensor)
     }
 
     /// Of which tensor it is a matrix, if it is one of [`Skeleton::rows`].
@@ -405,13 +412,8 @@ impl Skeleton {
     /// [`Skeleton::named`] of every tensor.
     pub(crate) fn names(&self) -> Vec<u32> {
         let mut names: Vec<u32> = (0..self.size.len() as u32).collect();
-        for (of, &wide) in self
-            .wide
-            .iter()
-            .enumerate()
-            .filter(|(_, wide)| **wide != NO_TENSOR)
-        {
-            for made in [wide, wide + 1] {
+        for (of, &wide) in self.wide.iter().enumerate() {
+            for made in [wide, wide.saturating_add(1)] {
                 if let Some(name) = names.get_mut(made as usize) {
                     *name = of as u32;
                 }
@@ -426,6 +428,10 @@ impl Skeleton {
         let kept = names.len() - self.added.len();
         for (name, added) in names[kept..].iter_mut().zip(&self.added) {
             *name = added.of;
+        }
+        // Each stands behind what it is made of.
+        for tensor in 0..names.len() {
+            names[tensor] = names[names[tensor] as usize];
         }
         names
     }
@@ -551,4 +557,35 @@ pub(crate) fn same_size(
         && read.shape.is_some()
         && read.shape == written.shape
         && read.element.map(|e| e.bytes(1)) == written.element.map(|e| e.bytes(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+
+    #[test]
+    fn what_is_made_of_what_is_made_of_a_tensor_has_its_name() {
+        // Casts make something of the matrices, which are made of what a product reads and a sum writes.
+        let text = r#"<ir_version: 8, opset_import: ["" : 17]>
+            g (float16[2,4,8] x, float16[8,16] w, float16[16] b) => (float16[2,4,16] z)
+            <float16[2,4,16] p, float16[2,4,16] y> { p = MatMul (x, w) y = Add (p, b) z = Neg (y) }"#;
+        let graph = Graph::parse(text).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
+        let matrices = skeleton.rows.values().flatten();
+        let made = |matrix: &Flattened| {
+            let wide = skeleton.wide[matrix.tensor as usize];
+            [matrix.tensor, wide, wide + 1]
+        };
+        let made: Vec<u32> = matrices.flat_map(made).collect();
+        let name = |&tensor: &u32| {
+            let of = skeleton.named(tensor);
+            assert_eq!(of, skeleton.names()[tensor as usize]);
+            let Tensor { name, .. } = graph.tensor(TensorId(of));
+            name.to_string()
+        };
+        let names: Vec<String> = made.iter().map(name).collect();
+        assert_eq!(names, ["x", "x", "x", "y", "y", "y"]);
+    }
 }
