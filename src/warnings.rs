@@ -154,9 +154,7 @@ pub(crate) fn doubts(
         ));
     }
     let shaped = with_shapes(graph, options);
-    let in_blocks = shaped.as_ref().map_or(Vec::new(), |graph| {
-        in_blocks(graph, options.runtime.release)
-    });
+    let in_blocks = shaped.as_ref().map_or(Vec::new(), in_blocks);
     if options.device.provider == Provider::Cpu && !in_blocks.is_empty() {
         doubts.push(format!(
             "at ORT_ENABLE_ALL the runtime computes these in blocks of channels, with copies of what they read and write, in the unmodified \

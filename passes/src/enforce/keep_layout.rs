@@ -12,8 +12,7 @@ use std::convert::Infallible;
 
 use super::hide_sizes;
 use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
-    TensorKind, Uses,
+    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
 };
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
@@ -88,20 +87,8 @@ impl KeepLayout {
         let takes_in = |&(id, _): &(NodeId, InBlocks)| {
             !self.release.trains && takes_in_constants(graph, &uses, id, is_constant)
         };
-        // Whether a cast of weights rounds, and where, is up to the level: what stands behind it or before it would change that at some.
-        let is_cast = |&(id, kind): &(NodeId, InBlocks)| {
-            let weights = graph.node(id).input(1);
-            let weights = weights.filter(|_| kind == InBlocks::Convolution);
-            weights.is_some_and(|weights| {
-                let made_by = uses.producer(weights).map(|id| graph.node(id));
-                graph.tensor(weights).element == Some(ElementType::Float16)
-                    && made_by.is_some_and(|node| !node.is("", "Constant"))
-            })
-        };
-        let found = blocks::found(graph, self.release).into_iter();
-        found
-            .filter(|found| !takes_in(found) && !is_cast(found))
-            .collect()
+        let found = blocks::found(graph).into_iter();
+        found.filter(|found| !takes_in(found)).collect()
     }
 }
 
@@ -262,11 +249,11 @@ mod tests {
     #[test]
     fn nothing_is_left_that_would_be_computed_in_blocks() {
         let before = graph(15);
-        assert_eq!(in_blocks(&before, &STOCK).len(), 3);
+        assert_eq!(in_blocks(&before).len(), 3);
         // The zeros, and two Reshapes: both pools read the same. Computed of a size, the zeros take two nodes more and one less.
         for (release, nodes) in [(&TRAINING, 4 + 2 + 2), (&STOCK, 4 + 1 + 2 + 2)] {
             let after = kept(&before, Provider::Cpu, release);
-            assert_eq!(in_blocks(&after, release), [""; 0], "{}", release.name);
+            assert_eq!(in_blocks(&after), [""; 0], "{}", release.name);
             assert_eq!(after.order().len(), nodes, "{}", release.name);
             verify::equivalence(&before, &after, &Default::default()).unwrap();
             // What the runtime knows of all that was there it still knows.
@@ -301,8 +288,7 @@ mod tests {
                 r#"<ir_version: 8, opset_import: ["" : 15]> g (float[2,16,9,9] x) => (float[2,16,8,8] y)
                 <float[16,16,2,2] w = {{...}}, float[16,1,1] c = {{...}}, float[16] s = {{...}}, float[2,16,8,8] a> {{ a = Conv (x, w) {behind} }}"#
             );
-            let kept = kept(&Graph::parse(&text).unwrap(), Provider::Cpu, release);
-            in_blocks(&kept, release).len()
+            in_blocks(&kept(&Graph::parse(&text).unwrap(), Provider::Cpu, release)).len()
         };
         for behind in [
             "y = Mul (a, c)",
@@ -319,26 +305,6 @@ mod tests {
         ] {
             assert_eq!(left(behind, &STOCK), 0, "{behind}");
         }
-    }
-
-    #[test]
-    fn weights_that_are_cast_stay_as_they_are() {
-        let left = |weights: &str, cast: &str| {
-            let text = format!(
-                r#"<ir_version: 8, opset_import: ["" : 15]> g (float16[2,16,9,9] x) => (float16[2,16,8,8] y)
-                <{weights}> {{ {cast} y = Conv (x, w) }}"#
-            );
-            let kept = kept(&Graph::parse(&text).unwrap(), Provider::Cpu, &STOCK);
-            in_blocks(&kept, &STOCK).len()
-        };
-        assert_eq!(
-            left(
-                "float[16,16,2,2] v = {...}, float16[16,16,2,2] w",
-                "w = Cast <to = 10> (v)"
-            ),
-            1
-        );
-        assert_eq!(left("float16[16,16,2,2] w = {...}", ""), 0);
     }
 
     #[test]

@@ -7,7 +7,6 @@
 use std::collections::HashSet;
 
 use super::barrier_kind::number;
-use super::release::Release;
 use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
 use crate::operators::MICROSOFT;
 
@@ -33,17 +32,16 @@ pub(crate) enum InBlocks {
 }
 
 /// The names of the nodes. The shapes of all tensors must be known.
-pub fn in_blocks<'g>(graph: &'g Graph, release: &Release) -> Vec<&'g str> {
-    let found = found(graph, release).into_iter();
+pub fn in_blocks(graph: &Graph) -> Vec<&str> {
+    let found = found(graph).into_iter();
     found.map(|(id, _)| graph.node(id).name.as_str()).collect()
 }
 
 /// The nodes, in their order. The shapes of all tensors must be known.
 ///
 /// Convolutions in float32 over two axes, of which weights and bias are constants that no caller can replace, and pools of whole
-/// blocks that give no indices. Newer builds without training (measured in 1.26.0 and 1.32.0, not in 1.20.1) fold the casts around
-/// convolutions in float16, and then take these as well, but no pools.
-pub(crate) fn found(graph: &Graph, release: &Release) -> Vec<(NodeId, InBlocks)> {
+/// blocks that give no indices.
+pub(crate) fn found(graph: &Graph) -> Vec<(NodeId, InBlocks)> {
     let constants = constants(graph);
     let uses = Uses::of(graph);
     let nodes = graph.order().iter();
@@ -53,13 +51,13 @@ pub(crate) fn found(graph: &Graph, release: &Release) -> Vec<(NodeId, InBlocks)>
             ("", "Conv") => {
                 let by_channel = |of: u64| of == 1 || of.is_multiple_of(BLOCK);
                 let is_one = node.reads().skip(1).all(|read| constants.contains(&read))
-                    && channels(graph, node, 1, !release.trains)
+                    && channels(graph, node, 1)
                         .is_some_and(|of| node.int("group").unwrap_or(1) == 1 || by_channel(of));
                 is_one.then_some(InBlocks::Convolution)
             }
             ("", "MaxPool" | "AveragePool") => {
                 let is_one = node.outputs.len() == 1
-                    && channels(graph, node, 0, false).is_some_and(|of| of.is_multiple_of(BLOCK))
+                    && channels(graph, node, 0).is_some_and(|of| of.is_multiple_of(BLOCK))
                     && !is_kept(graph, &uses, node.input(0));
                 is_one.then_some(InBlocks::Pool)
             }
@@ -95,16 +93,12 @@ fn is_kept(graph: &Graph, uses: &Uses, tensor: Option<TensorId>) -> bool {
     false
 }
 
-/// The second dimension of what the node reads there, if that has four and is in float32, or in float16 where that counts.
-fn channels(graph: &Graph, node: &Node, input: usize, or_half: bool) -> Option<u64> {
+/// The second dimension of what the node reads there, if that has four and is in float32.
+fn channels(graph: &Graph, node: &Node, input: usize) -> Option<u64> {
     let tensor = graph.tensor(node.input(input)?);
     let dims = tensor.shape.as_deref()?;
-    let is_computed = match tensor.element {
-        Some(ElementType::Float) => true,
-        Some(ElementType::Float16) => or_half,
-        _ => false,
-    };
-    (is_computed && dims.len() == AXES).then(|| dims[1])
+    let fits = tensor.element == Some(ElementType::Float) && dims.len() == AXES;
+    fits.then(|| dims[1])
 }
 
 /// What is constant when a session has loaded the file and folded what it can.
@@ -127,14 +121,9 @@ mod tests {
     use super::*;
     use crate::pass::Pass;
     use crate::rewrite::infer_shapes::InferShapes;
-    use crate::runtime::{STOCK, TRAINING};
 
     /// How many nodes of the graph are computed in blocks, of which one pools or multiplies by `weights`.
     fn found(weights: &str, listed: &str, nodes: &str) -> usize {
-        found_by(&TRAINING, weights, listed, nodes)
-    }
-
-    fn found_by(release: &Release, weights: &str, listed: &str, nodes: &str) -> usize {
         let text = format!(
             "<ir_version: 8, opset_import: [\"\" : 15, \"com.microsoft\" : 1]>
             g (float[2,16,9,9] x, float[8] c{listed}) => (float[N,M,K,L] y) <{weights} w = {{...}}, float[8] b = {{...}}> {{ {nodes} }}"
@@ -144,7 +133,7 @@ mod tests {
         let bindings = bindings.map(|(name, size)| (name.to_owned(), size));
         let bindings = bindings.into_iter().collect();
         InferShapes { bindings }.run(&mut graph).unwrap();
-        in_blocks(&graph, release).len()
+        in_blocks(&graph).len()
     }
 
     // All of these are what sessions of 1.19.2 saved.
@@ -166,11 +155,6 @@ mod tests {
         assert_eq!(found("float[16,1,2,2]", "", &grouped(16)), 1);
         let half = "h = Cast <to = 10> (x) z = Conv (h, w) y = Cast <to = 1> (z)";
         assert_eq!(found("float16[8,16,2,2]", "", half), 0);
-        // But what one of 1.32.0 saved.
-        assert_eq!(found_by(&STOCK, "float16[8,16,2,2]", "", half), 1);
-        let pool =
-            "h = Cast <to = 10> (x) z = MaxPool <kernel_shape = [2, 2]> (h) y = Cast <to = 1> (z)";
-        assert_eq!(found_by(&STOCK, "float[1]", "", pool), 0);
     }
 
     #[test]

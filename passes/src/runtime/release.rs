@@ -173,7 +173,7 @@ impl Release {
     /// Optimizers of the runtime that are not simulated, and so have to be switched off for `graph`. The shapes of all tensors
     /// must be known.
     pub fn switched_off(&self, graph: &Graph, provider: Provider) -> Vec<&'static str> {
-        let blocks = provider == Provider::Cpu && !blocks::in_blocks(graph, self).is_empty();
+        let blocks = provider == Provider::Cpu && !blocks::in_blocks(graph).is_empty();
         let blocks = blocks.then_some(blocks::OPTIMIZER);
         self.never.iter().copied().chain(blocks).collect()
     }
