@@ -28,8 +28,8 @@ impl Casting {
         any_outputs: true,
     };
 
-    /// A Shape of a tensor in float16.
-    pub(crate) const SHAPE: Casting = Casting::Kernel {
+    /// A Reshape or a Shape of a tensor in float16.
+    pub(crate) const RESHAPE: Casting = Casting::Kernel {
         any_inputs: false,
         any_outputs: false,
     };

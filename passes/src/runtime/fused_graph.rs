@@ -135,9 +135,11 @@ pub fn optimized_order(
     let optimized = skeleton.optimized().pop();
     let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
     let written = |&node: &u32| run.writes.get(node as usize).iter();
+    let is_other = |tensor: u32| run.added(tensor).is_some() || run.flattens(tensor).is_some();
     let named = |&tensor: &u32| Written {
         tensor: TensorId(run.named(tensor)),
-        is_made: run.added(tensor).is_some() || run.flattens(tensor).is_some(),
+        // Or what casts make of such a one.
+        is_made: std::iter::successors(Some(tensor), |&of| run.made_of(of)).any(is_other),
         made_by: run.added(tensor).and_then(|added| added.made_by),
     };
     let executed = execution_order(&run, order);

@@ -384,7 +384,8 @@ impl Skeleton {
         named
     }
 
-    fn made_of(&self, tensor: u32) -> Option<u32> {
+    /// The next one of which it is made, if it is no tensor of the graph.
+    pub(crate) fn made_of(&self, tensor: u32) -> Option<u32> {
         if let Some(added) = self.added(tensor) {
             return Some(added.of);
         }

@@ -552,10 +552,18 @@ impl<'s> Nodes<'s> {
         let Some(&[read, written]) = matrices else {
             return;
         };
-        let (position, tensor) = (product.position, product.reads[0]);
-        self.add(FusedNode::reshape(position, tensor, read.tensor));
+        // In float16 there is no product, but there is a Reshape.
+        let casting = match product.casting {
+            Casting::No => Casting::No,
+            _ => Casting::RESHAPE,
+        };
+        let reshape = |position: u32, read: u32, written: u32| FusedNode {
+            casting,
+            ..FusedNode::reshape(position, read, written)
+        };
+        self.add(reshape(product.position, product.reads[0], read.tensor));
         let (position, tensor) = (addition.position, addition.writes[0]);
-        self.add(FusedNode::reshape(position, written.tensor, tensor));
+        self.add(reshape(position, written.tensor, tensor));
         let mut reads = product.reads.into_owned();
         reads[0] = read.tensor;
         let vector = addition.reads.iter();

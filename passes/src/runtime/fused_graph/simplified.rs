@@ -295,7 +295,7 @@ impl<'s> Nodes<'s> {
                 let node = node.reading(|tensor| source[tensor as usize]);
                 let wide = skeleton.wide.get(node.reads[0] as usize);
                 let casting = match wide.is_some_and(|&wide| wide != NO_TENSOR) {
-                    true => Casting::SHAPE,
+                    true => Casting::RESHAPE,
                     false => Casting::No,
                 };
                 self.put(index, FusedNode { casting, ..node });
