@@ -97,8 +97,8 @@ impl Recomputation {
     }
 
     /// No copies of what the runtime would round otherwise; and of what touches 16 bits only nodes like it.
-    pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider) {
-        let rounding = Rounding::of(graph, provider);
+    pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider, release: &Release) {
+        let rounding = Rounding::of(graph, provider, release);
         let uses = Uses::of(graph);
         for &id in graph.order() {
             let node = graph.node(id);

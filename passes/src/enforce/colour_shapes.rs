@@ -481,8 +481,12 @@ mod tests {
         let mut graph = Graph::parse(text).unwrap();
         let bindings = BTreeMap::from([("N".to_owned(), 8)]);
         InferShapes { bindings }.run(&mut graph).unwrap();
-        let (release, sums) = (&STOCK, Sums::All);
-        let Ok(_) = ForwardSummands { release, sums }.run(&mut graph);
+        let sums = ForwardSummands {
+            provider: Provider::Cpu,
+            release: &STOCK,
+            sums: Sums::All,
+        };
+        let Ok(_) = sums.run(&mut graph);
         let promise = Promise {
             order: Some(ExecutionOrder::Default),
             level: Some(Level::EnableAll),

@@ -12,18 +12,22 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 
 use crate::graph::{Graph, NodeId, TensorId, Uses};
+use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::fused_pairs::{sum_of_convolution, sum_of_product};
 use crate::runtime::known_shapes::is_known_to_equal;
 use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
+use crate::runtime::rounding::Rounding;
 
 /// **Does**: lets sums that a convolution takes in read their other summand from a barrier that waits for nothing else, and sums of two products of
 /// which another than in the file would take the sum in, in builds whose bits are the same at every level.
 /// **Needs**: concrete shapes; nodes listed in a topological order.
 /// **Keeps**: everything that is there.
 pub struct ForwardSummands {
+    /// What runs the nodes.
+    pub provider: Provider,
     /// Who runs the graph.
     pub release: &'static Release,
     /// Which sums of those?
@@ -52,14 +56,16 @@ impl Pass for ForwardSummands {
             return Ok(Changed::No);
         }
         let uses = Uses::of(graph);
-        let is_free = |other: TensorId| {
+        let rounding = Rounding::of(graph, self.provider, self.release);
+        let is_free = |sum: NodeId, other: TensorId| {
             let by = uses.producer(other).map(|id| graph.node(id));
             self.release.may_hand_on(graph.tensor(other))
+                && rounding.may_pass(other, sum)
                 && !by.is_some_and(|by| self.release.is_barrier(by))
         };
         let mut others = self.convolved(graph, &uses);
         others.extend(swapped_products(graph, &uses));
-        others.retain(|_, &mut other| is_free(other));
+        others.retain(|&sum, &mut other| is_free(sum, other));
         if others.is_empty() {
             return Ok(Changed::No);
         }
@@ -129,7 +135,12 @@ mod tests {
     use crate::runtime::{STOCK, TRAINING};
 
     fn over(release: &'static Release, sums: Sums) -> ForwardSummands {
-        ForwardSummands { release, sums }
+        let provider = Provider::Cpu;
+        ForwardSummands {
+            provider,
+            release,
+            sums,
+        }
     }
 
     #[test]

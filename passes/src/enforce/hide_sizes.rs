@@ -156,7 +156,7 @@ impl<'a> Hiding<'a> {
             from: hide.from,
             only: hide.only,
             runtime: hide.runtime,
-            rounding: Rounding::of(graph, hide.provider),
+            rounding: Rounding::of(graph, hide.provider, hide.runtime.release),
             anchor: anchor(graph, |input| hide.runtime.release.may_wait_for(input))?,
             outputs: graph.outputs.iter().copied().collect(),
             inference: RuntimeInference::optimizing(graph),

@@ -14,6 +14,7 @@ use super::hide_sizes::anchor;
 use super::release_unread::{read_by_sizes, release};
 use crate::analysis::mirrors::MARKER;
 use crate::graph::{Graph, NodeId, TensorId, Uses};
+use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
@@ -21,6 +22,7 @@ use crate::runtime::fused_pairs::{
     is_newly_added, is_newly_fused, is_part_of_depth, is_piece_of_an_activation, is_read_past,
     loses_statistics, read_by_several, read_once, reads_of_gemm,
 };
+use crate::runtime::rounding::Rounding;
 use crate::runtime::transposes::is_moved_behind;
 
 /// **Does**: gives what the runtime would make one node of a second reader that only asks for its size, or in builds without training a
@@ -39,6 +41,8 @@ use crate::runtime::transposes::is_moved_behind;
 /// **Needs**: concrete shapes; nodes listed in a topological order.
 /// **Keeps**: everything that is there; behind a barrier, readers read what it hands on.
 pub struct KeepApart {
+    /// What runs the nodes.
+    pub provider: Provider,
     /// Who runs the graph.
     pub release: &'static Release,
 }
@@ -80,6 +84,13 @@ impl KeepApart {
         fused: impl Fn(&Graph, &Uses, NodeId) -> Option<TensorId>,
     ) -> Changed {
         let uses = Uses::of(graph);
+        let rounding = Rounding::of(graph, self.provider, self.release);
+        // Does nobody round otherwise what a barrier hands on to all?
+        let may_hand_on = |graph: &Graph, tensor: TensorId| {
+            let mut readers = uses.readers(tensor).iter();
+            self.release.may_hand_on(graph.tensor(tensor))
+                && readers.all(|&reader| rounding.may_pass(tensor, reader))
+        };
         let before = graph.order().to_vec();
         let fused = before.iter().map(|&id| fused(graph, &uses, id));
         let mut behind: Vec<Option<TensorId>> = fused.collect();
@@ -88,7 +99,8 @@ impl KeepApart {
         let mut gemms = HashSet::new();
         for (&id, behind) in before.iter().zip(&mut behind) {
             if behind.is_none() && self.is_merged(graph, &uses, id, &mut gemms) {
-                match self.to_hand_on(graph, &uses, id) {
+                let to_hand_on = self.to_hand_on(graph, &uses, id, &rounding);
+                match to_hand_on {
                     Some((reader, tensor)) => drop(handed.insert(reader, tensor)),
                     None => *behind = graph.node(id).output(0),
                 }
@@ -102,7 +114,7 @@ impl KeepApart {
             let template = by.and_then(|by| by.template);
             // Where copies have left one reader of several, the Gemm is to have two.
             !template.is_some_and(|of| several.contains(&of))
-                && self.release.may_hand_on(graph.tensor(tensor))
+                && may_hand_on(graph, tensor)
                 && !uses.readers(tensor).iter().any(is_barrier)
         });
         if handed.is_empty() && once.is_empty() && behind.iter().all(Option::is_none) {
@@ -125,7 +137,7 @@ impl KeepApart {
                 continue;
             }
             let Some(tensor) = behind else { continue };
-            if !self.release.may_hand_on(graph.tensor(tensor)) {
+            if !may_hand_on(graph, tensor) {
                 if self.release.tells_size(graph.tensor(tensor)) {
                     order.push(release(graph, tensor));
                 }
@@ -157,11 +169,19 @@ impl KeepApart {
 
     /// A tensor that the Gemm made of this node can read from a barrier, and still is made; and the node that reads it now. Of all the smallest,
     /// what the caller owns before the rest, as it is there anyway.
-    fn to_hand_on(&self, graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, TensorId)> {
-        let may = |&(_, read): &(NodeId, TensorId)| {
+    fn to_hand_on(
+        &self,
+        graph: &Graph,
+        uses: &Uses,
+        id: NodeId,
+        rounding: &Rounding,
+    ) -> Option<(NodeId, TensorId)> {
+        let may = |&(reader, read): &(NodeId, TensorId)| {
             let by = uses.producer(read).map(|id| graph.node(id));
             let is_taken_in = by.is_some_and(|node| node.is("", "Transpose"));
-            !is_taken_in && self.release.may_hand_on(graph.tensor(read))
+            !is_taken_in
+                && self.release.may_hand_on(graph.tensor(read))
+                && rounding.may_pass(read, reader)
         };
         let price = |&(_, read): &(NodeId, TensorId)| {
             (uses.producer(read).is_some(), graph.tensor(read).bytes())
@@ -205,9 +225,13 @@ mod tests {
     use crate::graph::text::diff;
     use crate::runtime::{STOCK, TRAINING};
 
+    fn on_cpu(release: &'static Release) -> KeepApart {
+        let provider = Provider::Cpu;
+        KeepApart { provider, release }
+    }
+
     fn kept_apart(graph: &mut Graph) -> Result<Changed, Infallible> {
-        let release = &TRAINING;
-        KeepApart { release }.run(graph)
+        on_cpu(&TRAINING).run(graph)
     }
 
     #[test]
@@ -358,8 +382,8 @@ mod tests {
             let graph = Graph::parse(text).unwrap();
             let mut kept = graph.clone();
             let release = &STOCK;
-            let changed = KeepApart { release }.run(&mut kept);
-            assert_eq!(KeepApart { release }.run(&mut kept), Ok(Changed::No));
+            let changed = on_cpu(release).run(&mut kept);
+            assert_eq!(on_cpu(release).run(&mut kept), Ok(Changed::No));
             (changed, diff(&graph.to_listing(), &kept.to_listing()))
         };
         let (changed, difference) = of(text);
@@ -387,7 +411,7 @@ mod tests {
             graph.node_mut(id).template = Some(of);
         }
         let release = &STOCK;
-        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::Yes));
         let sum = graph.tensor_named("b");
         let sizes = graph.order().iter().map(|&id| graph.node(id));
         let sizes = sizes.filter(|node| node.is("", "Size") && node.input(0) == sum);
@@ -411,7 +435,7 @@ mod tests {
         let mut graph = Graph::parse(text).unwrap();
         let before = graph.to_listing();
         let release = &STOCK;
-        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::Yes));
         insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
           s = Sigmoid(x)
         - y = Mul(x, s)
@@ -421,10 +445,10 @@ mod tests {
         + "s/barrier_0" = Reshape(s, "ckpt-opt/barrier_0/shape")
         + y = Mul(x, "s/barrier_0")
         "#);
-        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::No));
+        assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::No));
         // An older operator set has no barriers.
         let mut graph = Graph::parse(&text.replace(": 15", ": 11")).unwrap();
-        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::Yes));
         assert!(graph.to_listing().contains("Size(s)"));
     }
 
@@ -440,7 +464,7 @@ mod tests {
         let mut graph = Graph::parse(text).unwrap();
         let before = graph.to_listing();
         let release = &STOCK;
-        assert_eq!(KeepApart { release }.run(&mut graph), Ok(Changed::Yes));
+        assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::Yes));
         insta::assert_snapshot!(diff(&before, &graph.to_listing()), @r#"
           q = MatMul <__recompute = 1> (x, w)
         - b = Add <__recompute = 1> (q, v)
@@ -557,5 +581,24 @@ mod tests {
           h = Gemm <__recompute = 1> (g, w, v)
         "#);
         assert_eq!(kept_apart(&mut graph), Ok(Changed::No));
+    }
+
+    /// Behind a barrier the sum would be rounded, which a Cast widens that gives it to the caller.
+    #[test]
+    fn no_barrier_stands_behind_a_product_where_that_rounds() {
+        let parted = |cast: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 17]> g (float16[8,4] x, float16[8,5] d, float16[4,5] k) => (float[4,5] y)
+                <float16[4,8] t, float16[4,5] m, float16[4,5] s, float16[4,5] u> {{
+                    t = Transpose<perm = [1, 0]>(x) m = MatMul(t, d) s = Add(k, m) {cast} }}"#
+            );
+            let mut graph = Graph::parse(&text).unwrap();
+            for (place, id) in graph.order().to_vec().into_iter().enumerate() {
+                graph.node_mut(id).template = Some(place as u32);
+            }
+            on_cpu(&STOCK).run(&mut graph) == Ok(Changed::Yes)
+        };
+        assert!(parted("u = Tanh(s) y = Cast<to = 1>(u)"));
+        assert!(!parted("y = Cast<to = 1>(s)"));
     }
 }

@@ -71,7 +71,7 @@ impl Parting {
             by_rows,
             kept_off: keep_barriers_off(graph, release.barrier),
             reshaped,
-            rounding: Rounding::of(graph, provider),
+            rounding: Rounding::of(graph, provider, release),
         }
     }
 

@@ -7,6 +7,7 @@
 mod element;
 mod identities;
 mod outputs;
+mod rows;
 pub mod text;
 mod topology;
 mod uses;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub use element::ElementType;
 pub use identities::WithoutIdentities;
 pub use outputs::OutputList;
+pub(crate) use rows::MultipliedRows;
 pub use topology::{Cycle, in_sequence, topological, writers_first};
 pub use uses::Uses;
 

@@ -415,7 +415,7 @@ fn sums_pay(
 fn offers(original: &Original<'_>, peak: Bytes, options: &PlanOptions) -> Choices {
     let graph = original.graph;
     let uses = Uses::of(graph);
-    let rounding = Rounding::of(graph, options.device.provider);
+    let rounding = Rounding::of(graph, options.device.provider, options.runtime.release);
     let mut offers = Vec::new();
     let offered = options.offered().into_iter();
     let offered = offered.filter(|variant| variant.group != Group::Slices);

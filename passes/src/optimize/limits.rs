@@ -48,7 +48,7 @@ pub fn limits(graph: &Graph, options: &PlanOptions) -> Result<StepLimits, Optimi
     let (node, most) = largest_node(&graph, &skeleton);
     let mut recomputation = Recomputation::of(&graph, &options.overrides);
     copies_of_dropouts(&mut recomputation, &graph, options);
-    recomputation.keep_rounding(&graph, options.device.provider);
+    recomputation.keep_rounding(&graph, options.device.provider, options.runtime.release);
     let mut kept: BTreeMap<&'static str, Kept> = BTreeMap::new();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
     for &id in graph.order() {

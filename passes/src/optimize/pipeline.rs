@@ -467,7 +467,8 @@ impl<'o> Pipeline<'o> {
                 return Some(untouched);
             }
             let release = self.options.runtime.release;
-            let keep_apart = KeepApart { release };
+            let provider = self.options.device.provider;
+            let keep_apart = KeepApart { provider, release };
             let Ok(_) = self.options.runner.run(&keep_apart, &mut untouched.graph);
             untouched = Candidate::new(untouched.graph, self.options);
         }

@@ -24,7 +24,7 @@ pub(super) fn slices(original: &Original<'_>, options: &PlanOptions) -> Choices 
         .max()
         .unwrap_or_default();
     let uses = Uses::of(graph);
-    let rounding = Rounding::of(graph, options.device.provider);
+    let rounding = Rounding::of(graph, options.device.provider, options.runtime.release);
     let mut places = vec![None; graph.node_count()];
     for (place, id) in graph.order().iter().enumerate() {
         places[id.index()] = Some(place);

@@ -32,7 +32,7 @@ impl Form {
         let mut recomputation = Recomputation::of(&graph, &options.overrides);
         copies_of_dropouts(&mut recomputation, &graph, options);
         use_cheaper_copies(&mut recomputation, &graph, &costs, options);
-        recomputation.keep_rounding(&graph, options.device.provider);
+        recomputation.keep_rounding(&graph, options.device.provider, options.runtime.release);
         Form {
             graph,
             costs,

@@ -238,7 +238,8 @@ impl Fusing {
         let name = node.op_type.as_str();
         let activates = provider == Provider::Cpu;
         let is_folded = written.is_some_and(|written| folding.is_folded(written));
-        let idle = idle_input(graph, uses, node, (&shape, folding));
+        let idle = idle_input(graph, uses, node, (&shape, folding))
+            .or_else(|| hands_on(graph, uses, node, (&shape, folding)).then_some(0));
         if let Some(input) = idle.filter(|_| !is_output && !is_folded) {
             return Fusing::Idles { input };
         }
@@ -345,6 +346,62 @@ fn idle_input<'g>(
     let rank = graph.tensor(constant).shape.as_ref()?.len();
     let goes = is_nothing && rank <= shape(read)?.len() && is_computed(graph, uses, read);
     goes.then_some(input)
+}
+
+/// Does the node hand on what it reads first, or its only reader do the same as well? Measured in all four releases.
+fn hands_on<'g>(
+    graph: &Graph,
+    uses: &Uses,
+    node: &Node,
+    (shape, folding): (impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
+) -> bool {
+    let numbers = |place: usize| match graph.tensor(node.input(place)?).constant.as_ref()? {
+        Constant::Ints(numbers) => Some(numbers.as_slice()),
+        Constant::Floats(_) => None,
+    };
+    let element = |of: Option<TensorId>| of.and_then(|of| graph.tensor(of).element);
+    let is_computed = || node.input(0).is_some_and(|of| is_computed(graph, uses, of));
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        // Source: `CastElimination`.
+        ("", "Cast") => {
+            let read = element(node.input(0));
+            read.is_some() && read == element(node.output(0))
+        }
+        // Source: `ExpandElimination`.
+        ("", "Expand") => {
+            let read = node.input(0).and_then(shape).unwrap_or_default();
+            let fits = |(size, &wanted): (&Dimension, &i64)| {
+                let is_wanted = size.number().is_some_and(|size| size as i64 == wanted);
+                wanted <= 1 || is_wanted
+            };
+            numbers(1).is_some_and(|wanted| {
+                let mut both = read.iter().rev().zip(wanted.iter().rev());
+                !wanted.is_empty() && wanted.len() <= read.len() && both.all(fits)
+            }) && is_computed()
+        }
+        // Source: `EliminateSlice`.
+        ("", "Slice") => {
+            let all = |place: usize, number: i64| {
+                let given = node.input(place).is_some();
+                !given || numbers(place).is_some_and(|of| of.iter().all(|&one| one == number))
+            };
+            let takes_all = node.inputs.len() > 2 && all(1, 0) && all(2, i64::MAX);
+            let axes = node.input(3).is_none_or(|axes| folding.is_constant(axes));
+            takes_all && axes && all(4, 1) && is_computed()
+        }
+        // Not where somebody else says how far the Clip goes down. Source: `FuseReluClip`.
+        ("", "Relu") => {
+            let readers = node.output(0).map_or(&[][..], |of| uses.readers(of));
+            let clips = |reader: &Node| {
+                let least = reader.input(1);
+                reader.is("", "Clip")
+                    && reader.input(0) == node.output(0)
+                    && least.is_none_or(|least| folding.is_constant(least))
+            };
+            readers.len() == 1 && clips(graph.node(readers[0]))
+        }
+        _ => false,
+    }
 }
 
 /// Does a node compute it, or is it an input of the graph, by itself or by another name that goes before? A node with two inputs of which no

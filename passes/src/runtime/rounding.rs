@@ -8,17 +8,18 @@
 //! - a reader more or less, where it is the readers together on which it depends: of a cast of the file that has another behind it, of
 //!   a node whose kernel is used only because one of its readers has one, too.
 //!
-//! An Identity has such a kernel, and is gone once the runtime has optimized the graph: both forms count.
+//! An Identity has such a kernel, and is gone once the runtime has optimized the graph; a product of rows gets Reshapes then, which have one. All
+//! these forms count.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::Release;
 use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
+use super::fusing::{Adding, Fusing};
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
-use crate::graph::{
-    ElementType, Graph, Node, NodeId, TensorId, Uses, WithoutIdentities, in_sequence,
-};
+use crate::graph::{ElementType, Graph, MultipliedRows, Node, NodeId, TensorId, Uses, in_sequence};
 use crate::operators::Provider;
 
 /// Which parts of a graph have to keep their writers and their readers for the bits to stay.
@@ -26,17 +27,19 @@ use crate::operators::Provider;
 pub(crate) struct Rounding {
     /// As the file has it.
     written: RoundedForm,
-    /// Without its Identities, if there are any.
-    optimized: Option<OptimizedRounding>,
+    /// Without its Identities, if there are any, and with the Reshapes that some releases have around products of rows, if there are any.
+    optimized: Vec<OptimizedRounding>,
 }
 
-/// The graph without its Identities.
+/// The graph as the runtime may have it once it has optimized it.
 struct OptimizedRounding {
     form: RoundedForm,
     /// By tensor: what is read in its place.
     source: Vec<TensorId>,
     /// By Identity that went: who reads what it hands on, one of each party.
     readers: HashMap<NodeId, Vec<NodeId>>,
+    /// By product of rows: what it reads by way of a Reshape, and that.
+    by_rows: BTreeMap<NodeId, (TensorId, NodeId)>,
 }
 
 /// The same of one form of the graph.
@@ -67,15 +70,28 @@ enum HeldRounding {
 
 impl Rounding {
     /// O(nodes).
-    pub(crate) fn of(graph: &Graph, provider: Provider) -> Rounding {
+    pub(crate) fn of(graph: &Graph, provider: Provider, release: &Release) -> Rounding {
         // A GPU has the kernels.
         if provider != Provider::Cpu || !are_there(graph) {
             return Rounding::default();
         }
         let without = graph.without_identities();
+        let mut optimized = Vec::new();
+        if !release.trains {
+            let base = without.as_ref().map_or(graph, |without| &without.graph);
+            let rows = by_rows(base, provider);
+            optimized.extend(rows.map(|rows| {
+                let all = graph.tensor_ids().collect();
+                let source = without.as_ref().map_or(all, |of| of.source.clone());
+                OptimizedRounding::of(graph, &rows.graph, source, rows.before, provider)
+            }));
+        }
+        optimized.extend(without.map(|of| {
+            OptimizedRounding::of(graph, &of.graph, of.source, BTreeMap::new(), provider)
+        }));
         Rounding {
             written: RoundedForm::of(graph, provider),
-            optimized: without.map(|without| OptimizedRounding::of(graph, without, provider)),
+            optimized,
         }
     }
 
@@ -83,14 +99,14 @@ impl Rounding {
     pub(crate) fn may_pass(&self, tensor: TensorId, reader: NodeId) -> bool {
         let once_optimized = |optimized: &OptimizedRounding| {
             let (form, source) = (&optimized.form, optimized.source(tensor));
-            let readers = optimized.readers(&reader);
+            let readers = optimized.readers(source, reader);
             let is_wide = |&&reader: &&NodeId| form.party[reader.index()] == Party::Wide;
             // All of them read what the PassThrough hands on, which is rounded for all or for none.
             let wide = readers.iter().filter(is_wide).count();
-            readers.iter().all(|&reader| form.may_pass(source, reader))
-                && (wide == 0 || wide == readers.len())
+            let may_pass = |&reader: &NodeId| form.may_pass(source, reader);
+            readers.iter().all(may_pass) && (wide == 0 || wide == readers.len())
         };
-        self.written.may_pass(tensor, reader) && self.optimized.as_ref().is_none_or(once_optimized)
+        self.written.may_pass(tensor, reader) && self.optimized.iter().all(once_optimized)
     }
 
     /// May a PassThrough wait for the tensor, beside another that it passes on?
@@ -98,21 +114,21 @@ impl Rounding {
         let may_wait = |form: &RoundedForm, tensor| {
             matches!(form.held(tensor), HeldRounding::Wide | HeldRounding::Free)
         };
-        self.in_both(tensor, may_wait)
+        self.in_all(tensor, may_wait)
     }
 
     /// Is it rounded anywhere?
     pub(crate) fn depends(&self, tensor: TensorId) -> bool {
-        !self.in_both(tensor, |form, tensor| {
+        !self.in_all(tensor, |form, tensor| {
             form.held(tensor) == HeldRounding::Wide
         })
     }
 
-    /// Does that hold for the tensor, and for what is read in its place once Identities are gone?
-    fn in_both(&self, tensor: TensorId, holds: impl Fn(&RoundedForm, TensorId) -> bool) -> bool {
+    /// Does that hold for the tensor, and for what is read in its place once the graph is optimized?
+    fn in_all(&self, tensor: TensorId, holds: impl Fn(&RoundedForm, TensorId) -> bool) -> bool {
         let once_optimized =
             |optimized: &OptimizedRounding| holds(&optimized.form, optimized.source(tensor));
-        holds(&self.written, tensor) && self.optimized.as_ref().is_none_or(once_optimized)
+        holds(&self.written, tensor) && self.optimized.iter().all(once_optimized)
     }
 
     /// Does the node read or write anything that is?
@@ -125,22 +141,44 @@ impl Rounding {
     pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
         let node = graph.node(id);
         let mut all = node.reads().chain(node.writes());
-        let optimized = self.optimized.as_ref().map(|of| &of.form);
-        let mut forms = optimized.into_iter().chain([&self.written]);
+        let optimized = self.optimized.iter().map(|of| &of.form);
+        let mut forms = optimized.chain([&self.written]);
         forms.any(|form| form.single.get(id.index()) == Some(&true))
-            || all.any(|t| !self.in_both(t, |form, t| form.held(t) != HeldRounding::All))
+            || all.any(|t| !self.in_all(t, |form, t| form.held(t) != HeldRounding::All))
     }
 }
 
+/// The graph with Reshapes around each product of rows in float16 (`MatMulAddFusion` in builds after 1.20.1).
+fn by_rows(graph: &Graph, provider: Provider) -> Option<MultipliedRows> {
+    let costs = vec![Cost::default(); graph.node_count()];
+    let skeleton = Skeleton::of(graph, provider, &costs);
+    let uses = Uses::of(graph);
+    let adds = Adding::ToRows;
+    let addition = |(&id, &fusing): (&NodeId, &Fusing)| {
+        let written = graph.node(id).output(0)?;
+        let is_half = graph.tensor(written).element == Some(ElementType::Float16);
+        let &addition = uses.readers(written).first()?;
+        let mut added = graph.node(addition).reads();
+        let vector = added.find(|&read| read != written)?;
+        let is_one = is_half && fusing == Fusing::Product { adds };
+        is_one.then_some((id, (addition, vector)))
+    };
+    let nodes = graph.order().iter().zip(&skeleton.fusing);
+    graph.multiplying_rows(&nodes.filter_map(addition).collect())
+}
+
 impl OptimizedRounding {
-    fn of(graph: &Graph, without: WithoutIdentities, provider: Provider) -> OptimizedRounding {
-        let WithoutIdentities {
-            graph: optimized,
-            source,
-        } = without;
-        let form = RoundedForm::of(&optimized, provider);
+    /// `optimized` has the nodes of the graph by their ids, but for Identities.
+    fn of(
+        graph: &Graph,
+        optimized: &Graph,
+        source: Vec<TensorId>,
+        by_rows: BTreeMap<NodeId, (TensorId, NodeId)>,
+        provider: Provider,
+    ) -> OptimizedRounding {
+        let form = RoundedForm::of(optimized, provider);
         let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
-        let mut is_there = vec![false; graph.node_count()];
+        let mut is_there = vec![false; optimized.node_count()];
         for id in optimized.order() {
             is_there[id.index()] = true;
         }
@@ -153,7 +191,7 @@ impl OptimizedRounding {
             let mut behind: Vec<NodeId> = direct.flat_map(behind).collect();
             let mut parties = Vec::new();
             behind.retain(|reader| {
-                let party = form.party[reader.index()];
+                let party = (form.party[reader.index()], by_rows.contains_key(reader));
                 let is_new = !parties.contains(&party);
                 parties.extend(is_new.then_some(party));
                 is_new
@@ -164,6 +202,7 @@ impl OptimizedRounding {
             form,
             source,
             readers,
+            by_rows,
         }
     }
 
@@ -172,11 +211,16 @@ impl OptimizedRounding {
         source.copied().unwrap_or(tensor)
     }
 
-    /// Who reads what the node reads now, if it is an Identity; the node itself otherwise.
-    fn readers<'a>(&'a self, reader: &'a NodeId) -> &'a [NodeId] {
-        self.readers
-            .get(reader)
-            .map_or(std::slice::from_ref(reader), Vec::as_slice)
+    /// Who reads the tensor for the node now: the readers of an Identity that went, the Reshape before a product of rows, or the node itself.
+    fn readers(&self, tensor: TensorId, reader: NodeId) -> Vec<NodeId> {
+        let readers = self.readers.get(&reader).cloned();
+        let mut readers = readers.unwrap_or_else(|| vec![reader]);
+        for reader in &mut readers {
+            if let Some(&(_, before)) = self.by_rows.get(reader).filter(|of| of.0 == tensor) {
+                *reader = before;
+            }
+        }
+        readers
     }
 }
 
@@ -300,12 +344,14 @@ fn held(writer: Option<Party>, readers: &[(Party, bool)]) -> HeldRounding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::{STOCK, TRAINING};
 
     /// By tensor that is rounded: how it is held, and by reader whether it may read a PassThrough of it.
     fn held(text: &str) -> String {
         let graph = Graph::parse(text).unwrap();
-        assert_eq!(Rounding::of(&graph, Provider::Cuda).written.held, []);
-        let rounding = Rounding::of(&graph, Provider::Cpu);
+        let of = |provider| Rounding::of(&graph, provider, &TRAINING);
+        assert_eq!(of(Provider::Cuda).written.held, []);
+        let rounding = of(Provider::Cpu);
         let uses = Uses::of(&graph);
         let depends = graph.tensor_ids().filter(|&id| rounding.depends(id));
         let lines = depends.map(|id| {
@@ -415,7 +461,7 @@ mod tests {
                 {{ a = Exp(x) i = Identity(a) l = {first} t = Transpose<perm = [1, 0]>(i) y = Cast<to = 1>(l) z = Cast<to = 1>(t) }}"
             );
             let graph = Graph::parse(&text).unwrap();
-            let rounding = Rounding::of(&graph, Provider::Cpu);
+            let rounding = Rounding::of(&graph, Provider::Cpu, &TRAINING);
             rounding.may_pass(graph.tensor_named("a").unwrap(), graph.order()[1])
         };
         assert!(may("Transpose<perm = [1, 0]>(i)"));
@@ -431,5 +477,36 @@ mod tests {
         h Free: f
         single:
         ");
+    }
+
+    /// Measured in 1.26.0 and 1.32.0: the first has other bits at ORT_ENABLE_BASIC where the Cast reads a copy of the sum.
+    #[test]
+    fn the_reshape_behind_a_product_of_rows_rounds_by_who_reads_it() {
+        let sum = |readers: &str, release: &Release| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 17]> g (float16[2,3,4] x, float16[4,5] w, float16[5] v) => (float16[2,3,5] y, float[2,3,5] z)
+                <float16[2,3,5] a, float16[2,3,5] s, float[2,3,5] c, float16[5,3,2] t> {{ a = MatMul(x, w) s = Add(a, v) y = Softplus(s) {readers} }}"#
+            );
+            let graph = Graph::parse(&text).unwrap();
+            let rounding = Rounding::of(&graph, Provider::Cpu, release);
+            let (sum, reader) = (graph.order()[1], graph.order()[2]);
+            let written = graph.tensor_named("s").unwrap();
+            let may = [
+                !rounding.is_single(&graph, sum),
+                rounding.may_pass(written, reader),
+                rounding.may_wait(written),
+            ];
+            may.map(|may| if may { "may" } else { "-" }).join(" ")
+        };
+        // May there be a copy of the sum, a barrier before the first reader, and one that waits for the sum?
+        let cases = [
+            ("c = Cast<to = 1>(s) z = Exp(c)", "- may may", "may may may"),
+            ("t = Transpose(s) z = Exp(t)", "- may may", "may may may"),
+            ("z = Tanh(s)", "may - -", "may may may"),
+        ];
+        for (readers, stock, training) in cases {
+            assert_eq!(sum(readers, &STOCK), stock, "{readers}");
+            assert_eq!(sum(readers, &TRAINING), training, "{readers}");
+        }
     }
 }

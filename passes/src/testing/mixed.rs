@@ -163,6 +163,8 @@ mod tests {
     use super::*;
     use crate::graph::Uses;
     use crate::operators::Provider;
+    use crate::runtime::STOCK;
+    use crate::runtime::known_shapes::runtime_shapes;
     use crate::runtime::rounding::Rounding;
     use crate::verify::{self, Violation};
 
@@ -172,7 +174,7 @@ mod tests {
     fn verified(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
         let found = verify::equivalence(original, rewritten, &BTreeSet::new()).unwrap();
         verify::rounding(original, rewritten, &found)?;
-        verify::rounding_optimized(original, rewritten, &found)
+        verify::rounding_optimized(original, rewritten, &found, runtime_shapes)
     }
 
     fn value(graph: &mut Graph, like: TensorId, name: &str) -> TensorId {
@@ -208,7 +210,7 @@ mod tests {
         let (mut may, mut refused) = (0, 0);
         for seed in 0..GRAPHS {
             let graph = random_mixed_graph(seed, 30);
-            let rounding = Rounding::of(&graph, Provider::Cpu);
+            let rounding = Rounding::of(&graph, Provider::Cpu, &STOCK);
             let uses = Uses::of(&graph);
             let reads: Vec<(usize, NodeId, TensorId)> = graph
                 .order()
@@ -246,7 +248,7 @@ mod tests {
         let (mut may, mut refused) = (0, 0);
         for seed in 0..GRAPHS {
             let graph = random_mixed_graph(seed, 30);
-            let rounding = Rounding::of(&graph, Provider::Cpu);
+            let rounding = Rounding::of(&graph, Provider::Cpu, &STOCK);
             let last = graph.order().len() - 1;
             let reader = graph.order()[last];
             let uses = Uses::of(&graph);
@@ -287,7 +289,7 @@ mod tests {
         let (mut may, mut refused) = (0, 0);
         for seed in 0..GRAPHS {
             let graph = random_mixed_graph(seed, 30);
-            let rounding = Rounding::of(&graph, Provider::Cpu);
+            let rounding = Rounding::of(&graph, Provider::Cpu, &STOCK);
             let uses = Uses::of(&graph);
             let mut random = SplitMix64::new(seed);
             for (place, id) in graph.order().to_vec().into_iter().enumerate() {

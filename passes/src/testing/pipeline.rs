@@ -167,8 +167,8 @@ fn plans_applied_to_graphs_in_mixed_precision_round_where_the_graphs_do() {
     for seed in 0..24 {
         let original = random_mixed_graph(seed, 10 + seed as usize % 50);
         let mut rules = Recomputation::of(&original, &BTreeMap::new());
-        rules.keep_rounding(&original, CPU);
-        let rounding = Rounding::of(&original, CPU);
+        rules.keep_rounding(&original, CPU, &TRAINING);
+        let rounding = Rounding::of(&original, CPU, &TRAINING);
         let order = first_order(&original, &costs(&original));
         let mut search = search(&original, &order, &rules);
         for budget in budgets(&mut search, 3) {

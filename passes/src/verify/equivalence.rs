@@ -37,6 +37,11 @@ impl Correspondence {
         self.roles[id.index()]
     }
 
+    /// The same of a graph that may have more nodes than that one; `None` for those.
+    pub(super) fn known_role(&self, id: NodeId) -> Option<Role> {
+        self.roles.get(id.index()).copied()
+    }
+
     /// How many nodes compute something again.
     pub fn copies(&self) -> usize {
         self.roles

@@ -605,12 +605,18 @@ impl Pipeline<'_> {
         graph.own_pieces();
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let release = self.options.runtime.release;
-        let Ok(_) = passes.run(&KeepApart { release }, &mut graph);
+        let provider = self.options.device.provider;
+        let Ok(_) = passes.run(&KeepApart { provider, release }, &mut graph);
         let sums = match self.options.runtime.settings {
             RuntimeSettings::LEAN => Sums::OfTwoConvolutions,
             _ => Sums::All,
         };
-        let Ok(_) = passes.run(&ForwardSummands { release, sums }, &mut graph);
+        let sums = ForwardSummands {
+            provider,
+            release,
+            sums,
+        };
+        let Ok(_) = passes.run(&sums, &mut graph);
         let Ok(_) = passes.run(&ReleaseUnread { release }, &mut graph);
         let mut graph = self.in_its_layout(graph);
         let Ok(_) = passes.run(&OverwriteLast { release }, &mut graph);

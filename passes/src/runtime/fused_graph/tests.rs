@@ -449,6 +449,52 @@ fn what_changes_no_number_goes() {
 }
 
 #[test]
+fn what_hands_on_all_that_it_reads_goes() {
+    let with = |node: &str| {
+        let forms = forms(&format!(
+            r#"<ir_version: 8, opset_import: ["" : 17]> g (float[N,8] x, float low) => (float[N,8] y)
+            <float zero = {{0}}, float less = {{-1}}, int64[1] one = {{1}}, int64[2] wide = {{1, 8}}, int64[2] taller = {{4, 8}},
+            int64[3] deeper = {{1, 1, 1}}, int64[1] first = {{0}}, int64[1] last = {{9223372036854775807}}, int64[1] two = {{2}},
+            float[N,8] a, float[N,8] b> {{ a = Exp(x) {node} }}"#
+        ));
+        forms.first().cloned()
+    };
+    let goes = "b = Cast<to = 1>(a); b = Cast<to = 1>(x); b = Expand(a, one); b = Expand(a, wide); b = Slice(a, first, last);
+        b = Slice(a, first, last, one, one)";
+    for node in goes.split(';').map(str::trim) {
+        let read = if node.contains("(x)") { "x" } else { "a" };
+        let left = format!("y({read})");
+        let form = with(&format!("{node} y = Neg(b)")).unwrap_or_default();
+        assert!(
+            form.ends_with(&left) && !form.contains("b("),
+            "{node}: {form}"
+        );
+    }
+    let stays = "b = Expand(a, taller); b = Expand(a, deeper); b = Expand(x, one); b = Slice(a, first, two); b = Slice(a, one, last);
+        b = Slice(x, first, last); b = Slice(a, first, last, one, two); b = Slice(a, first, last, one, first, two)";
+    for node in stays.split(';').map(str::trim) {
+        let form = with(&format!("{node} y = Neg(b)"));
+        assert!(form.is_none_or(|form| form.contains("b(")), "{node}");
+    }
+    // A Clip does what the Relu before it does, for which it gets another constant where that is less.
+    let clipped = |clip: &str| with(&format!("b = Relu(a) y = {clip}"));
+    for clip in [
+        "Clip(b)",
+        "Clip(b, zero)",
+        "Clip(b, less)",
+        "Clip(b, , low)",
+    ] {
+        let form = clipped(clip).unwrap_or_default();
+        assert!(
+            form.contains("y(a") && !form.contains("b("),
+            "{clip}: {form}"
+        );
+    }
+    assert_eq!(clipped("Clip(b, low)"), None);
+    assert_eq!(clipped("Add(b, b)"), None);
+}
+
+#[test]
 fn what_is_only_handed_out_is_written_as_the_output() {
     let with = |outputs: &str, nodes: &str| {
         let outputs = outputs.split(' ').map(|name| format!("float[4] {name}"));

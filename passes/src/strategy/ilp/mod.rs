@@ -261,7 +261,7 @@ impl JointAnswer {
             .sequence(columns, values, &parts.into_iter().collect());
         let mut recomputation = Recomputation::of(&graph, task.overrides);
         recomputation.keep_to_release(&graph, task.runtime.release);
-        recomputation.keep_rounding(&graph, task.device.provider);
+        recomputation.keep_rounding(&graph, task.device.provider, task.runtime.release);
         let form = Task {
             graph: &graph,
             run: &graph,
