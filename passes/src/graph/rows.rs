@@ -1,51 +1,71 @@
 //! Products of rows, as a runtime multiplies them: as matrices, between Reshapes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 
-/// A graph with Reshapes around products of rows. Its nodes and tensors keep their ids.
+/// A graph with Reshapes around products of rows. Its nodes and tensors keep their ids; those that are new come last.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MultipliedRows {
-    /// The graph. The products take in what was added to their results, and Reshapes stand in place of the additions.
+    /// The graph.
     pub(crate) graph: Graph,
-    /// By product: what it read first, and the new node that reads it now.
+    /// By product: what it read first, and the Reshape that reads it now.
     pub(crate) before: BTreeMap<NodeId, (TensorId, NodeId)>,
+    /// By addition behind a product: the Reshape that writes its result.
+    pub(crate) behind: BTreeMap<NodeId, NodeId>,
 }
 
 impl Graph {
-    /// The graph as a runtime has it that makes a Gemm of each of these products and the addition that alone reads its result, with a Reshape before it
-    /// and one behind it. `products`: by product, that addition and the vector that it adds. `None` if there are none. O(nodes).
+    /// The graph with a Reshape of what each of these products reads first, and one of what the addition writes that alone reads its result. A runtime
+    /// makes one node of what is between. `products`: by product, that addition. `None` if there are none. O(nodes).
     pub(crate) fn multiplying_rows(
         &self,
-        products: &BTreeMap<NodeId, (NodeId, TensorId)>,
+        products: &BTreeMap<NodeId, NodeId>,
     ) -> Option<MultipliedRows> {
-        let reshape = |read, written| Node::new("", "", "Reshape", vec![read], vec![written]);
-        let mut graph = self.clone();
-        let mut order = Vec::with_capacity(self.order.len() + products.len());
-        let mut before = BTreeMap::new();
+        let additions: BTreeSet<NodeId> = products.values().copied().collect();
+        let mut rows = MultipliedRows {
+            graph: self.clone(),
+            before: BTreeMap::new(),
+            behind: BTreeMap::new(),
+        };
+        let mut order = Vec::with_capacity(self.order.len() + 2 * products.len());
         for &id in &self.order {
-            let product = self.node(id);
-            let first = product.input(0);
-            if let (Some(&(addition, vector)), Some(read)) = (products.get(&id), first) {
-                let name = self.free_tensor_name(&format!("{}/rows/{}", product.name, id.0));
-                let rows = graph.add_tensor(Tensor {
-                    element: self.tensor(read).element,
-                    ..Tensor::new(name, TensorKind::Value)
-                });
-                let reshaped = graph.add_node(reshape(first, Some(rows)));
-                before.insert(id, (read, reshaped));
-                order.push(reshaped);
-                let node = graph.node_mut(id);
-                node.inputs[0] = Some(rows);
-                node.inputs.push(Some(vector));
-                let sum = self.node(addition).output(0);
-                *graph.node_mut(addition) = reshape(product.output(0), sum);
+            let ends = (self.node(id).input(0), self.node(id).output(0));
+            if let (true, Some(read)) = (products.contains_key(&id), ends.0) {
+                let matrix = rows.matrix(read);
+                let reshape = rows.reshape(read, matrix);
+                rows.graph.node_mut(id).inputs[0] = Some(matrix);
+                rows.before.insert(id, (read, reshape));
+                order.push(reshape);
             }
             order.push(id);
+            if let (true, Some(written)) = (additions.contains(&id), ends.1) {
+                let matrix = rows.matrix(written);
+                let reshape = rows.reshape(matrix, written);
+                rows.graph.node_mut(id).outputs[0] = Some(matrix);
+                rows.behind.insert(id, reshape);
+                order.push(reshape);
+            }
         }
-        graph.order = order;
-        (!before.is_empty()).then_some(MultipliedRows { graph, before })
+        rows.graph.order = order;
+        (!rows.before.is_empty()).then_some(rows)
+    }
+}
+
+impl MultipliedRows {
+    fn matrix(&mut self, of: TensorId) -> TensorId {
+        let like = self.graph.tensor(of);
+        let wish = format!("{}/rows", like.name);
+        let tensor = Tensor {
+            element: like.element,
+            ..Tensor::new(self.graph.free_tensor_name(&wish), TensorKind::Value)
+        };
+        self.graph.add_tensor(tensor)
+    }
+
+    fn reshape(&mut self, read: TensorId, written: TensorId) -> NodeId {
+        let node = Node::new("", "", "Reshape", vec![Some(read)], vec![Some(written)]);
+        self.graph.add_node(node)
     }
 }
 
@@ -62,18 +82,19 @@ mod tests {
         let &[product, addition, _] = graph.order() else {
             unreachable!()
         };
-        let [x, v] = ["x", "v"].map(|name| graph.tensor_named(name).unwrap());
-        let rows = graph.multiplying_rows(&BTreeMap::from([(product, (addition, v))]));
+        let rows = graph.multiplying_rows(&BTreeMap::from([(product, addition)]));
         let rows = rows.unwrap();
-        let reshaped = NodeId(3);
-        assert_eq!(rows.before, BTreeMap::from([(product, (x, reshaped))]));
+        let x = graph.tensor_named("x").unwrap();
+        assert_eq!(rows.before, BTreeMap::from([(product, (x, NodeId(3)))]));
+        assert_eq!(rows.behind, BTreeMap::from([(addition, NodeId(4))]));
         let changed = diff(&graph.to_listing(), &rows.graph.to_listing());
         insta::assert_snapshot!(changed, @r#"
         - a = MatMul(x, w)
         - s = Add(v, a)
-        + "/rows/0" = Reshape(x)
-        + a = MatMul("/rows/0", w, v)
-        + s = Reshape(a)
+        + "x/rows" = Reshape(x)
+        + a = MatMul("x/rows", w)
+        + "s/rows" = Add(v, a)
+        + s = Reshape("s/rows")
           y = Exp(s)
         "#);
         assert_eq!(graph.multiplying_rows(&BTreeMap::new()), None);

@@ -50,9 +50,10 @@ use crate::runtime::convolutions::{AlgorithmChoice, Timed};
 use crate::runtime::device::Device;
 use crate::runtime::executions::Reserved;
 use crate::runtime::functions::awaits_types;
-use crate::runtime::known_shapes::{infer_as, runtime_shapes};
+use crate::runtime::known_shapes::infer_as;
 use crate::runtime::level::Level;
 use crate::runtime::liveness::fixed_bytes;
+use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::promise::Promise;
 use crate::runtime::{Release, Runtime, TRAINING, is_for_training};
@@ -786,7 +787,7 @@ fn verify_rounding(
     // Where bits are promised at every level.
     match options.runtime.release.trains {
         true => Ok(()),
-        false => verify::rounding_optimized(then, now, known, runtime_shapes),
+        false => verify::rounding_optimized(then, now, known, runtime_shapes_once_optimized),
     }
 }
 

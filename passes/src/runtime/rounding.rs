@@ -17,6 +17,7 @@ use super::Release;
 use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
 use super::fusing::{Adding, Fusing};
+use super::optimized_shapes::runtime_shapes_once_optimized;
 use super::skeleton::Skeleton;
 use crate::cost::Cost;
 use crate::graph::{ElementType, Graph, MultipliedRows, Node, NodeId, TensorId, Uses, in_sequence};
@@ -39,7 +40,9 @@ struct OptimizedRounding {
     /// By Identity that went: who reads what it hands on, one of each party.
     readers: HashMap<NodeId, Vec<NodeId>>,
     /// By product of rows: what it reads by way of a Reshape, and that.
-    by_rows: BTreeMap<NodeId, (TensorId, NodeId)>,
+    before: BTreeMap<NodeId, (TensorId, NodeId)>,
+    /// By the addition behind it: the Reshape of its result.
+    behind: BTreeMap<NodeId, NodeId>,
 }
 
 /// The same of one form of the graph.
@@ -83,11 +86,16 @@ impl Rounding {
             optimized.extend(rows.map(|rows| {
                 let all = graph.tensor_ids().collect();
                 let source = without.as_ref().map_or(all, |of| of.source.clone());
-                OptimizedRounding::of(graph, &rows.graph, source, rows.before, provider)
+                OptimizedRounding::of(graph, rows, source, provider)
             }));
         }
         optimized.extend(without.map(|of| {
-            OptimizedRounding::of(graph, &of.graph, of.source, BTreeMap::new(), provider)
+            let none = MultipliedRows {
+                graph: of.graph,
+                before: BTreeMap::new(),
+                behind: BTreeMap::new(),
+            };
+            OptimizedRounding::of(graph, none, of.source, provider)
         }));
         Rounding {
             written: RoundedForm::of(graph, provider),
@@ -141,9 +149,13 @@ impl Rounding {
     pub(crate) fn is_single(&self, graph: &Graph, id: NodeId) -> bool {
         let node = graph.node(id);
         let mut all = node.reads().chain(node.writes());
-        let optimized = self.optimized.iter().map(|of| &of.form);
-        let mut forms = optimized.chain([&self.written]);
-        forms.any(|form| form.single.get(id.index()) == Some(&true))
+        let is_single = |form: &RoundedForm, id: NodeId| form.single.get(id.index()) == Some(&true);
+        let once_optimized = |of: &OptimizedRounding| {
+            let reshaped = of.behind.get(&id).copied();
+            is_single(&of.form, id) || reshaped.is_some_and(|id| is_single(&of.form, id))
+        };
+        is_single(&self.written, id)
+            || self.optimized.iter().any(once_optimized)
             || all.any(|t| !self.in_all(t, |form, t| form.held(t) != HeldRounding::All))
     }
 }
@@ -151,32 +163,34 @@ impl Rounding {
 /// The graph with Reshapes around each product of rows in float16 (`MatMulAddFusion` in builds after 1.20.1).
 fn by_rows(graph: &Graph, provider: Provider) -> Option<MultipliedRows> {
     let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(graph, provider, &costs);
+    let shapes = runtime_shapes_once_optimized(graph);
+    let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
     let uses = Uses::of(graph);
     let adds = Adding::ToRows;
     let addition = |(&id, &fusing): (&NodeId, &Fusing)| {
         let written = graph.node(id).output(0)?;
         let is_half = graph.tensor(written).element == Some(ElementType::Float16);
         let &addition = uses.readers(written).first()?;
-        let mut added = graph.node(addition).reads();
-        let vector = added.find(|&read| read != written)?;
-        let is_one = is_half && fusing == Fusing::Product { adds };
-        is_one.then_some((id, (addition, vector)))
+        (is_half && fusing == Fusing::Product { adds }).then_some((id, addition))
     };
     let nodes = graph.order().iter().zip(&skeleton.fusing);
     graph.multiplying_rows(&nodes.filter_map(addition).collect())
 }
 
 impl OptimizedRounding {
-    /// `optimized` has the nodes of the graph by their ids, but for Identities.
+    /// `rows` have the nodes of the graph by their ids, but for Identities.
     fn of(
         graph: &Graph,
-        optimized: &Graph,
+        rows: MultipliedRows,
         source: Vec<TensorId>,
-        by_rows: BTreeMap<NodeId, (TensorId, NodeId)>,
         provider: Provider,
     ) -> OptimizedRounding {
-        let form = RoundedForm::of(optimized, provider);
+        let MultipliedRows {
+            graph: optimized,
+            before,
+            behind: reshaped,
+        } = rows;
+        let form = RoundedForm::of(&optimized, provider);
         let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
         let mut is_there = vec![false; optimized.node_count()];
         for id in optimized.order() {
@@ -191,7 +205,7 @@ impl OptimizedRounding {
             let mut behind: Vec<NodeId> = direct.flat_map(behind).collect();
             let mut parties = Vec::new();
             behind.retain(|reader| {
-                let party = (form.party[reader.index()], by_rows.contains_key(reader));
+                let party = (form.party[reader.index()], before.contains_key(reader));
                 let is_new = !parties.contains(&party);
                 parties.extend(is_new.then_some(party));
                 is_new
@@ -202,7 +216,8 @@ impl OptimizedRounding {
             form,
             source,
             readers,
-            by_rows,
+            before,
+            behind: reshaped,
         }
     }
 
@@ -216,7 +231,7 @@ impl OptimizedRounding {
         let readers = self.readers.get(&reader).cloned();
         let mut readers = readers.unwrap_or_else(|| vec![reader]);
         for reader in &mut readers {
-            if let Some(&(_, before)) = self.by_rows.get(reader).filter(|of| of.0 == tensor) {
+            if let Some(&(_, before)) = self.before.get(reader).filter(|of| of.0 == tensor) {
                 *reader = before;
             }
         }

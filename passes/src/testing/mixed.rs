@@ -164,7 +164,7 @@ mod tests {
     use crate::graph::Uses;
     use crate::operators::Provider;
     use crate::runtime::STOCK;
-    use crate::runtime::known_shapes::runtime_shapes;
+    use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
     use crate::runtime::rounding::Rounding;
     use crate::verify::{self, Violation};
 
@@ -174,7 +174,7 @@ mod tests {
     fn verified(original: &Graph, rewritten: &Graph) -> Result<(), Violation> {
         let found = verify::equivalence(original, rewritten, &BTreeSet::new()).unwrap();
         verify::rounding(original, rewritten, &found)?;
-        verify::rounding_optimized(original, rewritten, &found, runtime_shapes)
+        verify::rounding_optimized(original, rewritten, &found, runtime_shapes_once_optimized)
     }
 
     fn value(graph: &mut Graph, like: TensorId, name: &str) -> TensorId {
