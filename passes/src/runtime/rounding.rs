@@ -11,7 +11,7 @@
 //! An Identity has such a kernel, and is gone once the runtime has optimized the graph; a product of rows gets Reshapes then, which have one. All
 //! these forms count.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Release;
 use super::casting::{Casting, are_there, loses_bits};
@@ -43,6 +43,9 @@ struct OptimizedRounding {
     before: BTreeMap<NodeId, (TensorId, NodeId)>,
     /// By the addition behind it: the Reshape of its result.
     behind: BTreeMap<NodeId, NodeId>,
+    /// Additions behind products whose first Reshape is computed in float16. Where several read one product there is no such Reshape, and what is read
+    /// can be rounded otherwise.
+    alone: BTreeSet<NodeId>,
 }
 
 /// The same of one form of the graph.
@@ -152,7 +155,9 @@ impl Rounding {
         let is_single = |form: &RoundedForm, id: NodeId| form.single.get(id.index()) == Some(&true);
         let once_optimized = |of: &OptimizedRounding| {
             let reshaped = of.behind.get(&id).copied();
-            is_single(&of.form, id) || reshaped.is_some_and(|id| is_single(&of.form, id))
+            of.alone.contains(&id)
+                || is_single(&of.form, id)
+                || reshaped.is_some_and(|id| is_single(&of.form, id))
         };
         is_single(&self.written, id)
             || self.optimized.iter().any(once_optimized)
@@ -191,6 +196,19 @@ impl OptimizedRounding {
             behind: reshaped,
         } = rows;
         let form = RoundedForm::of(&optimized, provider);
+        let optimized_uses = Uses::of(&optimized);
+        let uses_kernel = |&(_, &(read, reshape)): &(&NodeId, &(TensorId, NodeId))| {
+            form.writer[read.index()].is_some() && form.party[reshape.index()] == Party::Kernel
+        };
+        let addition = |(&product, _): (&NodeId, &(TensorId, NodeId))| {
+            let written = optimized.node(product).output(0)?;
+            optimized_uses.readers(written).first().copied()
+        };
+        let alone = before
+            .iter()
+            .filter(uses_kernel)
+            .filter_map(addition)
+            .collect();
         let mut readers: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
         let mut is_there = vec![false; optimized.node_count()];
         for id in optimized.order() {
@@ -218,6 +236,7 @@ impl OptimizedRounding {
             readers,
             before,
             behind: reshaped,
+            alone,
         }
     }
 
@@ -523,5 +542,23 @@ mod tests {
             assert_eq!(sum(readers, &STOCK), stock, "{readers}");
             assert_eq!(sum(readers, &TRAINING), training, "{readers}");
         }
+    }
+
+    #[test]
+    fn the_sum_of_a_product_that_a_reshape_feeds_in_float16_is_added_once() {
+        let is_single = |first: &str| {
+            let text = format!(
+                r#"<ir_version: 8, opset_import: ["" : 17]> g (float[2,3,4] x, float16[2,3,4] h, float16[4,5] w, float16[5] v) => (float16[2,3,5] y)
+                <float16[2,3,4] n, float16[2,3,5] m, float16[2,3,5] s> {{ {first} m = MatMul(n, w) s = Add(m, v) y = Softplus(s) }}"#
+            );
+            let graph = Graph::parse(&text).unwrap();
+            let sum = graph.order()[2];
+            let of = |release| Rounding::of(&graph, Provider::Cpu, release).is_single(&graph, sum);
+            assert!(!of(&TRAINING), "{first}");
+            of(&STOCK)
+        };
+        assert!(is_single("n = Cast<to = 10>(x)"));
+        assert!(is_single("n = Clip(h)"));
+        assert!(!is_single("n = Tanh(h)"));
     }
 }
