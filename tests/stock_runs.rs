@@ -762,6 +762,33 @@ fn what_goes_as_it_changes_nothing_takes_what_is_predicted() {
     clipped.assert_simulated();
 }
 
+/// A Dropout that drops nothing, and whose mask nobody reads.
+const UNDROPPED: [&str; 2] = [
+    "s# = Sigmoid (x#) d#, k# = Dropout (s#, half) x@ = Mul (d#, s#) ",
+    "g# = Mul (dx@, d#) h# = Mul (g#, s#) dx# = Mul (h#, s#) ",
+];
+
+#[test]
+fn dropouts_that_drop_for_nobody_are_gone_and_the_budget_is_kept() {
+    let [forward, backward] = layers(UNDROPPED);
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 17]> undropped (float[N,1000] x0) => (float[] loss, float[N,1000] x0_grad)
+        <float half = {{0.5}}> {{
+            {forward} loss = ReduceMean <keepdims = 0> (x3) dx3 = Neg (x3) {backward} x0_grad = Neg (dx0)
+        }}"#
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let undropped = Lowered {
+        folder: folder.path(),
+        original: &written(folder.path(), &text),
+        dims: &["N=512"],
+    };
+    for settings in ["default", "lean"] {
+        undropped.assert_kept(settings, "fixed+80%", 0.01);
+    }
+    undropped.assert_simulated();
+}
+
 /// Newer releases write the result of a convolution over what it adds, and the oldest does not. What is said of this step is 70 kB too much.
 #[test]
 fn a_residual_behind_a_convolution_with_a_bias_fits_in_all_releases() {

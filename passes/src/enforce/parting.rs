@@ -5,7 +5,7 @@ use crate::operators::{self, Provider};
 use crate::runtime::Release;
 use crate::runtime::barrier::{keep_barriers_off, out_of_reshapes};
 use crate::runtime::fused_pairs::{normalized_at_once, read_once};
-use crate::runtime::fusing::{Adding, Fusing};
+use crate::runtime::fusing::{Adding, Fusing, drops_for_nobody};
 use crate::runtime::rounding::Rounding;
 use crate::runtime::skeleton::Skeleton;
 
@@ -43,6 +43,7 @@ impl Parting {
         let mut by_rows = vec![false; graph.node_count()];
         let mut constant = vec![false; graph.tensor_count()];
         let mut reshaped = out_of_reshapes(graph);
+        let mut kept_off = keep_barriers_off(graph, release.barrier);
         let adds = Adding::ToRows;
         for (&fusing, &id) in base.fusing.iter().zip(graph.order()) {
             let written = graph.node(id).writes();
@@ -58,6 +59,9 @@ impl Parting {
                         reshaped[sum.index()] = true;
                     }
                 }
+            } else if !release.trains && fusing == Fusing::No && drops_for_nobody(graph, uses, id) {
+                // It would go, as it does where a node computes what it reads, and drop nothing.
+                kept_off[id.index()] = true;
             }
         }
         Parting {
@@ -69,7 +73,7 @@ impl Parting {
             folded,
             constant,
             by_rows,
-            kept_off: keep_barriers_off(graph, release.barrier),
+            kept_off,
             reshaped,
             rounding: Rounding::of(graph, provider, release),
         }
@@ -165,6 +169,12 @@ fn parted(graph: &Graph, uses: &Uses, base: &Skeleton) -> Vec<bool> {
         };
         for &written in base.writes.get(node) {
             scaled[written as usize] = scales;
+        }
+    }
+    // A Dropout stays where somebody reads its mask, and drops.
+    for node in (0..base.len()).filter(|&node| handed_on(base, node).is_some()) {
+        for &mask in base.writes.get(node).iter().skip(1) {
+            parted[mask as usize] = true;
         }
     }
     for node in (0..base.len()).rev() {

@@ -14,6 +14,7 @@ use crate::pass::{Changed, Pass};
 use crate::plan::RELEASED_FROM;
 use crate::runtime::Release;
 use crate::runtime::fused_pairs::normalized_at_once;
+use crate::runtime::fusing::drops_for_nobody;
 
 /// **Does**: lets a Size node read every large result that nobody else reads.
 /// **Needs**: concrete shapes.
@@ -31,7 +32,9 @@ impl Pass for ReleaseUnread {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        Ok(read_by_sizes(graph, self.release, unread))
+        Ok(read_by_sizes(graph, self.release, |graph, uses, id| {
+            unread(graph, uses, id, self.release)
+        }))
     }
 }
 
@@ -59,9 +62,11 @@ pub(super) fn read_by_sizes(
     Changed::Yes
 }
 
-fn unread(graph: &Graph, uses: &Uses, id: NodeId) -> Vec<TensorId> {
+fn unread(graph: &Graph, uses: &Uses, id: NodeId, by: &Release) -> Vec<TensorId> {
     let node = graph.node(id);
-    if is_normalized_at_once(graph, uses, node) {
+    // A Dropout that goes as nobody reads its mask would stay, and drop.
+    let would_drop = !by.trains && drops_for_nobody(graph, uses, id);
+    if would_drop || is_normalized_at_once(graph, uses, node) {
         return Vec::new();
     }
     let aliases = operators::aliases(node);
@@ -109,12 +114,16 @@ pub(super) fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
 mod tests {
     use super::*;
     use crate::graph::text::diff;
-    use crate::runtime::TRAINING;
+    use crate::runtime::{STOCK, TRAINING};
 
     fn changes(text: &str) -> String {
+        changes_for(&TRAINING, text)
+    }
+
+    fn changes_for(release: &'static Release, text: &str) -> String {
         let graph = Graph::parse(text).unwrap();
         let mut rewritten = graph.clone();
-        let changed = ReleaseUnread { release: &TRAINING }
+        let changed = ReleaseUnread { release }
             .run(&mut rewritten)
             .unwrap();
         assert_eq!(changed == Changed::Yes, rewritten != graph);
@@ -145,6 +154,15 @@ mod tests {
             { a = Add(x, x) n, m, v = LayerNormalization(a, s, s) y = Exp(n) }";
         assert_eq!(changes(text), "");
         assert_ne!(changes(&text.replace("Add(x, x)", "Mul(x, x)")), "");
+    }
+
+    /// A session without training takes it out as long as nobody reads its mask.
+    #[test]
+    fn the_mask_of_a_dropout_that_drops_for_nobody_is_read_by_nobody() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 17]> g (float[4,2048] x, bool told) => (float[4,2048] y)
+            <float half = {0.5}, float[4,2048] a, float[4,2048] b, bool[4,2048] m> { a = Exp(x) b, m = Dropout(a, half, told) y = Neg(b) }"#;
+        assert_eq!(changes_for(&STOCK, text), "");
+        assert_ne!(changes_for(&TRAINING, text), "");
     }
 
     /// No Size would read them, and no session could be made of the graph.

@@ -5,8 +5,9 @@
 
 use super::folding::Folding;
 use super::known_shapes::is_resolved;
+use super::release::Release;
 use super::transposes::Transposition;
-use crate::graph::{Constant, Dimension, ElementType, Graph, Node, TensorId, Uses};
+use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::{self, MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
@@ -25,6 +26,8 @@ pub enum Fusing {
         /// Which input its readers read.
         input: usize,
     },
+    /// A Dropout whose mask nobody reads. Builds without training take it for one that [`Idles`](Fusing::Idles), and others leave it alone.
+    Drops,
     /// A Not that only Wheres read: goes from ORT_ENABLE_BASIC on, and they choose the other way round.
     Negates {
         /// Does every release do so? Of later Wheres the newer ones alone (measured: 1.26.0 and 1.32.0, not 1.19.2 and 1.20.1).
@@ -177,6 +180,14 @@ impl Fusing {
         }
     }
 
+    /// The same where `release` runs it.
+    pub(crate) fn by(self, release: &Release) -> Fusing {
+        match self {
+            Fusing::Drops if !release.trains => Fusing::Idles { input: 0 },
+            _ => self,
+        }
+    }
+
     /// Can the runtime make one node of this one and a `reader` of its result as input `place`, which rounds otherwise than both do? Only of
     /// products with a number, of sums, and of products that read their first matrix transposed: where they sum up more than 128 terms,
     /// they have other bits then, and never by their second one (measured in 1.20.1, 1.26.0 and 1.32.0). A Gemm may exchange both.
@@ -242,6 +253,9 @@ impl Fusing {
             .or_else(|| hands_on(graph, uses, node, (&shape, folding)).then_some(0));
         if let Some(input) = idle.filter(|_| !is_output && !is_folded) {
             return Fusing::Idles { input };
+        }
+        if !is_output && draws_for_nobody(graph, uses, node, folding) {
+            return Fusing::Drops;
         }
         match (node.domain.as_str(), name) {
             // One of a constant goes before constants are worked out.
@@ -386,8 +400,22 @@ fn hands_on<'g>(
                 !given || numbers(place).is_some_and(|of| of.iter().all(|&one| one == number))
             };
             let takes_all = node.inputs.len() > 2 && all(1, 0) && all(2, i64::MAX);
-            let axes = node.input(3).is_none_or(|axes| folding.is_constant(axes));
-            takes_all && axes && all(4, 1) && is_computed()
+            // It looks at steps only where there are axes.
+            let of_axes = node
+                .input(3)
+                .is_none_or(|axes| folding.is_constant(axes) && all(4, 1));
+            takes_all && of_axes && is_computed()
+        }
+        // Source: `EliminateDropout`.
+        ("", "Dropout") => {
+            let draws_nothing = || match graph.tensor(node.input(1)?).constant.as_ref()? {
+                Constant::Floats(ratio) => Some(*ratio == [0.0]),
+                Constant::Ints(_) => None,
+            };
+            match node.inputs.len() {
+                1 => is_for_nobody(graph, uses, node),
+                _ => draws_for_nobody(graph, uses, node, folding) && draws_nothing() == Some(true),
+            }
         }
         // Not where somebody else says how far the Clip goes down. Source: `FuseReluClip`.
         ("", "Relu") => {
@@ -404,6 +432,30 @@ fn hands_on<'g>(
     }
 }
 
+/// Is it a Dropout with a ratio of which nobody reads the mask, and that can go? Measured in all four releases.
+fn draws_for_nobody(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding) -> bool {
+    let is_given = |of: &Option<TensorId>| {
+        of.is_none_or(|of| uses.producer(of).is_none() || folding.is_constant(of))
+    };
+    node.is("", "Dropout")
+        && node.inputs.len() > 1
+        && node.inputs[1..].iter().all(is_given)
+        && is_for_nobody(graph, uses, node)
+        && node.input(0).is_some_and(|of| is_computed(graph, uses, of))
+}
+
+/// Is it a Dropout of which nobody reads the mask?
+pub(crate) fn drops_for_nobody(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+    let node = graph.node(id);
+    node.is("", "Dropout") && is_for_nobody(graph, uses, node)
+}
+
+/// Does nobody read anything but the node's first output?
+fn is_for_nobody(graph: &Graph, uses: &Uses, node: &Node) -> bool {
+    let mut others = node.outputs.iter().skip(1).flatten();
+    others.all(|of| uses.readers(*of).is_empty() && !graph.outputs.contains(of))
+}
+
 /// Does a node compute it, or is it an input of the graph, by itself or by another name that goes before? A node with two inputs of which no
 /// other node computes one is not removed (measured in 1.19.2 and 1.32.0).
 fn is_computed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
@@ -412,8 +464,7 @@ fn is_computed(graph: &Graph, uses: &Uses, tensor: TensorId) -> bool {
         let element = |of: Option<TensorId>| of.map(|of| graph.tensor(of).element);
         let goes = match (node.domain.as_str(), node.op_type.as_str()) {
             ("", "Identity") => true,
-            // One that is told whether to draw may do so.
-            ("", "Dropout") => node.input(2).is_none(),
+            ("", "Dropout") => node.inputs.len() == 1,
             ("", "Cast") => element(node.input(0)) == element(node.output(0)),
             _ => false,
         };

@@ -217,6 +217,9 @@ impl Skeleton {
     /// The same, run by `release`.
     pub(crate) fn run_by(mut self, release: &'static Release) -> Skeleton {
         self.release = release;
+        for fusing in &mut self.fusing {
+            *fusing = fusing.by(release);
+        }
         self
     }
 

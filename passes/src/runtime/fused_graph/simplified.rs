@@ -23,7 +23,7 @@ impl<'s> Nodes<'s> {
                 Fusing::Idles { input } => input,
                 _ => 0,
             };
-            if let (true, Some(&read), &[written]) = (
+            if let (true, Some(&read), &[written, ..]) = (
                 node.fusing.goes(self.is_oldest),
                 node.reads.get(input),
                 &*node.writes,

@@ -460,7 +460,7 @@ fn what_hands_on_all_that_it_reads_goes() {
         forms.first().cloned()
     };
     let goes = "b = Cast<to = 1>(a); b = Cast<to = 1>(x); b = Expand(a, one); b = Expand(a, wide); b = Slice(a, first, last);
-        b = Slice(a, first, last, one, one)";
+        b = Slice(a, first, last, one, one); b = Slice(a, first, last, , two)";
     for node in goes.split(';').map(str::trim) {
         let read = if node.contains("(x)") { "x" } else { "a" };
         let left = format!("y({read})");
@@ -492,6 +492,58 @@ fn what_hands_on_all_that_it_reads_goes() {
     }
     assert_eq!(clipped("Clip(b, low)"), None);
     assert_eq!(clipped("Add(b, b)"), None);
+}
+
+// What sessions of 1.19.2, 1.20.1, 1.26.0 and 1.32.0 saved at ORT_ENABLE_BASIC.
+#[test]
+fn a_dropout_whose_mask_nobody_reads_goes_where_nobody_trains() {
+    let with = |release, nodes: &str, also: &str| {
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 17]> g (float[4,8] x, bool told) => (float[4,8] y{also})
+            <float zero = {{0}}, float half = {{0.5}}, float one = {{1}}, float r, float[4,8] a, float[4,8] b, bool[4,8] m, int64 s>
+            {{ a = Exp(x) {nodes} y = Neg(b) }}"#
+        );
+        forms_by(release, &text).first().cloned()
+    };
+    let goes = |release, nodes: &str| {
+        let form = with(release, nodes, "");
+        form.is_some_and(|form| !form.contains("b,m(") && !form.contains("b("))
+    };
+    let (training, stock) = (&crate::runtime::TRAINING, &crate::runtime::STOCK);
+    for nothing in [
+        "b, m = Dropout(a, zero, told)",
+        "b = Dropout(a, zero)",
+        "b, m = Dropout(a)",
+        "b, m = Dropout(x)",
+    ] {
+        assert!(goes(training, nothing), "{nothing}");
+        assert!(goes(stock, nothing), "{nothing}");
+    }
+    for drawn in [
+        "b, m = Dropout(a, half, told)",
+        "b = Dropout(a, half)",
+        "b = Dropout(a, , told)",
+    ] {
+        assert!(!goes(training, drawn), "{drawn}");
+        assert!(goes(stock, drawn), "{drawn}");
+    }
+    for stays in [
+        "b, m = Dropout(x, zero, told)",
+        "r = ReduceMean<keepdims = 0>(x) b, m = Dropout(a, r, told)",
+        "b, m = Dropout(a, zero, told) s = Size(m)",
+    ] {
+        assert!(!goes(training, stays), "{stays}");
+        assert!(!goes(stock, stays), "{stays}");
+    }
+    assert_eq!(
+        with(stock, "b, m = Dropout(a, zero, told)", ", bool[4,8] m"),
+        None
+    );
+    // What goes computes nothing that something else could hand on.
+    assert!(goes(
+        training,
+        "c, m = Dropout(x, half, told) b = Mul(c, one)"
+    ));
 }
 
 #[test]
@@ -878,7 +930,8 @@ fn gathers_of_all_rows_become_one_split() {
     assert!(with("int64 last = {-1}", "int32 last = {-1}"));
     assert!(with("Gather(e, last)", "Gather <axis = 1> (e, last)"));
     // Nor of what is written beside something else, nor where a row is put out.
-    assert!(with("e = Exp(x)", "e, m = Dropout(x)"));
+    let masked = text.replace("e = Exp(x)", "e, m = Dropout(x)");
+    assert!(forms(&masked.replace(" z)", " z, bool[3,4] m)")).is_empty());
     let output = text
         .replace("y = Exp(a)", "")
         .replace(" a = Gather", " y = Gather");
