@@ -123,9 +123,7 @@ mod tests {
     fn changes_for(release: &'static Release, text: &str) -> String {
         let graph = Graph::parse(text).unwrap();
         let mut rewritten = graph.clone();
-        let changed = ReleaseUnread { release }
-            .run(&mut rewritten)
-            .unwrap();
+        let changed = ReleaseUnread { release }.run(&mut rewritten).unwrap();
         assert_eq!(changed == Changed::Yes, rewritten != graph);
         diff(&graph.to_listing(), &rewritten.to_listing())
     }

@@ -9,6 +9,7 @@ use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::operators::variants::{Group, Part, copy_parts};
 use crate::operators::{Provider, Recompute};
 use crate::rewrite::insert_mirrors::{mirror_of_dropout, mirror_of_parts};
+use crate::runtime::fusing::drops_for_nobody;
 use crate::strategy::Strategy;
 
 /// Says how copies of Dropouts are made, which make no random numbers, and what they cost.
@@ -18,8 +19,11 @@ pub(super) fn copies_of_dropouts(
     options: &PlanOptions,
 ) {
     let from_mask = |id: &&NodeId| recomputation.rule(**id) == Recompute::DropoutFromMask;
-    let dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
+    let mut dropouts: Vec<NodeId> = graph.order().iter().filter(from_mask).copied().collect();
     if !options.runtime.release.trains {
+        // One that goes as nobody reads its mask would stay, and drop.
+        let uses = Uses::of(graph);
+        dropouts.retain(|&id| !drops_for_nobody(graph, &uses, id));
         // The published planners know of a copy that it reads what its original does; and bits are only known to agree on the CPU.
         if !dropouts.is_empty()
             && options.strategy == Strategy::Auto
@@ -171,15 +175,15 @@ mod tests {
 
     #[test]
     fn builds_without_training_make_a_dropout_again_from_its_mask_in_standard_operators() {
-        let reads = |ratio: &str, options: PlanOptions| {
+        let reads_with = |mask: &str, ratio: &str, options: PlanOptions| {
             let graph = Graph::parse(&format!(
-                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4096] x, float[4096] dy) => (float[4096] z)
-                 <float r = {{{ratio}}}, bool t = {{1}}, float[4096] y, bool[4096] m, float[4096] h>
-                 {{ y, m = Dropout(x, r, t) h = Exp(y) z = Mul(h, y) }}"#
+                r#"<ir_version: 8, opset_import: ["" : 15]> g (float[4096] x, float[4096] dy) => (float[4096] z, bool[4096] n)
+                 <float r = {{{ratio}}}, bool t = {{1}}, bool[4096] m, float[4096] w, float[4096] y, float[4096] h>
+                 {{ w = Neg(x) y, m = Dropout(w, r, t) n = Not({mask}) h = Exp(y) z = Mul(h, y) }}"#
             ))
             .unwrap();
             let form = Form::new(graph, &options);
-            let dropout = form.graph.order()[0];
+            let dropout = form.graph.order()[1];
             form.recomputation.parts(dropout).map(|_| {
                 let reads = form.recomputation.copy_reads(&form.graph, dropout);
                 let cost = form.recomputation.copy_cost(dropout).expect("a cost");
@@ -192,6 +196,7 @@ mod tests {
                 names.join(" ")
             })
         };
+        let reads = |ratio: &str, options: PlanOptions| reads_with("m", ratio, options);
         let stock = |strategy| {
             let mut options = PlanOptions {
                 variants: Group::ALL.into(),
@@ -200,7 +205,9 @@ mod tests {
             options.runtime.release = &crate::runtime::STOCK;
             options
         };
-        assert_eq!(reads("0.5", stock(Strategy::Auto)).as_deref(), Some("m x"));
+        assert_eq!(reads("0.5", stock(Strategy::Auto)).as_deref(), Some("m w"));
+        // A session takes it out where nobody reads the mask.
+        assert_eq!(reads_with("t", "0.5", stock(Strategy::Auto)), None);
         assert_eq!(reads("1.0", stock(Strategy::Auto)), None);
         assert_eq!(reads("0.5", stock(Strategy::ChenSqrt)), None);
         assert_eq!(
