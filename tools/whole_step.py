@@ -162,7 +162,8 @@ def described(text):
         return {"op": "SGDOptimizerV2", "attributes": {}}
     if text == "adamw":
         # As onnxruntime.training.onnxblock.optim.AdamW has them.
-        return {"op": "AdamWOptimizer", "attributes": {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0.0}}
+        attributes = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0.0, "correct_bias": 1, "adam_mode": 1}
+        return {"op": "AdamWOptimizer", "attributes": attributes}
     for node in onnx.load(text).graph.node:
         if node.op_type in ("AdamWOptimizer", "SGDOptimizerV2"):
             attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}

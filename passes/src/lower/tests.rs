@@ -323,6 +323,7 @@ fn adamw_rounds_in_the_sequence_of_its_kernel() {
         [sum] done = com.microsoft.InPlaceAccumulatorV2 (b, w_grad, lazy)";
     let rule = AdamW {
         weight_decay: 0.01,
+        decays_last: false,
         ..AdamW::default()
     };
     assert_snapshot!(updated(Update::AdamW(rule), TRAINED, nodes), @r#"

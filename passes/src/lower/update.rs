@@ -47,7 +47,8 @@ pub struct AdamW {
 }
 
 impl Default for AdamW {
-    /// As `onnxruntime.training.artifacts.generate_artifacts` has it with `OptimType.AdamW`.
+    /// As `onnxruntime.training.artifacts.generate_artifacts` has it with `OptimType.AdamW`, whose node says `adam_mode` 1. What the
+    /// operator itself takes for granted is 0.
     fn default() -> AdamW {
         AdamW {
             alpha: 0.9,
@@ -55,7 +56,7 @@ impl Default for AdamW {
             epsilon: 1e-6,
             weight_decay: 0.0,
             corrects_bias: true,
-            decays_last: false,
+            decays_last: true,
         }
     }
 }
