@@ -422,13 +422,18 @@ impl<'o> Pipeline<'o> {
 
     /// What none of its plans can need less than, the reserve included.
     pub(super) fn floor(&self) -> Floor {
-        let task = self.task();
-        let (bytes, node) = task.relaxed_search(task.order).floor();
+        let (bytes, node) = self.floor_of_search();
         let name = |id: NodeId| self.original.graph.node(self.replaced(id)).name.clone();
         Floor {
             bytes: bytes + self.options.reserve,
             node: node.map(name).unwrap_or_default(),
         }
+    }
+
+    /// What none of its plans can need less than, and the node that needs it.
+    fn floor_of_search(&self) -> (Bytes, Option<NodeId>) {
+        let task = self.task();
+        task.relaxed_search(task.order).floor()
     }
 
     /// The node of the original that one of the base stands for.

@@ -129,6 +129,7 @@ crate::tuning::tuning! {
             Strategy::UniformDp,
             Strategy::Revolve,
             Strategy::JoinDp,
+            Strategy::GreedyRemat,
         ], off &[];
     }
 }

@@ -44,6 +44,11 @@ impl Search {
         let effort = self.effort.evaluations / SEARCH.rounds;
         let mut given_up = false;
         let mut before: Option<u64> = None;
+        let most_idle = match below {
+            u64::MAX => SEARCH.idle_rounds,
+            _ => SEARCH.idle_rounds_to_beat,
+        };
+        let mut idle = 0;
         for round in 0..rounds {
             let worth = if round < SEARCH.rounds {
                 SEARCH.gap_not_worth_rounds
@@ -59,7 +64,11 @@ impl Search {
             let gained = before.replace(best.cost).map_or(f64::MAX, |before| {
                 (before - best.cost) as f64 / self.problem.time()
             });
-            if gap <= worth || gap <= SEARCH.gap && gained < SEARCH.gain {
+            idle = match gained < SEARCH.gain {
+                true => idle + 1,
+                false => 0,
+            };
+            if gap <= worth || idle >= most_idle || gap <= SEARCH.gap && idle > 0 {
                 break;
             }
             let chains: Vec<u64> = (0..CHAINS).collect();

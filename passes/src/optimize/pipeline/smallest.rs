@@ -83,8 +83,23 @@ impl Pipeline<'_> {
     ) {
         let planner = planners.own.as_mut();
         let missed = least.planned + frame(&self.base.graph);
-        let mut range = Between::new(reached.0, missed.0, STAGES.smaller_budgets);
         let best = &mut least.smallest;
+        self.plan_between(planner, best, (reached, missed));
+        // A descent gets stuck where no single step takes less; what is planned for less from the beginning goes past that.
+        if !self.is_large() {
+            let (floor, _) = self.floor_of_search();
+            self.plan_between(planner, best, (best.need(), floor));
+        }
+    }
+
+    /// The same for budgets between one that fits and one that there is no plan for.
+    fn plan_between(
+        &self,
+        planner: &mut dyn Planner,
+        best: &mut Candidate,
+        (fits, misses): (Bytes, Bytes),
+    ) {
+        let mut range = Between::new(fits.0, misses.0, STAGES.smaller_budgets);
         // What a plan leaves of its budget for the runtime and barriers: as much as the last one that fitted.
         let mut beside = self.framed();
         while let Some(budget) = range.middle() {
