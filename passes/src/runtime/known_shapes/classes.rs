@@ -53,6 +53,8 @@ impl Shapes {
 
     /// What the runtime knows of `graph`, of whose tensors it has these [`runtime_shapes`]; so many tensors, with what casts make
     /// of those in float16, and `added` behind these.
+    ///
+    /// [`runtime_shapes`]: super::runtime_shapes
     pub(crate) fn of(
         graph: &Graph,
         shapes: &[KnownDimensions],
