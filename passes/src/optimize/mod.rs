@@ -88,7 +88,7 @@ pub fn measure(graph: &Graph, options: &PlanOptions) -> Result<Measured, Optimiz
 /// Deterministic: the same input and options give the same graph.
 ///
 /// The result is verified: it computes what `input` computes, and its peak, simulated afresh in
-/// both execution orders, is within the budget. A graph that fits as it is comes back as it is.
+/// every session that is promised, is within the budget. A graph that fits as it is comes back as it is.
 pub fn optimize(input: &Graph, options: &PlanOptions) -> Result<Optimized, OptimizeError> {
     let mut row = optimize_each(input, options, &[options.budget])?;
     row.pop().expect("one result for one budget")

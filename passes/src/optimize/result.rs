@@ -89,7 +89,7 @@ pub struct Summary {
     pub lower_bound: u64,
     /// Mirrors.
     pub recomputed_nodes: usize,
-    /// PassThrough nodes inserted.
+    /// Barriers inserted.
     pub barriers: usize,
     /// Nodes of the unmodified graph.
     pub nodes_before: usize,
