@@ -175,6 +175,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
         let (written, read) = (root(&mut parent, written), root(&mut parent, read));
         parent[written as usize] = read;
     };
+    let names = skeleton.names();
     let (optimized, levels) = skeleton.optimized_by_level();
     let plain = skeleton.with_casts();
     let plain = plain.as_ref().map_or(skeleton, |(run, _)| run);
@@ -187,7 +188,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
             }
             let order = execution_order(form, order);
             for (written, read) in allocation::in_place(form, &order) {
-                join(skeleton.named(written), skeleton.named(read));
+                join(names[written as usize], names[read as usize]);
             }
         }
     }

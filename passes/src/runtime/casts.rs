@@ -481,8 +481,9 @@ mod tests {
         let costs = vec![Cost::default(); graph.node_count()];
         let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
         let (form, _) = skeleton.into_run();
+        let all = form.names();
         let name = |&tensor: &u32| {
-            let of = form.named(tensor);
+            let of = all[tensor as usize];
             let name = &graph.tensor(TensorId(of)).name;
             let mark = match form.wide.get(of as usize) {
                 Some(&wide) if wide == tensor => "~",

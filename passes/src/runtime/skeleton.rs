@@ -99,7 +99,7 @@ pub(crate) struct Skeleton {
     pub(crate) early: Vec<u64>,
     /// By node: is it a Shape or a Size?
     pub(crate) reads_only_shape: Vec<bool>,
-    /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
+    /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized_by_level`].
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
@@ -378,15 +378,6 @@ impl Skeleton {
         order.iter().map(inserted).collect()
     }
 
-    /// The tensor of the graph that a tensor is, or of which it is made: by casts, as a matrix of its rows, moved behind a node.
-    pub(crate) fn named(&self, tensor: u32) -> u32 {
-        let mut named = tensor;
-        while let Some(of) = self.made_of(named) {
-            named = of;
-        }
-        named
-    }
-
     /// The next one of which it is made, if it is no tensor of the graph.
     pub(crate) fn made_of(&self, tensor: u32) -> Option<u32> {
         if let Some(added) = self.added(tensor) {
@@ -413,7 +404,7 @@ impl Skeleton {
         self.added.get((tensor as usize).checked_sub(kept)?)
     }
 
-    /// [`Skeleton::named`] of every tensor.
+    /// By tensor: the one of the graph that it is, or of which it is made: by casts, as a matrix of its rows, moved behind a node.
     pub(crate) fn names(&self) -> Vec<u32> {
         let mut names: Vec<u32> = (0..self.size.len() as u32).collect();
         for (of, &wide) in self.wide.iter().enumerate() {
@@ -583,10 +574,9 @@ mod tests {
             [matrix.tensor, wide, wide + 1]
         };
         let made: Vec<u32> = matrices.flat_map(made).collect();
+        let all = skeleton.names();
         let name = |&tensor: &u32| {
-            let of = skeleton.named(tensor);
-            assert_eq!(of, skeleton.names()[tensor as usize]);
-            let Tensor { name, .. } = graph.tensor(TensorId(of));
+            let Tensor { name, .. } = graph.tensor(TensorId(all[tensor as usize]));
             name.to_string()
         };
         let names: Vec<String> = made.iter().map(name).collect();

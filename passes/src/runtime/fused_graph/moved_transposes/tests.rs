@@ -31,13 +31,17 @@ fn forms(text: &str) -> Vec<String> {
 }
 
 fn said(graph: &Graph, form: &Skeleton) -> String {
+    let all = form.names();
     let name = |&tensor: &u32| {
         let mark = if form.added(tensor).is_some() {
             "~"
         } else {
             ""
         };
-        format!("{}{mark}", graph.tensor(TensorId(form.named(tensor))).name)
+        format!(
+            "{}{mark}",
+            graph.tensor(TensorId(all[tensor as usize])).name
+        )
     };
     let names = |tensors: &[u32]| tensors.iter().map(name).collect::<Vec<_>>().join(",");
     let nodes = (0..form.len()).map(|node| {
