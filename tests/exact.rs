@@ -200,7 +200,7 @@ fn added_in(
         .unwrap()
         .within(budget + objects)
         .ok()?;
-    assert!(task.judge(plan.clone()).plan.predicted_peak <= budget + objects);
+    assert!(task.judge(plan.clone()).predicted_peak <= budget + objects);
     Some(plan.copies().iter().filter(|&&copy| copy).count() as u64)
 }
 
