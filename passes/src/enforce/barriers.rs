@@ -125,12 +125,6 @@ impl<'c> Enforceable<'c> {
         Ok(self.with(&barriers))
     }
 
-    /// The peak with a barrier before every node: what the file's order itself needs,
-    /// as far as barriers can enforce it.
-    pub fn smallest_peak(&self) -> Bytes {
-        liveness::fixed_bytes(&self.graph) + Bytes(self.smallest())
-    }
-
     /// What the file's order itself needs, without any barriers: as the graph is optimized for the session that is promised, or as it is,
     /// whichever is less.
     pub fn planned_peak(&self) -> Bytes {
