@@ -367,6 +367,17 @@ impl Skeleton {
         new
     }
 
+    /// By tensor: the node that writes it.
+    pub(crate) fn producers(&self) -> Vec<Option<u32>> {
+        let mut producers = vec![None; self.size.len()];
+        for node in 0..self.len() {
+            for &tensor in self.writes.get(node) {
+                producers[tensor as usize] = Some(node as u32);
+            }
+        }
+        producers
+    }
+
     /// See [`Skeleton::is_piece`].
     pub(crate) fn is_piece_at(&self, node: usize) -> bool {
         self.is_piece.get(node) == Some(&true)
