@@ -2,7 +2,7 @@
 
 use super::evaluate::strides;
 use super::view::LARGEST_CONSTANT;
-use crate::graph::Constant;
+use crate::graph::{Constant, checked_count};
 
 /// A tensor seen along one axis: what lies before it, it, and what lies behind it.
 #[derive(Clone, Copy)]
@@ -15,11 +15,10 @@ pub(crate) struct Along {
 impl Along {
     /// `None` where the tensor has more than [`LARGEST_CONSTANT`] elements.
     pub(crate) fn of(shape: &[u64], axis: usize) -> Option<Along> {
-        let count = |dims: &[u64]| dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         let (before, size, behind) = (
-            count(&shape[..axis])?,
+            checked_count(&shape[..axis])?,
             *shape.get(axis)?,
-            count(&shape[axis + 1..])?,
+            checked_count(&shape[axis + 1..])?,
         );
         let all = before.checked_mul(size)?.checked_mul(behind)?;
         (all.max(before).max(size).max(behind) <= LARGEST_CONSTANT).then_some(Along {
@@ -112,15 +111,13 @@ pub(crate) fn by_tuple(
     let strides = strides(shape)?;
     let length = usize::try_from(*indices_shape.last()?).ok()?;
     let block = shape.get(batch.checked_add(length)?..)?;
-    let block = block.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let block = checked_count(block)?;
     let leading = indices_shape.get(..batch)?;
-    let batches = leading.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let batches = checked_count(leading)?;
     if length == 0 || batches == 0 || indices.len() as u64 > LARGEST_CONSTANT {
         return None;
     }
-    let batch_block = shape[batch..]
-        .iter()
-        .try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let batch_block = checked_count(&shape[batch..])?;
     let tuples = indices.len() / length;
     let per_batch = (tuples / batches as usize).max(1);
     let begin = |(number, tuple): (usize, &[i64])| {
@@ -185,7 +182,7 @@ pub(crate) fn reduced(op: &str, values: &[i64], shape: &[u64], axes: &[usize]) -
         true => 0,
         false => at * strides[axis],
     })?;
-    let count = kept.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let count = checked_count(&kept)?;
     if count > LARGEST_CONSTANT {
         return None;
     }

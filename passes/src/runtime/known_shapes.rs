@@ -17,8 +17,8 @@ pub(super) use classes::is_resolved;
 pub(crate) use classes::{Shapes, flattened};
 pub(crate) use dimensions::is_known_to_equal;
 use dimensions::{
-    agreed, all_numbers, broadcast, broadcast_all, by_numbers, channels, has_statistics, known,
-    merged, nothing_but_rank, of_both, one_hot, rank_of, recurrent,
+    agreed, broadcast, broadcast_all, by_numbers, channels, has_statistics, known, merged,
+    nothing_but_rank, of_both, one_hot, rank_of, recurrent,
 };
 pub use newly_known::infer_as;
 pub(crate) use newly_known::{has_newly_known, newly_known};
@@ -32,7 +32,7 @@ use super::propagation::Propagation;
 use super::transposes::{movable_casts, shapes_of_transposed};
 use crate::graph::{
     Constant, Dimension, ElementType, Graph, Node, NodeId, ShapeRules, TensorId, TensorKind,
-    in_sequence,
+    all_numbers, in_sequence,
 };
 use crate::operators::{einsum_dimensions, resolve_axis};
 

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::casts::{WithCasts, full_name, is_cast, is_half};
 use super::violation::label;
 use super::{Correspondence, Role, Violation};
-use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{
+    Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses, all_numbers,
+};
 
 /// Checks that on the CPU the runtime rounds values to 16 bits in `rewritten` where it does in `original`. `correspondence` is what
 /// [`super::equivalence()`] found for the two graphs: what a node reads holds the value that its original reads.
@@ -119,7 +121,7 @@ fn by_rows(graph: &Graph, shapes: &[Option<Vec<Dimension>>]) -> (Graph, BTreeSet
     let uses = Uses::of(graph);
     let numbers = |tensor: TensorId| {
         let shape = shapes[tensor.index()].as_deref();
-        shape.filter(|sizes| sizes.iter().all(Dimension::is_number))
+        shape.filter(|sizes| all_numbers(sizes))
     };
     // Who adds to which product?
     let addition = |id: NodeId| -> Option<NodeId> {

@@ -10,7 +10,7 @@ mod made;
 use std::collections::{HashMap, HashSet};
 
 use super::{FusedNode, NOBODY, Nodes};
-use crate::graph::Dimension;
+use crate::graph::{Dimension, numbers};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::moving::{Added, AxisSet, KnownDimensions, Moves, Moving};
 use crate::runtime::transposes::Transposition;
@@ -413,9 +413,7 @@ impl<'s> Nodes<'s> {
         };
         let (position, read, written) = (node.position, node.reads[0], node.writes[0]);
         let is_fixed = node.reads.get(1).is_some_and(|&to| self.is_constant(to));
-        let sizes = |tensor: u32| -> Option<Vec<u64>> {
-            self.shape(tensor)?.iter().map(Dimension::number).collect()
-        };
+        let sizes = |tensor: u32| -> Option<Vec<u64>> { numbers(self.shape(tensor)?) };
         let both = || moved.then(as_transposition(&sizes(read)?, &sizes(written)?)?);
         let Some(both) = is_fixed.then(both).flatten() else {
             return false;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Dimension, ElementType, Graph, TensorId};
+use crate::graph::{Dimension, ElementType, Graph, TensorId, checked_count, count, numbers};
 use crate::runtime::casting::NO_TENSOR;
 use crate::runtime::moving::{Added, KnownDimensions};
 use crate::runtime::release::PatternOf;
@@ -108,15 +108,10 @@ impl Shapes {
 /// The shape of a matrix with the rows of a tensor whose sizes are numbers.
 pub(crate) fn flattened(shape: &[Dimension]) -> Option<Vec<Dimension>> {
     let (columns, axes) = shape.split_last()?;
-    let size = |axis: &Dimension| match axis {
-        Dimension::Known(size) => Some(*size),
-        _ => None,
-    };
-    let mut rows = axes.iter().map(size);
-    let rows = rows.try_fold(1u64, |rows, size| rows.checked_mul(size?))?;
+    let rows = checked_count(&numbers(axes)?)?;
     Some(vec![
         Dimension::Known(rows),
-        Dimension::Known(size(columns)?),
+        Dimension::Known(columns.number()?),
     ])
 }
 
@@ -148,8 +143,8 @@ fn mistaken(graph: &Graph, shapes: &[KnownDimensions], resolved: &[bool]) -> BTr
             Dimension::Known(size) => *size,
             _ => sizes.get(at).copied().unwrap_or(1),
         };
-        let all = shape.iter().enumerate().map(size);
-        let bytes = element.bytes(all.fold(1, u64::saturating_mul));
+        let all: Vec<u64> = shape.iter().enumerate().map(size).collect();
+        let bytes = element.bytes(count(&all));
         if tensor.bytes() != Some(bytes) {
             found.insert(id.0, bytes.0);
         }

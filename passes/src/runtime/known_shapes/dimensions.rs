@@ -1,7 +1,7 @@
 //! What follows of dimensions from other dimensions: what two branches agree on, what is broadcast, what a few operators' rules say.
 
 use super::KnownDimensions;
-use crate::graph::{Dimension, Graph, Node, TensorId};
+use crate::graph::{Dimension, Graph, Node, TensorId, all_numbers};
 use crate::operators::MICROSOFT;
 
 /// What two branches agree on.
@@ -175,8 +175,4 @@ pub(crate) fn is_known_to_equal(
     let (one, other) = (&shapes[one.index()], &shapes[other.index()]);
     let whole = |shape: &Vec<Dimension>| !shape.contains(&Dimension::Unknown);
     one.as_ref().is_some_and(whole) && one == other
-}
-
-pub(super) fn all_numbers(shape: &[Dimension]) -> bool {
-    shape.iter().all(Dimension::is_number)
 }

@@ -21,13 +21,12 @@ fn bound(text: &str, tensor: &str, bindings: &BTreeMap<String, u64>) -> String {
 
 fn described(graph: &Graph, tensor: &str) -> String {
     let id = graph.tensor_named(tensor).unwrap();
-    let dimension = |dimension: &Dimension| match dimension {
-        Dimension::Known(size) => size.to_string(),
-        Dimension::Symbol(name) => name.clone(),
-        Dimension::Unknown => "?".to_owned(),
-    };
     match &runtime_shapes(graph)[id.index()] {
-        Some(shape) => shape.iter().map(dimension).collect::<Vec<_>>().join(" "),
+        Some(shape) => shape
+            .iter()
+            .map(Dimension::to_string)
+            .collect::<Vec<_>>()
+            .join(" "),
         None => "unknown".to_owned(),
     }
 }
