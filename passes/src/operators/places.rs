@@ -1,7 +1,7 @@
 //! Where operators that move elements take them from, for small known tensors, and reductions of these.
 
 use super::evaluate::strides;
-use super::view::LARGEST_CONSTANT;
+use super::view::{LARGEST_CONSTANT, resolve_axis};
 use crate::graph::{Constant, checked_count};
 
 /// A tensor seen along one axis: what lies before it, it, and what lies behind it.
@@ -57,16 +57,6 @@ impl Along {
     }
 }
 
-/// `index`, counted from the back if negative, within `size`.
-fn resolved(index: i64, size: usize) -> Option<usize> {
-    let index = if index < 0 {
-        index.checked_add(i64::try_from(size).ok()?)?
-    } else {
-        index
-    };
-    usize::try_from(index).ok().filter(|&i| i < size)
-}
-
 /// Gather: what lies at `indices` along `axis`.
 pub(crate) fn gathered(shape: &[u64], axis: usize, indices: &[i64]) -> Option<Vec<usize>> {
     let along = Along::of(shape, axis)?;
@@ -74,7 +64,10 @@ pub(crate) fn gathered(shape: &[u64], axis: usize, indices: &[i64]) -> Option<Ve
     if whole as u64 > LARGEST_CONSTANT {
         return None;
     }
-    let places: Option<Vec<usize>> = indices.iter().map(|&i| resolved(i, along.size)).collect();
+    let places: Option<Vec<usize>> = indices
+        .iter()
+        .map(|&i| resolve_axis(i, along.size))
+        .collect();
     Some(along.chosen(&places?))
 }
 
@@ -96,8 +89,12 @@ pub(crate) fn by_element(
     })?;
     let step = usize::try_from(strides[axis]).ok()?;
     let both = own.into_iter().zip(indices);
-    both.map(|(base, &index)| resolved(index, size)?.checked_mul(step)?.checked_add(base))
-        .collect()
+    both.map(|(base, &index)| {
+        resolve_axis(index, size)?
+            .checked_mul(step)?
+            .checked_add(base)
+    })
+    .collect()
 }
 
 /// GatherND, ScatterND: where in data of `shape` the block begins that each tuple of indices points to, and how many
@@ -124,8 +121,9 @@ pub(crate) fn by_tuple(
         let mut at = (number / per_batch) as u64 * batch_block;
         for (axis, &index) in tuple.iter().enumerate() {
             let size = usize::try_from(shape[batch + axis]).ok()?;
-            at = at
-                .checked_add((resolved(index, size)? as u64).checked_mul(strides[batch + axis])?)?;
+            at = at.checked_add(
+                (resolve_axis(index, size)? as u64).checked_mul(strides[batch + axis])?,
+            )?;
         }
         usize::try_from(at).ok()
     };

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{FusedNode, NOBODY, Nodes};
 use crate::graph::{Dimension, numbers};
+use crate::operators::resolve_axis;
 use crate::runtime::fusing::Fusing;
 use crate::runtime::moving::{Added, AxisSet, KnownDimensions, Moves, Moving};
 use crate::runtime::transposes::Transposition;
@@ -449,12 +450,9 @@ impl<'s> Nodes<'s> {
 
 /// Does every axis stay on its side of this one?
 fn keeps_sides(moved: Transposition, axis: i64) -> bool {
-    let rank = moved.axes().len() as i64;
-    let axis = if axis < 0 { axis + rank } else { axis };
-    let is_before = |place: usize| (place as i64) < axis;
     let mut axes = moved.axes().iter().enumerate();
-    (0..rank).contains(&axis)
-        && axes.all(|(to, &from)| is_before(to) == is_before(usize::from(from)))
+    resolve_axis(axis, moved.axes().len())
+        .is_some_and(|axis| axes.all(|(to, &from)| (to < axis) == (usize::from(from) < axis)))
 }
 
 /// How a Transpose makes one shape of the other, if it only moves axes of size 1.

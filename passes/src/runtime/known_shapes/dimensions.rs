@@ -2,7 +2,7 @@
 
 use super::KnownDimensions;
 use crate::graph::{Dimension, Graph, Node, TensorId, all_numbers};
-use crate::operators::MICROSOFT;
+use crate::operators::{MICROSOFT, resolve_axis};
 
 /// What two branches agree on.
 pub(super) fn agreed(one: KnownDimensions, other: KnownDimensions) -> KnownDimensions {
@@ -122,10 +122,8 @@ pub(super) fn channels(shapes: &[KnownDimensions], node: &Node) -> KnownDimensio
 /// The runtime does not read how many classes there are.
 pub(super) fn one_hot(indices: &[Dimension], node: &Node) -> KnownDimensions {
     let mut shape = indices.to_vec();
-    let axis = node.int("axis").unwrap_or(-1);
-    let from_the_end = shape.len() as i64 + 1 + axis;
-    let axis = usize::try_from(if axis < 0 { from_the_end } else { axis }).ok()?;
-    (axis <= shape.len()).then(|| shape.insert(axis, Dimension::Unknown))?;
+    let axis = resolve_axis(node.int("axis").unwrap_or(-1), shape.len() + 1)?;
+    shape.insert(axis, Dimension::Unknown);
     Some(shape)
 }
 
