@@ -147,6 +147,16 @@ impl Skeleton {
         Skeleton::with_shapes(graph, &runtime_shapes(graph), provider, costs)
     }
 
+    /// The same for what depends on no cost.
+    pub(crate) fn without_costs(
+        graph: &Graph,
+        shapes: &[KnownDimensions],
+        provider: Provider,
+    ) -> Skeleton {
+        let costs = vec![Cost::default(); graph.node_count()];
+        Skeleton::with_shapes(graph, shapes, provider, &costs)
+    }
+
     /// The same of a graph whose [`runtime_shapes`] are known.
     pub(crate) fn with_shapes(
         graph: &Graph,

@@ -1,7 +1,6 @@
 //! What runs once the runtime has optimized a graph, as it can be compared with the runtime.
 
 use super::OptimizedGraph;
-use crate::cost::Cost;
 use crate::graph::{Graph, TensorId};
 use crate::operators::Provider;
 use crate::runtime::known_shapes::{Targets, runtime_shapes};
@@ -29,14 +28,13 @@ pub fn optimized_order(
     provider: Provider,
     order: ExecutionOrder,
 ) -> Vec<Vec<Written>> {
-    let costs = vec![Cost::default(); graph.node_count()];
     let shapes = runtime_shapes(graph);
     let optimized = optimized_shapes(graph, &shapes);
     let OptimizedShapes { targets, shapes } = optimized.unwrap_or(OptimizedShapes {
         targets: Targets::new(),
         shapes,
     });
-    let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
+    let skeleton = Skeleton::without_costs(graph, &shapes, provider);
     let skeleton = skeleton.run_by(release).assembling(graph, &targets);
     let skeleton = skeleton.moving(graph, &shapes);
     let optimized = skeleton.optimized().pop();
