@@ -16,6 +16,15 @@ pub enum Changed {
     Yes,
 }
 
+impl From<bool> for Changed {
+    fn from(changed: bool) -> Changed {
+        match changed {
+            true => Changed::Yes,
+            false => Changed::No,
+        }
+    }
+}
+
 /// One rewriting of a graph. What a pass needs to know is in its fields;
 /// its documentation says what it **does**, **needs** and **keeps**.
 pub trait Pass {

@@ -76,7 +76,7 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
             }
         }
     }
-    let before = Ancestors::of(graph, &writers);
+    let before = Ancestors::of(graph, &uses, &writers);
     read.retain(|&(reader, writer)| !before.has(reader, writer));
     read.dedup();
     // Whoever waits for one that reads another's result waits for that as well. And it is the last one that has to be waited
@@ -101,24 +101,15 @@ struct Ancestors {
 }
 
 impl Ancestors {
-    fn of(graph: &Graph, nodes: &[NodeId]) -> Ancestors {
+    fn of(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Ancestors {
         let words = nodes.len().div_ceil(64);
-        let mut producers = vec![None; graph.tensor_count()];
-        for &id in graph.order() {
-            for tensor in graph.node(id).writes() {
-                producers[tensor.index()] = Some(id);
-            }
-        }
         let mut bits = vec![0; words * graph.node_count()];
         for (number, id) in nodes.iter().enumerate() {
             bits[id.index() * words + number / 64] |= 1 << (number % 64);
         }
         // Readers stand behind what they read.
         for &id in graph.order().iter().rev() {
-            let producers = graph
-                .node(id)
-                .reads()
-                .filter_map(|tensor| producers[tensor.index()]);
+            let producers = graph.node(id).reads().filter_map(|t| uses.producer(t));
             for producer in producers.collect::<Vec<NodeId>>() {
                 for word in 0..words {
                     bits[producer.index() * words + word] |= bits[id.index() * words + word];

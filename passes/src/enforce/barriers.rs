@@ -7,7 +7,7 @@
 //! earlier in the file, and read by nobody up to i. With it, all earlier nodes run before i.
 //!
 //! A barrier at every node makes any order a chain. Most are not needed: barriers are added where
-//! the simulated order exceeds the budget, then taken out again while both simulated orders still
+//! a simulated run exceeds the budget, then taken out again while all simulated runs still
 //! fit, and in the end each waits for no more nodes than it has to. What fits is what the runtime's settings make of an
 //! order: its memory pattern and the buffers that it uses again take more where nodes run as they please.
 
@@ -123,12 +123,6 @@ impl<'c> Enforceable<'c> {
             budget,
         })?;
         Ok(self.with(&barriers))
-    }
-
-    /// The peak with a barrier before every node: what the file's order itself needs,
-    /// as far as barriers can enforce it.
-    pub fn smallest_peak(&self) -> Bytes {
-        liveness::fixed_bytes(&self.graph) + Bytes(self.smallest())
     }
 
     /// What the file's order itself needs, without any barriers: as the graph is optimized for the session that is promised, or as it is,

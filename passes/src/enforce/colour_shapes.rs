@@ -18,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 
 use crate::bytes::Bytes;
-use crate::cost::Cost;
 use crate::graph::{Dimension, Graph, Node, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider, StandIn};
 use crate::pass::{Changed, Pass};
@@ -57,17 +56,12 @@ impl Pass for ColourShapes {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        // What is computed in place depends on no cost.
-        let costs = vec![Cost::default(); graph.node_count()];
         let shapes = runtime_shapes(graph);
-        let skeleton = Skeleton::with_shapes(graph, &shapes, self.provider, &costs);
+        let skeleton = Skeleton::without_costs(graph, &shapes, self.provider);
         let skeleton = skeleton.run_by(self.runtime.release);
         let groups = in_place_groups(&skeleton, self.runtime.promise);
         let names = names(graph, &shapes, &groups, self.runtime.release);
-        let changed = match names.is_empty() {
-            true => Changed::No,
-            false => Changed::Yes,
-        };
+        let changed = Changed::from(!names.is_empty());
         for (id, shape) in names {
             graph.tensor_mut(id).declared = Some(shape);
         }
@@ -102,12 +96,11 @@ fn names(
         false => with_summands(graph, shapes, groups, release),
     };
     let inferred = inferred(graph, release);
-    let outputs: BTreeSet<TensorId> = graph.outputs.iter().copied().collect();
     let needed = needed(graph, &inferred);
     // The axis that gets a name.
     let free_axis = |id: TensorId| {
         let large = graph.tensor(id).bytes() >= Some(COLOURED_FROM);
-        let value = graph.tensor(id).kind == TensorKind::Value && !outputs.contains(&id);
+        let value = graph.tensor(id).kind == TensorKind::Value && !graph.outputs.contains(&id);
         let value = value && inferred[id.index()];
         let shape = shapes[id.index()].as_ref().filter(|_| large && value)?;
         let old = graph.tensor(id).declared.as_deref().unwrap_or_default();
@@ -175,6 +168,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
         let (written, read) = (root(&mut parent, written), root(&mut parent, read));
         parent[written as usize] = read;
     };
+    let names = skeleton.names();
     let (optimized, levels) = skeleton.optimized_by_level();
     let plain = skeleton.with_casts();
     let plain = plain.as_ref().map_or(skeleton, |(run, _)| run);
@@ -187,7 +181,7 @@ fn in_place_groups(skeleton: &Skeleton, promise: Promise) -> Vec<u32> {
             }
             let order = execution_order(form, order);
             for (written, read) in allocation::in_place(form, &order) {
-                join(skeleton.named(written), skeleton.named(read));
+                join(names[written as usize], names[read as usize]);
             }
         }
     }
@@ -328,6 +322,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::cost::Cost;
     use crate::enforce::forward_summands::{ForwardSummands, Sums};
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::STOCK;

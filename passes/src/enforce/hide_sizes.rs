@@ -21,7 +21,7 @@ use std::convert::Infallible;
 use crate::bytes::Bytes;
 use crate::graph::{
     AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
-    TensorKind, Uses,
+    TensorKind, Uses, all_numbers,
 };
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
@@ -472,7 +472,7 @@ pub(super) fn name(size: u64) -> Dimension {
 }
 
 fn are_numbers(shape: &[Dimension]) -> bool {
-    !shape.is_empty() && shape.iter().all(Dimension::is_number)
+    !shape.is_empty() && all_numbers(shape)
 }
 
 #[cfg(test)]

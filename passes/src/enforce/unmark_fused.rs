@@ -33,10 +33,7 @@ impl Pass for UnmarkFused {
             let attributes = &mut graph.node_mut(id).attributes;
             attributes.retain(|attribute| attribute.name != MARKER);
         }
-        Ok(match marked.is_empty() {
-            true => Changed::No,
-            false => Changed::Yes,
-        })
+        Ok(Changed::from(!marked.is_empty()))
     }
 }
 

@@ -4,6 +4,7 @@
 //! are added; only [`Graph::set_order`] changes the order. A node's *index*, in ONNX Runtime's
 //! sense, is its position in [`Graph::order`].
 
+mod dimension;
 mod element;
 mod identities;
 mod outputs;
@@ -15,6 +16,8 @@ mod uses;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+pub use dimension::Dimension;
+pub(crate) use dimension::{all_numbers, checked_count, count, numbers};
 pub use element::ElementType;
 pub use identities::WithoutIdentities;
 pub use outputs::OutputList;
@@ -41,40 +44,6 @@ impl TensorId {
     /// The position in the tensor arena.
     pub fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// One dimension as the file declares it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Dimension {
-    /// A number.
-    Known(u64),
-    /// A symbolic name, such as `batch`.
-    Symbol(String),
-    /// Neither.
-    Unknown,
-}
-
-impl Dimension {
-    /// The number, where it is one.
-    pub fn number(&self) -> Option<u64> {
-        match self {
-            Dimension::Known(size) => Some(*size),
-            Dimension::Symbol(_) | Dimension::Unknown => None,
-        }
-    }
-
-    /// Is it a number?
-    pub fn is_number(&self) -> bool {
-        self.number().is_some()
-    }
-
-    /// The name, where it has one.
-    pub fn name(&self) -> Option<&str> {
-        match self {
-            Dimension::Symbol(name) => Some(name),
-            Dimension::Known(_) | Dimension::Unknown => None,
-        }
     }
 }
 
@@ -151,8 +120,7 @@ impl Tensor {
 
     /// The number of elements, once the shape is known. Saturates.
     pub fn element_count(&self) -> Option<u64> {
-        let shape = self.shape.as_ref()?;
-        Some(shape.iter().fold(1, |n: u64, &d| n.saturating_mul(d)))
+        self.shape.as_deref().map(count)
     }
 
     /// The size in memory, once type and shape are known. Saturates.

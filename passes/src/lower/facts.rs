@@ -6,7 +6,7 @@ use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, Us
 use crate::pass::Pass as _;
 use crate::rewrite::infer_shapes::{InferShapes, InferShapesError};
 
-/// KnownSizes, the numbers among them.
+/// Sizes, the numbers among them.
 pub(super) type KnownSizes = Vec<Option<u64>>;
 
 /// Ranks, types, and sizes that do not depend on a binding.
@@ -16,7 +16,7 @@ pub(super) struct Facts {
     elements: Vec<Option<ElementType>>,
 }
 
-/// KnownSizes that are tried for symbolic dimensions where none are given. Only ranks are taken from what follows.
+/// Sizes that are tried for symbolic dimensions where none are given. Only ranks are taken from what follows.
 const TRIED: [u64; 7] = [64, 32, 256, 60, 840, 4, 1];
 
 impl Facts {

@@ -6,7 +6,7 @@ use super::evaluate::{binary, broadcast_positions, cast, select, unary, with_con
 use super::view::{Fault, Outputs, View, broadcast, known};
 use super::{Family, Operator, Provider, everything, microsoft, onnx};
 use crate::bytes::Bytes;
-use crate::graph::{Constant, ElementType, Node};
+use crate::graph::{Constant, ElementType, Node, count};
 
 pub(super) const OPERATORS: &[Operator] = &[
     onnx("Abs", Family::Elementwise, map),
@@ -120,8 +120,7 @@ fn two_selections(view: &View, provider: Provider) -> Option<Bytes> {
     let condition = view.input(0).ok()?;
     let selection = |position: usize| {
         let shape = broadcast(condition.shape, view.input(position).ok()?.shape).ok()?;
-        let count = shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
-        Some(output.element.bytes(count))
+        Some(output.element.bytes(count(&shape)))
     };
     let both = selection(1)? + selection(2)?;
     (provider == Provider::Cpu).then_some(both)

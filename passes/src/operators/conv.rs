@@ -248,14 +248,13 @@ fn transposed_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let Operands {
         data,
         weights,
-        group,
         window,
+        ..
     } = operands(view, 0, 1).ok()?;
     if provider == Provider::Cuda {
         // Always searched under this limit.
         return Some(Bytes(32 << 20));
     }
-    let _ = group;
     let kernel = product(&window.kernel)
         .ok()?
         .checked_mul(weights.shape[1])?;

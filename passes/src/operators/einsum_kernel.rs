@@ -6,6 +6,8 @@
 //! middle, each time in a copy of either factor unless they stand so already. The product is copied in the sequence of the result's axes, and
 //! into the result.
 
+use crate::graph::count;
+
 /// An operand.
 pub(super) struct Factor {
     /// By axis of the equation: its size, 1 where it lacks the axis.
@@ -18,7 +20,7 @@ pub(super) struct Factor {
 
 impl Factor {
     fn elements(&self) -> u64 {
-        volume(&self.sizes)
+        count(&self.sizes)
     }
 }
 
@@ -45,7 +47,7 @@ pub(super) fn elements_beside(operands: &[Factor], output: &[usize]) -> u64 {
         for &axis in &summed {
             left[axis] = 1;
         }
-        result = volume(&left);
+        result = count(&left);
     }
     if others.is_empty() {
         let kept = (0..axes).filter(|&axis| !is_summed(axis));
@@ -62,9 +64,9 @@ pub(super) fn elements_beside(operands: &[Factor], output: &[usize]) -> u64 {
             // The next factor has the equation's sequence.
             false => moved_to(factors.sequence(), &(0..axes).collect::<Vec<_>>(), &product),
         };
-        let now = [held, result, factors.copied, volume(&product), moved];
+        let now = [held, result, factors.copied, count(&product), moved];
         most = most.max(now.into_iter().fold(0, u64::saturating_add));
-        result = volume(&product);
+        result = count(&product);
         left = product;
     }
     most
@@ -91,11 +93,11 @@ impl Factors {
             match (summed.contains(&axis), left[axis] > 1, right[axis] > 1) {
                 (true, true, false) => {
                     left[axis] = 1;
-                    of_left = volume(&left);
+                    of_left = count(&left);
                 }
                 (true, false, true) => {
                     right[axis] = 1;
-                    of_right = volume(&right);
+                    of_right = count(&right);
                 }
                 (true, ..) => {}
                 (false, true, true) => both.push(axis),
@@ -111,7 +113,7 @@ impl Factors {
                 // What is a copy already is only read in another shape where the sequence of larger axes stays.
                 _ => sequence.iter().filter(is_there).is_sorted(),
             };
-            if stays { before } else { volume(sizes) }
+            if stays { before } else { count(sizes) }
         };
         let of_left = copied(&left, [&both, &only_left, summed, &rest], of_left);
         let of_right = copied(&right, [&both, summed, &rest, &only_left], of_right);
@@ -149,10 +151,6 @@ impl Factors {
 fn moved_to(from: impl Iterator<Item = usize>, to: &[usize], sizes: &[u64]) -> u64 {
     match from.eq(to.iter().copied()) {
         true => 0,
-        false => volume(sizes),
+        false => count(sizes),
     }
-}
-
-fn volume(sizes: &[u64]) -> u64 {
-    sizes.iter().copied().fold(1, u64::saturating_mul)
 }

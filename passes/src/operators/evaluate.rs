@@ -4,7 +4,7 @@
 //! after each operation, as the runtime would.
 
 use super::view::{Known, LARGEST_CONSTANT, broadcast};
-use crate::graph::{Constant, ElementType};
+use crate::graph::{Constant, ElementType, checked_count};
 
 /// `op` applied to each number; `None` where the operator is not one shapes are computed with.
 pub(crate) fn unary(op: &str, element: ElementType, x: &Constant) -> Option<Constant> {
@@ -242,7 +242,7 @@ pub(crate) fn strides(shape: &[u64]) -> Option<Vec<u64>> {
 /// For each element of a tensor of shape `shape`, row-major, the sum over its coordinates of
 /// `offset(axis, coordinate)`. `None` where that is more than [`LARGEST_CONSTANT`] elements.
 pub(crate) fn positions(shape: &[u64], offset: impl Fn(usize, u64) -> u64) -> Option<Vec<usize>> {
-    let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let count = checked_count(shape)?;
     if count > LARGEST_CONSTANT {
         return None;
     }
@@ -270,7 +270,7 @@ pub(crate) fn positions(shape: &[u64], offset: impl Fn(usize, u64) -> u64) -> Op
 /// `known` with these contents, if they are as many as its shape says.
 pub(crate) fn with_contents(known: Option<Known>, contents: Option<Constant>) -> Option<Known> {
     let mut known = known?;
-    let count = known.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let count = checked_count(&known.shape);
     known.constant = contents.filter(|c| {
         let length = match c {
             Constant::Ints(v) => v.len(),

@@ -3,7 +3,7 @@
 use super::view::{Fault, Input, Outputs, Shape, View, broadcast, known, one};
 use super::{Family, Operator, Provider, microsoft, onnx};
 use crate::bytes::Bytes;
-use crate::graph::ElementType;
+use crate::graph::{ElementType, count};
 
 pub(super) const OPERATORS: &[Operator] = &[
     onnx("MatMul", Family::MatrixProduct, product)
@@ -140,9 +140,7 @@ fn products_workspace(view: &View, provider: Provider) -> Option<Bytes> {
         _ => {
             let sizes = &view.output(0)?.shape;
             let (before, _) = sizes.split_at_checked(sizes.len().checked_sub(2)?)?;
-            before
-                .iter()
-                .fold(1, |all: u64, &size| all.saturating_mul(size))
+            count(before)
         }
     };
     (products > 1 && provider == Provider::Cpu).then(|| Bytes(products.saturating_mul(88)))

@@ -5,7 +5,7 @@ use super::{
     Aliases, Family, Operator, Provider, Recompute, like_first, microsoft, onnx, per_output_element,
 };
 use crate::bytes::Bytes;
-use crate::graph::{ElementType, Node};
+use crate::graph::{ElementType, Node, count};
 
 pub(super) const OPERATORS: &[Operator] = &[
     norm(onnx("BatchNormalization", Family::Normalization, batch))
@@ -88,11 +88,7 @@ fn local_response_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     let scales = super::activation::one_more_output(view, provider)?;
     let x = view.input(0).ok()?;
     let padding = view.natural("size", 1).ok()?.saturating_sub(1);
-    let area = x
-        .shape
-        .iter()
-        .skip(2)
-        .fold(1u64, |n, &d| n.saturating_mul(d));
+    let area = x.shape.get(2..).map_or(1, count);
     let channels = x.shape.get(1)?.saturating_add(padding);
     Some(scales + x.element.bytes(channels.saturating_mul(area)))
 }

@@ -1,8 +1,8 @@
 //! Where operators that move elements take them from, for small known tensors, and reductions of these.
 
 use super::evaluate::strides;
-use super::view::LARGEST_CONSTANT;
-use crate::graph::Constant;
+use super::view::{LARGEST_CONSTANT, resolve_axis};
+use crate::graph::{Constant, checked_count};
 
 /// A tensor seen along one axis: what lies before it, it, and what lies behind it.
 #[derive(Clone, Copy)]
@@ -15,11 +15,10 @@ pub(crate) struct Along {
 impl Along {
     /// `None` where the tensor has more than [`LARGEST_CONSTANT`] elements.
     pub(crate) fn of(shape: &[u64], axis: usize) -> Option<Along> {
-        let count = |dims: &[u64]| dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         let (before, size, behind) = (
-            count(&shape[..axis])?,
+            checked_count(&shape[..axis])?,
             *shape.get(axis)?,
-            count(&shape[axis + 1..])?,
+            checked_count(&shape[axis + 1..])?,
         );
         let all = before.checked_mul(size)?.checked_mul(behind)?;
         (all.max(before).max(size).max(behind) <= LARGEST_CONSTANT).then_some(Along {
@@ -58,16 +57,6 @@ impl Along {
     }
 }
 
-/// `index`, counted from the back if negative, within `size`.
-fn resolved(index: i64, size: usize) -> Option<usize> {
-    let index = if index < 0 {
-        index.checked_add(i64::try_from(size).ok()?)?
-    } else {
-        index
-    };
-    usize::try_from(index).ok().filter(|&i| i < size)
-}
-
 /// Gather: what lies at `indices` along `axis`.
 pub(crate) fn gathered(shape: &[u64], axis: usize, indices: &[i64]) -> Option<Vec<usize>> {
     let along = Along::of(shape, axis)?;
@@ -75,7 +64,10 @@ pub(crate) fn gathered(shape: &[u64], axis: usize, indices: &[i64]) -> Option<Ve
     if whole as u64 > LARGEST_CONSTANT {
         return None;
     }
-    let places: Option<Vec<usize>> = indices.iter().map(|&i| resolved(i, along.size)).collect();
+    let places: Option<Vec<usize>> = indices
+        .iter()
+        .map(|&i| resolve_axis(i, along.size))
+        .collect();
     Some(along.chosen(&places?))
 }
 
@@ -97,8 +89,12 @@ pub(crate) fn by_element(
     })?;
     let step = usize::try_from(strides[axis]).ok()?;
     let both = own.into_iter().zip(indices);
-    both.map(|(base, &index)| resolved(index, size)?.checked_mul(step)?.checked_add(base))
-        .collect()
+    both.map(|(base, &index)| {
+        resolve_axis(index, size)?
+            .checked_mul(step)?
+            .checked_add(base)
+    })
+    .collect()
 }
 
 /// GatherND, ScatterND: where in data of `shape` the block begins that each tuple of indices points to, and how many
@@ -112,23 +108,22 @@ pub(crate) fn by_tuple(
     let strides = strides(shape)?;
     let length = usize::try_from(*indices_shape.last()?).ok()?;
     let block = shape.get(batch.checked_add(length)?..)?;
-    let block = block.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let block = checked_count(block)?;
     let leading = indices_shape.get(..batch)?;
-    let batches = leading.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let batches = checked_count(leading)?;
     if length == 0 || batches == 0 || indices.len() as u64 > LARGEST_CONSTANT {
         return None;
     }
-    let batch_block = shape[batch..]
-        .iter()
-        .try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let batch_block = checked_count(&shape[batch..])?;
     let tuples = indices.len() / length;
     let per_batch = (tuples / batches as usize).max(1);
     let begin = |(number, tuple): (usize, &[i64])| {
         let mut at = (number / per_batch) as u64 * batch_block;
         for (axis, &index) in tuple.iter().enumerate() {
             let size = usize::try_from(shape[batch + axis]).ok()?;
-            at = at
-                .checked_add((resolved(index, size)? as u64).checked_mul(strides[batch + axis])?)?;
+            at = at.checked_add(
+                (resolve_axis(index, size)? as u64).checked_mul(strides[batch + axis])?,
+            )?;
         }
         usize::try_from(at).ok()
     };
@@ -185,7 +180,7 @@ pub(crate) fn reduced(op: &str, values: &[i64], shape: &[u64], axes: &[usize]) -
         true => 0,
         false => at * strides[axis],
     })?;
-    let count = kept.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let count = checked_count(&kept)?;
     if count > LARGEST_CONSTANT {
         return None;
     }

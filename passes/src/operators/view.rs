@@ -6,7 +6,9 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::bytes::Bytes;
-use crate::graph::{Constant, ElementType, Graph, Node, Tensor, TensorId, Uses};
+use crate::graph::{
+    Constant, ElementType, Graph, Node, Tensor, TensorId, Uses, checked_count, count,
+};
 
 /// Contents of larger tensors are not kept.
 pub(crate) const LARGEST_CONSTANT: u64 = 4096;
@@ -97,7 +99,7 @@ impl<'a> Input<'a> {
 
     /// Saturates; exact for the sizes that shape inference lets through.
     pub(crate) fn count(&self) -> u64 {
-        self.shape.iter().fold(1, |n: u64, &d| n.saturating_mul(d))
+        count(self.shape)
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -359,9 +361,7 @@ pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Option<usize> {
 
 /// The product of dimensions.
 pub(crate) fn product(dims: &[u64]) -> Result<u64, Fault> {
-    dims.iter()
-        .try_fold(1u64, |n, &d| n.checked_mul(d))
-        .ok_or(Fault::TooLarge)
+    checked_count(dims).ok_or(Fault::TooLarge)
 }
 
 /// The dimension that `value` stands for.

@@ -104,12 +104,8 @@ impl Peak {
 pub(super) fn of(graph: &Graph, liveness: &Liveness) -> Vec<HeldBuffer> {
     let uses = Uses::of(graph);
     let backward = backward(graph, &uses);
-    let mut is_output = vec![false; graph.tensor_count()];
-    for output in &graph.outputs {
-        is_output[output.index()] = true;
-    }
     let kind = |tensor: TensorId| match uses.producer(tensor) {
-        _ if is_output[tensor.index()] => BufferKind::Output,
+        _ if graph.outputs.contains(&tensor) => BufferKind::Output,
         Some(id) if is_mirror(graph.node(id)) => BufferKind::Recomputed,
         Some(id) if backward[id.index()] => BufferKind::Gradient,
         _ => BufferKind::Activation,

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::cheaper_copies::copies_of_dropouts;
+use super::loading::as_loaded;
 use super::original::Original;
-use super::{LIMIT, OptimizeError, PlanOptions, as_loaded, check_sizes};
+use super::sizes::{LIMIT, check_sizes};
+use super::{OptimizeError, PlanOptions};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;

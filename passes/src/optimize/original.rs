@@ -28,7 +28,7 @@ pub(super) struct Original<'g> {
     declared: &'g Graph,
     /// By node id.
     pub(super) costs: Vec<Cost>,
-    /// What it needs in the session of which its peak is in_reported_session: as it is declared, or without declarations that are wrong, whichever
+    /// What it needs in the session of which its peak is told: as it is declared, or without declarations that are wrong, whichever
     /// is more, so that it fits that as it is written.
     pub(super) liveness: Liveness,
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.

@@ -1,4 +1,4 @@
-//! What a graph needs when the runtime runs it: both execution orders, and the runtime's own share.
+//! What a graph needs when the runtime runs it: each order at each level, and the runtime's own share.
 
 use std::borrow::Cow;
 

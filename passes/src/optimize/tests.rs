@@ -1,10 +1,16 @@
 //! Graphs that nobody would make and the runtime runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::analysis::cost::NodeOverride;
+use crate::bytes::Bytes;
 use crate::graph::{Dimension, TensorKind};
+use crate::operators::variants::Group;
+use crate::pass::Runner;
+use crate::runtime::Runtime;
+use crate::strategy::Strategy;
 use crate::strategy::tests::options;
 use crate::testing::{SplitMix64, random_training_graph};
 

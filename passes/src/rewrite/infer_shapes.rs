@@ -34,7 +34,7 @@ use thiserror::Error;
 
 use crate::graph::{
     Constant, Cycle, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
-    Uses, topological,
+    Uses, checked_count, topological,
 };
 use crate::operators::{self, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
@@ -723,9 +723,8 @@ fn check_fits(
     element: ElementType,
     shape: &[u64],
 ) -> Result<(), InferShapesError> {
-    let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
     let fits = |count: &u64| element.bytes(*count).0 <= i64::MAX as u64;
-    match count.filter(fits) {
+    match checked_count(shape).filter(fits) {
         Some(_) => Ok(()),
         None => Err(InferShapesError::TooLarge {
             tensor: tensor.name.clone(),
@@ -736,11 +735,7 @@ fn check_fits(
 
 /// `[batch, 64, ?]`
 fn declaration(dims: &[Dimension]) -> String {
-    let dims = dims.iter().map(|dimension| match dimension {
-        Dimension::Known(size) => size.to_string(),
-        Dimension::Symbol(name) => name.clone(),
-        Dimension::Unknown => "?".to_owned(),
-    });
+    let dims = dims.iter().map(Dimension::to_string);
     format!("[{}]", dims.collect::<Vec<String>>().join(", "))
 }
 

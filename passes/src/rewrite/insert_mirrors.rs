@@ -73,10 +73,7 @@ impl Pass for InsertMirrors<'_> {
         // A plan may have what reads before what writes: what is computed before the step needs no place in it.
         let order = writers_first(graph);
         graph.set_order(order);
-        Ok(match graph.order() == before {
-            true => Changed::No,
-            false => Changed::Yes,
-        })
+        Ok(Changed::from(graph.order() != before))
     }
 }
 

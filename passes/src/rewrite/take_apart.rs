@@ -28,10 +28,7 @@ impl Pass for TakeApart {
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let pieces = self.pieces(graph, false);
-        Ok(match pieces.is_empty() {
-            true => Changed::No,
-            false => Changed::Yes,
-        })
+        Ok(Changed::from(!pieces.is_empty()))
     }
 }
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::Runtime;
 use super::casting::are_there;
 use super::fusing::Fusing;
+use super::known_shapes::runtime_shapes;
 use super::skeleton::Skeleton;
-use crate::cost::Cost;
 use crate::graph::{Graph, Node, NodeId, Uses};
 use crate::operators::{self, Provider};
 
@@ -39,8 +39,8 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
     let Some(level) = runtime.promise.level.filter(|_| !are_there(graph)) else {
         return Vec::new();
     };
-    let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(graph, provider, &costs).run_by(runtime.release);
+    let skeleton = Skeleton::without_costs(graph, &runtime_shapes(graph), provider);
+    let skeleton = skeleton.run_by(runtime.release);
     let (forms, levels) = skeleton.optimized_by_level();
     let Some((form, left)) = levels.at(level).and_then(|form| forms.get(form)) else {
         return Vec::new();

@@ -7,6 +7,7 @@
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::liveness::{Needs, TENSOR};
 use super::order::{ExecutionOrder, execution_order};
+use super::release::PatternOf;
 use super::settings::RuntimeSettings;
 use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
@@ -51,10 +52,10 @@ pub(crate) fn need(body: &Graph, provider: Provider) -> Need {
             for output in body.outputs.iter().filter(|_| without_results) {
                 skeleton.size[output.index()] = 0;
             }
-            let mut shapes = skeleton.shapes(body, shapes, &[]);
             // From the second run or iteration on, the memory pattern is that of what was allocated in the first.
-            shapes.resolved.fill(true);
-            shapes.mistaken.clear();
+            let shapes = skeleton
+                .shapes(body, shapes, &[])
+                .for_pattern(PatternOf::FirstStep);
             largest(&skeleton, &shapes)
         });
         Bytes(needs.max().unwrap_or(0)) + frame(body)

@@ -16,9 +16,9 @@ use std::borrow::Cow;
 use super::casting::{Casting, NO_TENSOR, are_there, halves, loses_bits};
 use super::fused_graph::OptimizedGraph;
 use super::fusing::Fusing;
+use super::known_shapes::runtime_shapes;
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
-use crate::cost::Cost;
 use crate::graph::{ElementType, Graph, Node, TensorKind};
 use crate::operators::Provider;
 
@@ -49,8 +49,7 @@ pub(crate) fn as_computed(graph: &Graph, provider: Provider) -> Cow<'_, Graph> {
     if provider != Provider::Cpu || !are_there(graph) {
         return Cow::Borrowed(graph);
     }
-    let costs = vec![Cost::default(); graph.node_count()];
-    let skeleton = Skeleton::of(graph, provider, &costs);
+    let skeleton = Skeleton::without_costs(graph, &runtime_shapes(graph), provider);
     let mut run = CastedGraph::of(&skeleton);
     run.force_kernels();
     run.insert();
@@ -447,6 +446,7 @@ impl<'s> CastedGraph<'s> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Cost;
     use crate::graph::TensorId;
     use crate::pass::Pass;
     use crate::rewrite::infer_shapes::InferShapes;
@@ -481,8 +481,9 @@ mod tests {
         let costs = vec![Cost::default(); graph.node_count()];
         let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
         let (form, _) = skeleton.into_run();
+        let all = form.names();
         let name = |&tensor: &u32| {
-            let of = form.named(tensor);
+            let of = all[tensor as usize];
             let name = &graph.tensor(TensorId(of)).name;
             let mark = match form.wide.get(of as usize) {
                 Some(&wide) if wide == tensor => "~",

@@ -34,7 +34,7 @@ pub struct Product {
     pub element_type: String,
 }
 
-/// ProductAttributes that change what a convolution has to do, as far as the node has them.
+/// Attributes that change what a convolution has to do, as far as the node has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProductAttributes {
     /// `auto_pad`.

@@ -105,7 +105,7 @@ const BEHIND: f64 = 2.0;
 pub(crate) fn rate(graph: &Graph, node: &Node, device: &Device) -> f64 {
     match precision(graph, node) {
         Some(ElementType::Float16 | ElementType::Bfloat16) => device.half_operations_per_second,
-        // Double precision is not a tensor type, and rare in training.
+        // Double precision is rare in training, and taken to be as fast as single.
         _ => device.operations_per_second,
     }
 }

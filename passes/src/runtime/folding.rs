@@ -5,7 +5,9 @@
 
 use super::casting::is_cast;
 use super::merged::is_known_to_repeat;
-use crate::graph::{Dimension, ElementType, Graph, Node, TensorId, TensorKind, in_sequence};
+use crate::graph::{
+    Dimension, ElementType, Graph, Node, TensorId, TensorKind, all_numbers, in_sequence,
+};
 use crate::operators::{self, Recompute};
 
 /// What a session has before the first step, once it has optimized a graph.
@@ -107,8 +109,7 @@ impl Folding {
 }
 
 fn in_numbers(shape: &Option<Vec<Dimension>>) -> bool {
-    let shape = shape.as_ref();
-    shape.is_some_and(|shape| shape.iter().all(Dimension::is_number))
+    shape.as_deref().is_some_and(all_numbers)
 }
 
 fn may_be_folded(graph: &Graph, node: &Node) -> bool {

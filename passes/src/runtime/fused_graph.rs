@@ -37,22 +37,18 @@
 mod moved_transposes;
 mod rules;
 mod simplified;
+mod simulated_order;
 
 use std::borrow::Cow;
 
 use self::moved_transposes::Moved;
 use self::rules::Rule;
+pub use self::simulated_order::{Written, optimized_order};
 use super::casting::Casting;
-use super::known_shapes::{Targets, runtime_shapes};
 use super::level::Level;
 use super::moving::{Added, Moving};
-use super::optimized_shapes::{OptimizedShapes, optimized_shapes};
 use super::order::{ExecutionOrder, execution_order};
-use super::release::Release;
 use super::skeleton::{Lists, Share, Skeleton};
-use crate::cost::Cost;
-use crate::graph::{Graph, TensorId};
-use crate::operators::Provider;
 use crate::runtime::fusing::{Adding, Fusing};
 
 /// A skeleton of what runs, and by node its position in the graph's order.
@@ -103,62 +99,9 @@ impl GraphsOfLevels {
     }
 }
 
-/// What a node writes that runs once the runtime has optimized a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The tensor of the graph.
-    pub tensor: TensorId,
-    /// Is it another one that the runtime makes of it?
-    pub is_made: bool,
-    /// The operator that makes it, where that is none of the graph's.
-    pub made_by: Option<&'static str>,
-}
-
-/// What runs when the runtime has optimized `graph` as far as it can, in `order`: a node by what it writes.
-/// To be compared with the runtime.
-pub fn optimized_order(
-    graph: &Graph,
-    release: &'static Release,
-    provider: Provider,
-    order: ExecutionOrder,
-) -> Vec<Vec<Written>> {
-    let costs = vec![Cost::default(); graph.node_count()];
-    let shapes = runtime_shapes(graph);
-    let optimized = optimized_shapes(graph, &shapes);
-    let OptimizedShapes { targets, shapes } = optimized.unwrap_or(OptimizedShapes {
-        targets: Targets::new(),
-        shapes,
-    });
-    let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
-    let skeleton = skeleton.run_by(release).assembling(graph, &targets);
-    let skeleton = skeleton.moving(graph, &shapes);
-    let optimized = skeleton.optimized().pop();
-    let run = optimized.unwrap_or_else(|| skeleton.into_run()).0;
-    let written = |&node: &u32| run.writes.get(node as usize).iter();
-    let is_other = |tensor: u32| run.added(tensor).is_some() || run.flattens(tensor).is_some();
-    let named = |&tensor: &u32| Written {
-        tensor: TensorId(run.named(tensor)),
-        // Or what casts make of such a one.
-        is_made: std::iter::successors(Some(tensor), |&of| run.made_of(of)).any(is_other),
-        made_by: run.added(tensor).and_then(|added| added.made_by),
-    };
-    let executed = execution_order(&run, order);
-    executed
-        .iter()
-        .map(|node| written(node).map(named).collect())
-        .collect()
-}
-
 impl Skeleton {
-    /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else, in the newest release.
-    /// Tensors keep their numbers. Casts come last (`casts.rs`).
-    pub(crate) fn optimized(&self) -> Vec<OptimizedGraph> {
-        let (mut forms, levels) = self.optimized_by_level();
-        forms.truncate(levels.newest.count);
-        forms
-    }
-
-    /// The same in all releases, with the levels at which they run.
+    /// What runs at ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL, where that is something else, in all releases, with the levels
+    /// at which they run. Tensors keep their numbers. Casts come last (`casts.rs`).
     pub(crate) fn optimized_by_level(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
         let (forms, levels) = self.graphs_of_levels();
         let with_casts = |(form, positions): OptimizedGraph| match form.with_casts() {

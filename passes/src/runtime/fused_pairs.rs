@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::graph::{Dimension, ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses};
+use crate::graph::{ElementType, Graph, Node, NodeId, TensorId, TensorKind, Uses, all_numbers};
 use crate::operators::MICROSOFT;
 
 /// Operators that `GemmActivationFusion` takes for an activation, without their domains.
@@ -162,8 +162,8 @@ pub(crate) fn read_once(graph: &Graph, uses: &Uses) -> BTreeSet<TensorId> {
 
 /// Are all sizes of the tensor numbers in the file?
 fn has_numbers(graph: &Graph, tensor: TensorId) -> bool {
-    let declared = graph.tensor(tensor).declared.as_ref();
-    declared.is_some_and(|sizes| sizes.iter().all(Dimension::is_number))
+    let declared = graph.tensor(tensor).declared.as_deref();
+    declared.is_some_and(all_numbers)
 }
 
 /// Is it one of those, and would the runtime make one node of it and of what alone reads it now? Measured in 1.32.0 for a sum and

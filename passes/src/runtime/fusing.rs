@@ -7,7 +7,9 @@ use super::folding::Folding;
 use super::known_shapes::is_resolved;
 use super::release::Release;
 use super::transposes::Transposition;
-use crate::graph::{Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{
+    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses, all_numbers,
+};
 use crate::operators::{self, MICROSOFT, Provider};
 
 /// What a node is to the optimizations.
@@ -275,7 +277,7 @@ impl Fusing {
                 let known = written.and_then(&shape);
                 Fusing::Reshapes {
                     leads: name == "Reshape" && node.int("allowzero").unwrap_or(0) == 0,
-                    joins: known.is_some_and(|shape| shape.iter().all(Dimension::is_number)),
+                    joins: known.is_some_and(all_numbers),
                 }
             }
             ("", "Shape") => Fusing::Shape {
@@ -299,12 +301,12 @@ impl Fusing {
                 adds: Adding::Nothing,
             },
             ("", "Gemm") => Fusing::Gemm,
-            ("", "Sum") if node.inputs.len() == 2 && is_same_matrix(first, second) => Fusing::Sum,
+            ("", "Sum") if node.inputs.len() == 2 && is_same(2, first, second) => Fusing::Sum,
             ("", "Add") if is_bias(first, second) || is_bias(second, first) => Fusing::Bias {
                 of_tokens: first.is_some_and(|first| first.len() == TOKENS)
                     && node.input(1).is_some_and(|bias| folding.is_constant(bias)),
             },
-            ("", "Add") if is_same_image(first, second) && is_single(graph, written) => {
+            ("", "Add") if is_same(4, first, second) && is_single(graph, written) => {
                 Fusing::AddsImages
             }
             ("", "Add") if is_same_tokens(first, second) => Fusing::AddsTokens,
@@ -603,22 +605,16 @@ fn adds<'g>(
     }
 }
 
-fn is_same_matrix(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
-    let whole = |shape: &[Dimension]| shape.len() == 2 && !shape.contains(&Dimension::Unknown);
-    first.is_some_and(whole) && first == second
-}
-
-fn is_same_image(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
-    let whole = |shape: &[Dimension]| shape.len() == 4 && !shape.contains(&Dimension::Unknown);
+/// Are both shapes known whole, of so many axes, and equal?
+fn is_same(axes: usize, first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
+    let whole = |shape: &[Dimension]| shape.len() == axes && !shape.contains(&Dimension::Unknown);
     first.is_some_and(whole) && first == second
 }
 
 /// Source: `SkipLayerNormFusion`, which wants numbers for all sizes but the first.
 fn is_same_tokens(first: Option<&[Dimension]>, second: Option<&[Dimension]>) -> bool {
     let whole = |shape: &[Dimension]| {
-        shape.len() == TOKENS
-            && shape[0] != Dimension::Unknown
-            && shape[1..].iter().all(Dimension::is_number)
+        shape.len() == TOKENS && shape[0] != Dimension::Unknown && all_numbers(&shape[1..])
     };
     first.is_some_and(whole) && first == second
 }

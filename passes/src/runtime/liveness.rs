@@ -1,7 +1,7 @@
 //! How much memory each step of an executed order needs.
 //!
 //! The model is ONNX Runtime's: its allocation planner, in `allocation`, and, where the settings
-//! ask for it, its memory pattern, in `pattern`. What the caller owns is there from the
+//! ask for it, its memory pattern, in `memory_pattern`. What the caller owns is there from the
 //! beginning to the end.
 
 use super::allocation::{self, Allocation, Buffer};

@@ -21,15 +21,11 @@ pub(crate) fn equal_nodes(graph: &Graph) -> Vec<u32> {
     let mut equal = vec![0; graph.order().len()];
     let mut numbers = 0;
     let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
-    let mut is_output = vec![false; value.len()];
-    for output in &graph.outputs {
-        is_output[output.index()] = true;
-    }
     for (position, &id) in graph.order().iter().enumerate() {
         let node = graph.node(id);
         if let ("Identity", &[Some(read)], &[Some(written)]) =
             (node.op_type.as_str(), &*node.inputs, &*node.outputs)
-            && !is_output[written.index()]
+            && !graph.outputs.contains(&written)
         {
             value[written.index()] = value[read.index()];
             continue;

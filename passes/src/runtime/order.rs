@@ -67,30 +67,22 @@ pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec
 }
 
 /// Producers and consumers of each node, ascending, each once.
-struct Edges {
-    producers: Lists<u32>,
+pub(crate) struct Edges {
+    /// By node.
+    pub(crate) producers: Lists<u32>,
+    /// By node: how many there are.
     consumers: Vec<u32>,
 }
 
 impl Edges {
-    fn of(skeleton: &Skeleton) -> Edges {
-        const NOBODY: u32 = u32::MAX;
-        let mut producer = vec![NOBODY; skeleton.size.len()];
-        for node in 0..skeleton.len() {
-            for &tensor in skeleton.writes.get(node) {
-                producer[tensor as usize] = node as u32;
-            }
-        }
+    pub(crate) fn of(skeleton: &Skeleton) -> Edges {
+        let producer = skeleton.producers();
         let mut producers = Lists::with_capacity(skeleton.len(), skeleton.reads.items());
         let mut consumers = vec![0; skeleton.len()];
         let mut before: Vec<u32> = Vec::new();
         for node in 0..skeleton.len() {
             let reads = skeleton.reads.get(node).iter();
-            before.extend(
-                reads
-                    .map(|&t| producer[t as usize])
-                    .filter(|&p| p != NOBODY),
-            );
+            before.extend(reads.filter_map(|&t| producer[t as usize]));
             before.sort_unstable();
             before.dedup();
             for &p in &before {
@@ -105,7 +97,7 @@ impl Edges {
     }
 
     /// Consumers of each node, ascending.
-    fn consumers(&self) -> Lists<u32> {
+    pub(crate) fn consumers(&self) -> Lists<u32> {
         let mut starts = Vec::with_capacity(self.consumers.len());
         let mut total = 0;
         for &count in &self.consumers {

@@ -5,7 +5,7 @@
 //! constants of the file take part in nothing but as an index.
 
 use super::folding::Folding;
-use crate::graph::{Dimension, Graph, Node, TensorId};
+use crate::graph::{Dimension, Graph, Node, TensorId, all_numbers};
 use crate::operators::shape_bounds;
 
 /// Whose numbers such a build knows.
@@ -61,11 +61,7 @@ impl Propagation {
             "Shape" => node
                 .input(0)
                 .and_then(|read| shapes[read.index()].as_deref())
-                .is_some_and(|shape| {
-                    shape[shape_bounds(node, shape.len())]
-                        .iter()
-                        .all(Dimension::is_number)
-                }),
+                .is_some_and(|shape| all_numbers(&shape[shape_bounds(node, shape.len())])),
             "Cast" => first().is_some_and(is_list),
             "Gather" => {
                 let index = node.input(1).filter(|&index| constants.is_constant(index));

@@ -17,9 +17,9 @@ use super::Release;
 use super::casting::{Casting, are_there, loses_bits};
 use super::casts::{Party, parties};
 use super::fusing::{Adding, Fusing};
+use super::known_shapes::runtime_shapes;
 use super::optimized_shapes::runtime_shapes_once_optimized;
 use super::skeleton::Skeleton;
-use crate::cost::Cost;
 use crate::graph::{ElementType, Graph, MultipliedRows, Node, NodeId, TensorId, Uses, in_sequence};
 use crate::operators::Provider;
 
@@ -167,9 +167,8 @@ impl Rounding {
 
 /// The graph with Reshapes around each product of rows in float16 (`MatMulAddFusion` in builds after 1.20.1).
 fn by_rows(graph: &Graph, provider: Provider) -> Option<MultipliedRows> {
-    let costs = vec![Cost::default(); graph.node_count()];
     let shapes = runtime_shapes_once_optimized(graph);
-    let skeleton = Skeleton::with_shapes(graph, &shapes, provider, &costs);
+    let skeleton = Skeleton::without_costs(graph, &shapes, provider);
     let uses = Uses::of(graph);
     let adds = Adding::ToRows;
     let addition = |(&id, &fusing): (&NodeId, &Fusing)| {
@@ -260,8 +259,7 @@ impl OptimizedRounding {
 
 impl RoundedForm {
     fn of(graph: &Graph, provider: Provider) -> RoundedForm {
-        let costs = vec![Cost::default(); graph.node_count()];
-        let skeleton = Skeleton::of(graph, provider, &costs);
+        let skeleton = Skeleton::without_costs(graph, &runtime_shapes(graph), provider);
         let mut party = vec![Party::Kernel; graph.node_count()];
         let mut single = vec![false; graph.node_count()];
         for (&id, (is, could_be_forced)) in graph.order().iter().zip(parties(graph, &skeleton)) {

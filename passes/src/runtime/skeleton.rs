@@ -99,7 +99,7 @@ pub(crate) struct Skeleton {
     pub(crate) early: Vec<u64>,
     /// By node: is it a Shape or a Size?
     pub(crate) reads_only_shape: Vec<bool>,
-    /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized`].
+    /// By node: what the runtime's optimizations do with it. See [`Skeleton::optimized_by_level`].
     pub(crate) fusing: Vec<Fusing>,
     /// By node: see [`equal_nodes`].
     pub(crate) equal: Vec<u32>,
@@ -145,6 +145,16 @@ impl Skeleton {
     /// The skeleton of `graph`; `costs` by node id.
     pub(crate) fn of(graph: &Graph, provider: Provider, costs: &[Cost]) -> Skeleton {
         Skeleton::with_shapes(graph, &runtime_shapes(graph), provider, costs)
+    }
+
+    /// The same for what depends on no cost.
+    pub(crate) fn without_costs(
+        graph: &Graph,
+        shapes: &[KnownDimensions],
+        provider: Provider,
+    ) -> Skeleton {
+        let costs = vec![Cost::default(); graph.node_count()];
+        Skeleton::with_shapes(graph, shapes, provider, &costs)
     }
 
     /// The same of a graph whose [`runtime_shapes`] are known.
@@ -367,6 +377,17 @@ impl Skeleton {
         new
     }
 
+    /// By tensor: the node that writes it.
+    pub(crate) fn producers(&self) -> Vec<Option<u32>> {
+        let mut producers = vec![None; self.size.len()];
+        for node in 0..self.len() {
+            for &tensor in self.writes.get(node) {
+                producers[tensor as usize] = Some(node as u32);
+            }
+        }
+        producers
+    }
+
     /// See [`Skeleton::is_piece`].
     pub(crate) fn is_piece_at(&self, node: usize) -> bool {
         self.is_piece.get(node) == Some(&true)
@@ -376,15 +397,6 @@ impl Skeleton {
     pub(crate) fn inserted_in(&self, order: &[u32]) -> Vec<bool> {
         let inserted = |&node: &u32| self.inserted.get(node as usize) == Some(&true);
         order.iter().map(inserted).collect()
-    }
-
-    /// The tensor of the graph that a tensor is, or of which it is made: by casts, as a matrix of its rows, moved behind a node.
-    pub(crate) fn named(&self, tensor: u32) -> u32 {
-        let mut named = tensor;
-        while let Some(of) = self.made_of(named) {
-            named = of;
-        }
-        named
     }
 
     /// The next one of which it is made, if it is no tensor of the graph.
@@ -413,7 +425,7 @@ impl Skeleton {
         self.added.get((tensor as usize).checked_sub(kept)?)
     }
 
-    /// [`Skeleton::named`] of every tensor.
+    /// By tensor: the one of the graph that it is, or of which it is made: by casts, as a matrix of its rows, moved behind a node.
     pub(crate) fn names(&self) -> Vec<u32> {
         let mut names: Vec<u32> = (0..self.size.len() as u32).collect();
         for (of, &wide) in self.wide.iter().enumerate() {
@@ -583,10 +595,9 @@ mod tests {
             [matrix.tensor, wide, wide + 1]
         };
         let made: Vec<u32> = matrices.flat_map(made).collect();
+        let all = skeleton.names();
         let name = |&tensor: &u32| {
-            let of = skeleton.named(tensor);
-            assert_eq!(of, skeleton.names()[tensor as usize]);
-            let Tensor { name, .. } = graph.tensor(TensorId(of));
+            let Tensor { name, .. } = graph.tensor(TensorId(all[tensor as usize]));
             name.to_string()
         };
         let names: Vec<String> = made.iter().map(name).collect();

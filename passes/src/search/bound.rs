@@ -185,7 +185,7 @@ mod tests {
             let most = search.without_copies().predicted_peak;
             let least = search.smallest().predicted_peak;
             let budget = least + Bytes((most - least).0 / 2);
-            let plan = search.within(budget).unwrap();
+            let plan = search.cheaper(budget, u64::MAX).unwrap();
             let time: u64 = plan
                 .sequence
                 .iter()

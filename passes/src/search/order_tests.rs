@@ -256,7 +256,7 @@ fn plans_of_all_ways_to_change_a_schedule_can_be_run() {
                 let plans = [
                     search.begin(budget),
                     search.sketch(budget),
-                    search.within(budget),
+                    search.cheaper(budget, u64::MAX).ok(),
                 ];
                 plans
                     .iter()
@@ -306,7 +306,11 @@ fn plans_with_variants_can_be_run() {
             let mut search = Search::joint(all_forms, order, CPU, &costs, &rules, effort);
             let mut plans = vec![search.smallest(), search.without_copies()];
             let (most, least) = (plans[1].predicted_peak, plans[0].predicted_peak);
-            plans.extend(search.within(least + Bytes((most - least).0 / 2)));
+            plans.extend(
+                search
+                    .cheaper(least + Bytes((most - least).0 / 2), u64::MAX)
+                    .ok(),
+            );
             for plan in &plans {
                 let mut graph = case.graph.clone();
                 let choices = &plan.variants;

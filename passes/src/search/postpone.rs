@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 
 use crate::runtime::liveness;
-use crate::runtime::skeleton::Skeleton;
+use crate::runtime::order::Edges;
+use crate::runtime::skeleton::{Lists, Skeleton};
 
 /// Bytes: a result this small may be computed wherever that is.
 pub(super) const TINY: u64 = 4096;
@@ -56,40 +57,34 @@ pub(crate) fn postpone(skeleton: &Skeleton, mut order: Vec<u32>) -> Vec<u32> {
     }
 }
 
-/// Producers and consumers by node.
+/// Which nodes read what which others write.
 pub(super) struct Links {
-    producers: Vec<Vec<u32>>,
-    consumers: Vec<Vec<u32>>,
+    edges: Edges,
+    consumers: Lists<u32>,
 }
 
 impl Links {
     pub(super) fn of(skeleton: &Skeleton) -> Links {
-        let mut producer = vec![None; skeleton.size.len()];
-        for node in 0..skeleton.len() {
-            for &tensor in skeleton.writes.get(node) {
-                producer[tensor as usize] = Some(node as u32);
-            }
+        let edges = Edges::of(skeleton);
+        Links {
+            consumers: edges.consumers(),
+            edges,
         }
-        let mut links = Links {
-            producers: vec![Vec::new(); skeleton.len()],
-            consumers: vec![Vec::new(); skeleton.len()],
-        };
-        for node in 0..skeleton.len() {
-            let before = &mut links.producers[node];
-            let reads = skeleton.reads.get(node).iter();
-            before.extend(reads.filter_map(|&tensor| producer[tensor as usize]));
-            before.sort_unstable();
-            before.dedup();
-            for &p in &links.producers[node] {
-                links.consumers[p as usize].push(node as u32);
-            }
-        }
-        links
+    }
+
+    /// Whose results the node reads.
+    fn producers(&self, node: u32) -> &[u32] {
+        self.edges.producers.get(node as usize)
+    }
+
+    /// Who reads the node's results.
+    fn consumers(&self, node: u32) -> &[u32] {
+        self.consumers.get(node as usize)
     }
 
     /// Does no other node read what this one writes?
     pub(super) fn is_unread(&self, node: u32) -> bool {
-        self.consumers[node as usize].is_empty()
+        self.consumers(node).is_empty()
     }
 
     /// The node alone, then, up to so many times, with ever more of what only feeds the block.
@@ -98,12 +93,12 @@ impl Links {
         let mut inside = HashSet::from([node]);
         let mut newest = vec![node];
         while blocks.len() <= upstream {
-            let producers = newest.iter().flat_map(|&n| &self.producers[n as usize]);
+            let producers = newest.iter().flat_map(|&n| self.producers(n));
             let mut next: Vec<u32> = producers.copied().collect();
             next.sort_unstable();
             next.dedup();
             next.retain(|&n| {
-                let mut consumers = self.consumers[n as usize].iter();
+                let mut consumers = self.consumers(n).iter();
                 !inside.contains(&n) && consumers.all(|consumer| inside.contains(consumer))
             });
             if next.is_empty() {
@@ -145,9 +140,7 @@ fn later_places(links: &Links, order: &[u32], profile: &[u64], block: &[u32]) ->
         let mut waiting = Vec::new();
         let mut new = Vec::with_capacity(order.len());
         for (i, &node) in order.iter().enumerate() {
-            let depends = links.producers[node as usize]
-                .iter()
-                .any(|&p| moves[p as usize]);
+            let depends = links.producers(node).iter().any(|&p| moves[p as usize]);
             if i <= place && (moves[node as usize] || depends) {
                 moves[node as usize] = true;
                 waiting.push(node);

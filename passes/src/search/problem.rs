@@ -348,7 +348,6 @@ struct Builder<'g> {
     /// What the runtime knows of shapes before a step, by tensor.
     shapes: Vec<KnownDimensions>,
     order: &'g [NodeId],
-    is_output: Vec<bool>,
     /// The values in which a tensor lies, one for each form of its producer; none for what the
     /// caller owns.
     values_of: Vec<Vec<ValueId>>,
@@ -359,15 +358,10 @@ struct Builder<'g> {
 
 impl<'g> Builder<'g> {
     fn new(graph: &'g Graph, order: &'g [NodeId]) -> Builder<'g> {
-        let mut is_output = vec![false; graph.tensor_count()];
-        for output in &graph.outputs {
-            is_output[output.index()] = true;
-        }
         Builder {
             graph,
             shapes: runtime_shapes(graph),
             order,
-            is_output,
             values_of: vec![Vec::new(); graph.tensor_count()],
             values: Vec::new(),
             steps: vec![StepInfo::default(); order.len()],
@@ -422,7 +416,7 @@ impl<'g> Builder<'g> {
                 .iter()
                 .find(|a| a.0 == position)
                 .and_then(|a| node.input(a.1));
-            if let (Some(input), false) = (alias, self.is_output[output.index()]) {
+            if let (Some(input), false) = (alias, self.graph.outputs.contains(&output)) {
                 let lies_in = self.values_of[input.index()].clone();
                 aliased.extend(&lies_in);
                 self.values_of[output.index()].extend(lies_in);
@@ -432,7 +426,7 @@ impl<'g> Builder<'g> {
             self.steps[step as usize]
                 .writes
                 .push(self.values.len() as ValueId);
-            let kept = self.is_output[output.index()];
+            let kept = self.graph.outputs.contains(&output);
             self.values.push(Value {
                 producer: step,
                 size: exact(self.graph.tensor(output).memory().unwrap_or(Bytes::ZERO)),
@@ -519,7 +513,7 @@ impl<'g> Builder<'g> {
 
     fn overwrites(&self, node: &crate::graph::Node, output: TensorId, input: TensorId) -> bool {
         self.graph.tensor(input).kind == TensorKind::Value
-            && !self.is_output[output.index()]
+            && !self.graph.outputs.contains(&output)
             && same_size(self.graph, &self.shapes, output, input)
             && node
                 .reads()

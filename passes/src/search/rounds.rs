@@ -15,12 +15,7 @@ use crate::watch::Best;
 
 impl Search {
     /// The cheapest plan found whose every step stays within `budget`, what the caller owns
-    /// included; `None` if none is found.
-    pub fn within(&mut self, budget: Bytes) -> Option<Plan> {
-        self.cheaper(budget, u64::MAX).ok()
-    }
-
-    /// The same, if it adds less than `below` nanoseconds; given up when that is far off.
+    /// included, if it adds less than `below` nanoseconds; given up when that is far off.
     pub fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Missed> {
         let within = self.improve_within(budget, below);
         let found = within.ok_or(Missed::TooLarge)?;

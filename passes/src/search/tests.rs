@@ -19,7 +19,9 @@ fn against_revolve(length: u64, evaluations: u64) -> (Vec<Option<u64>>, Vec<Opti
     let mut search = Search::new(graph, order, Provider::Cpu, costs, &rules, effort);
     assert_eq!(search.smallest().predicted_peak, chain.smallest_peak());
     let again = |plan: Plan| (plan.sequence.len() - order.len()) as u64;
-    let ours = chain.peaks().map(|peak| search.within(peak).map(again));
+    let ours = chain
+        .peaks()
+        .map(|peak| search.cheaper(peak, u64::MAX).ok().map(again));
     (
         ours.collect(),
         chain.peaks().map(|peak| chain.optimum(peak)).collect(),
@@ -114,7 +116,8 @@ fn a_rough_estimate_spares_the_search_that_follows_work_and_changes_nothing() {
         let rough = roughly.then(|| search.rough_estimate(budget));
         let before = watch.evaluations();
         let plan = search
-            .within(budget)
+            .cheaper(budget, u64::MAX)
+            .ok()
             .map(|plan| (plan.sequence, plan.added));
         (rough.flatten(), plan, watch.evaluations() - before)
     };
@@ -150,7 +153,7 @@ fn a_search_for_what_every_plan_is_below_finds_the_same_even_where_rough_starts_
         };
         let made = |plan: Plan| (plan.sequence, plan.added);
         let budget = search().smallest().predicted_peak;
-        let alone = search().within(budget).map(made);
+        let alone = search().cheaper(budget, u64::MAX).ok().map(made);
         let below = search().cheaper(budget, u64::MAX - 1).ok().map(made);
         assert_eq!(below, alone, "seed {seed}");
         missed += usize::from(search().rough_estimate(budget).is_none() && alone.is_some());
@@ -164,7 +167,11 @@ fn a_search_that_cannot_get_below_is_given_up_with_a_part_of_the_work() {
     let (mut all, mut given_up) = (0, 0);
     for budget in chain.peaks() {
         let (mut search, watch) = search_of(&chain, 20_000);
-        let Some(plan) = search.within(budget).filter(|plan| plan.added > 0) else {
+        let Some(plan) = search
+            .cheaper(budget, u64::MAX)
+            .ok()
+            .filter(|plan| plan.added > 0)
+        else {
             continue;
         };
         all += watch.evaluations();

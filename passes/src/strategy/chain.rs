@@ -97,12 +97,6 @@ impl Chain {
     pub fn gradient(&self, i: usize) -> u64 {
         self.stages.get(i).map_or(self.upstream, |s| s.gradient)
     }
-
-    /// The time of a step in which nothing runs twice.
-    pub fn time(&self) -> u64 {
-        let both = |s: &Stage| s.forward_time.saturating_add(s.backward_time);
-        self.stages.iter().map(both).fold(0, u64::saturating_add)
-    }
 }
 
 /// One operation of a schedule.

@@ -6,7 +6,7 @@ use super::chain::{Chain, Operation};
 use super::chain_graph::{ChainGraph, Ends};
 use super::precise_dp::{PreciseDp, SizeRounding};
 use super::uniform_dp::UniformDp;
-use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned, revolve};
+use super::{ForwardPart, Planner, Strategy, Task, Unplanned, revolve};
 use crate::bytes::Bytes;
 use crate::plan::Plan;
 
@@ -82,8 +82,8 @@ pub(super) trait Settings: Send {
 pub(super) struct Knob<'t> {
     task: &'t Task<'t>,
     settings: Box<dyn Settings + 't>,
-    judged: BTreeMap<usize, Judged>,
-    unmodified: Judged,
+    judged: BTreeMap<usize, Plan>,
+    unmodified: Plan,
     /// The setting of the last plan that was handed out.
     chosen: Option<usize>,
 }
@@ -100,7 +100,7 @@ impl<'t> Knob<'t> {
     }
 
     /// The figures of one setting.
-    fn judge(&mut self, setting: usize) -> &Judged {
+    fn judge(&mut self, setting: usize) -> &Plan {
         let (task, settings) = (self.task, &self.settings);
         self.judged.entry(setting).or_insert_with(|| {
             let plan = settings.plan(setting);
@@ -113,7 +113,7 @@ impl<'t> Knob<'t> {
         let (mut low, mut high) = (0, self.settings.count());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.judge(middle).plan.predicted_peak <= budget {
+            if self.judge(middle).predicted_peak <= budget {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -134,17 +134,17 @@ impl Planner for Knob<'_> {
             let settings = settings.map(|(&setting, judged)| (Some(setting), judged));
             settings.chain([(None, &self.unmodified)])
         };
-        let peak = |judged: &Judged| judged.plan.predicted_peak;
+        let peak = |judged: &Plan| judged.predicted_peak;
         let cheapest = all()
             .filter(|(_, judged)| peak(judged) <= budget)
             .min_by_key(|(_, judged)| (judged.added, peak(judged)));
         if let Some((setting, judged)) = cheapest {
-            let plan = judged.plan.clone();
+            let plan = judged.clone();
             self.chosen = setting;
             return Ok(plan);
         }
         let smallest = all().min_by_key(|(_, judged)| (peak(judged), judged.added));
-        let plan = smallest.map(|(_, judged)| judged.plan.clone());
+        let plan = smallest.map(|(_, judged)| judged.clone());
         Err(Unplanned::TooLarge(plan.unwrap_or_default()))
     }
 

@@ -4,15 +4,6 @@ use super::{Planner, Task, Unplanned};
 use crate::bytes::Bytes;
 use crate::plan::Plan;
 
-/// A plan and its exact figures.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The plan; its predicted peak is the simulated one.
-    pub plan: Plan,
-    /// Nanoseconds that its copies add.
-    pub added: u64,
-}
-
 /// A plan, and a number that its strategy knows it by.
 pub type Tagged = (Plan, Option<u64>);
 
@@ -34,7 +25,7 @@ struct Member {
     /// Nanoseconds that its copies add, as far as is known without a simulation.
     added: u64,
     /// Only plans that matter are simulated.
-    judged: Option<Judged>,
+    judged: Option<Plan>,
 }
 
 impl<'t> PlanFamily<'t> {
@@ -104,8 +95,8 @@ impl Planner for PlanFamily<'_> {
             Ok(plans) => plans,
             Err(reason) => return Err(Unplanned::Refused(reason.clone())),
         };
-        let mut cheapest: Option<(&Judged, Option<u64>)> = None;
-        let mut smallest: Option<(&Judged, Option<u64>)> = None;
+        let mut cheapest: Option<(&Plan, Option<u64>)> = None;
+        let mut smallest: Option<(&Plan, Option<u64>)> = None;
         for member in plans {
             let dearer = cheapest.is_some_and(|known| known.0.added < member.added);
             // One plan is judged however little time there is.
@@ -116,12 +107,12 @@ impl Planner for PlanFamily<'_> {
             let judged = member
                 .judged
                 .get_or_insert_with(|| self.task.judge(member.plan.clone()));
-            let peak = |of: &Judged| of.plan.predicted_peak;
-            let less = |known: &Judged| (judged.added, peak(judged)) < (known.added, peak(known));
+            let peak = |of: &Plan| of.predicted_peak;
+            let less = |known: &Plan| (judged.added, peak(judged)) < (known.added, peak(known));
             if peak(judged) <= budget && cheapest.is_none_or(|known| less(known.0)) {
                 cheapest = Some((judged, member.tag));
             }
-            let lower = |known: &Judged| (peak(judged), judged.added) < (peak(known), known.added);
+            let lower = |known: &Plan| (peak(judged), judged.added) < (peak(known), known.added);
             if smallest.is_none_or(|known| lower(known.0)) {
                 smallest = Some((judged, member.tag));
             }
@@ -129,7 +120,7 @@ impl Planner for PlanFamily<'_> {
         let fits = cheapest.is_some();
         match cheapest.or(smallest) {
             Some((found, tag)) if found.added < below || !fits => {
-                let plan = found.plan.clone();
+                let plan = found.clone();
                 self.chosen = tag.map(|tag| (tag, plan.predicted_peak));
                 match fits {
                     true => Ok(plan),
@@ -165,13 +156,13 @@ mod tests {
                 let all = all.iter().map(|plan| {
                     task.judge(plan.without_unread_copies(task.graph, task.recomputation))
                 });
-                let all: Vec<Judged> = all.collect();
-                let mut budgets: Vec<Bytes> = all.iter().map(|j| j.plan.predicted_peak).collect();
+                let all: Vec<Plan> = all.collect();
+                let mut budgets: Vec<Bytes> = all.iter().map(|j| j.predicted_peak).collect();
                 budgets.push(Bytes::ZERO);
                 let most = all.iter().map(|judged| judged.added).max().unwrap_or(0);
                 for budget in budgets {
                     for below in [u64::MAX, most / 2, most / 8, 1] {
-                        let fits = |j: &&Judged| j.plan.predicted_peak <= budget && j.added < below;
+                        let fits = |j: &&Plan| j.predicted_peak <= budget && j.added < below;
                         let best = all.iter().filter(fits).map(|j| j.added).min();
                         let found = PlanFamily::of(task, plans.clone()).cheaper(budget, below);
                         assert_eq!(found.ok().map(|plan| plan.added), best, "seed {seed}");

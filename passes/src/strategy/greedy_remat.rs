@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ForwardPart, Judged, Planner, Task, Unplanned};
+use super::{ForwardPart, Planner, Task, Unplanned};
 use crate::bytes::Bytes;
 use crate::graph::{NodeId, TensorId};
 use crate::plan::Plan;
@@ -30,8 +30,8 @@ pub(super) struct Greedy<'t> {
     /// The need without copies, as the pass counts it.
     all: u64,
     /// By limit: the plan, judged where that mattered.
-    plans: BTreeMap<u64, Judged>,
-    unmodified: Judged,
+    plans: BTreeMap<u64, Plan>,
+    unmodified: Plan,
 }
 
 /// What a limit is good for.
@@ -61,7 +61,7 @@ impl<'t> Greedy<'t> {
             let plan = plan.without_unread_copies(task.graph, task.recomputation);
             task.judge(plan)
         });
-        match judged.plan.predicted_peak <= budget {
+        match judged.predicted_peak <= budget {
             _ if judged.added >= below => Verdict::TooSlow,
             true => Verdict::Fits,
             false => Verdict::TooLarge,
@@ -124,21 +124,21 @@ impl Planner for Greedy<'_> {
     }
 
     fn cheaper(&mut self, budget: Bytes, below: u64) -> Result<Plan, Unplanned> {
-        if self.unmodified.plan.predicted_peak > budget {
+        if self.unmodified.predicted_peak > budget {
             self.look(budget, below);
         }
         let known = || {
             let plans = self.plans.values().chain([&self.unmodified]);
             plans.filter(|judged| judged.added < below)
         };
-        let peak = |judged: &&Judged| judged.plan.predicted_peak;
+        let peak = |judged: &&Plan| judged.predicted_peak;
         let fitting = known().filter(|judged| peak(judged) <= budget);
         if let Some(judged) = fitting.min_by_key(|judged| (judged.added, peak(judged))) {
-            return Ok(judged.plan.clone());
+            return Ok(judged.clone());
         }
         let smallest = known().min_by_key(|judged| (peak(judged), judged.added));
         Err(smallest.map_or(Unplanned::TooSlow, |judged| {
-            Unplanned::TooLarge(judged.plan.clone())
+            Unplanned::TooLarge(judged.clone())
         }))
     }
 }
@@ -422,7 +422,7 @@ mod tests {
             with_task(&random_training_graph(seed, 40), |task| {
                 let mut greedy = Greedy::of(task);
                 let step = greedy.all.div_ceil(STEPS);
-                let without = greedy.unmodified.plan.predicted_peak;
+                let without = greedy.unmodified.predicted_peak;
                 for percent in [98, 95, 90, 80] {
                     let budget = Bytes(without.0 * percent / 100);
                     let Ok(found) = greedy.within(budget) else {
@@ -434,7 +434,7 @@ mod tests {
                         let plan = within(task, &greedy.forward, place * step, &mut WORK.clone());
                         let plan = plan.without_unread_copies(task.graph, task.recomputation);
                         let judged = task.judge(plan);
-                        let fits = judged.plan.predicted_peak <= budget;
+                        let fits = judged.predicted_peak <= budget;
                         assert!(
                             !fits || judged.added >= found.added,
                             "seed {seed}, {percent} %"

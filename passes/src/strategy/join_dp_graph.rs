@@ -503,7 +503,7 @@ mod tests {
                     // in place; the x_0 of all branches but one, which the caller keeps to the end;
                     // and the sum in the turn. The loss and its kernel's workspace are small.
                     let most = (slots + lengths.len() + 1) as u64 * UNIT + 4096;
-                    let peak = task.judge(plan).plan.predicted_peak;
+                    let peak = task.judge(plan).predicted_peak;
                     assert!(
                         peak <= Bytes(most),
                         "{lengths:?}, {slots} slots: {}",

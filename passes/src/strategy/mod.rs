@@ -54,7 +54,7 @@ use crate::runtime::liveness::{Liveness, TENSOR};
 use crate::search::{AllForms, Effort, Search};
 use crate::watch::Watch;
 
-pub use family::{Judged, PlanFamily, Tagged};
+pub use family::{PlanFamily, Tagged};
 pub use forward::{ForwardPart, Vertex};
 pub(crate) use quick_plans::MOST_NODES;
 pub use quick_plans::Portfolio;
@@ -373,20 +373,16 @@ impl Task<'_> {
         times.fold(0, u64::saturating_add)
     }
 
-    /// Simulates the plan as it would be written, in its own order, and sets its predicted peak.
-    pub fn judge(&self, plan: Plan) -> Judged {
+    /// Simulates the plan as it would be written, in its own order, and sets its predicted peak and what its copies add.
+    pub fn judge(&self, plan: Plan) -> Plan {
         let graph = (self.rewriting.with_copies)(self.graph, &plan, self.recomputation);
         let costs = costs(&graph, self.device, self.overrides);
         let liveness = Liveness::in_file_order(&graph, self.device.provider, &costs);
         let new = (self.graph.node_count()..graph.node_count()).map(|id| costs[id].time.0);
-        let added = new.fold(0, u64::saturating_add);
-        Judged {
-            added,
-            plan: Plan {
-                predicted_peak: liveness.peak_with_objects(),
-                added,
-                ..plan
-            },
+        Plan {
+            predicted_peak: liveness.peak_with_objects(),
+            added: new.fold(0, u64::saturating_add),
+            ..plan
         }
     }
 }

@@ -5,7 +5,7 @@
 //! (DenseNet) are an example. So the plans of a few quick strategies are looked at as well, and a
 //! search starts from them, in the order of the one with the smallest peak.
 
-use super::{EVERY, Judged, Planner, Task, Unplanned, chen, lower_set};
+use super::{EVERY, Planner, Task, Unplanned, chen, lower_set};
 use crate::bytes::Bytes;
 use crate::graph::NodeId;
 use crate::parallel;
@@ -23,7 +23,7 @@ pub struct Portfolio<'t> {
 }
 
 struct Others {
-    plans: Vec<Judged>,
+    plans: Vec<Plan>,
     /// That of the plan with the smallest peak.
     order: Vec<NodeId>,
     search: Search,
@@ -86,20 +86,16 @@ impl Others {
     fn of(task: &Task<'_>, searched: &[Vec<NodeId>]) -> Option<Others> {
         let mut plans = chen::recursive(task);
         plans.extend(lower_set::coarse(task));
-        let plans: Vec<Judged> = plans
+        let plans: Vec<Plan> = plans
             .into_iter()
             .map(|plan| task.judge(plan.without_unread_copies(task.graph, task.recomputation)))
             .collect();
-        let smallest = plans
-            .iter()
-            .min_by_key(|judged| judged.plan.predicted_peak)?;
-        let copies = smallest.plan.copies();
-        let first = smallest.plan.sequence.iter().zip(copies);
+        let smallest = plans.iter().min_by_key(|judged| judged.predicted_peak)?;
+        let copies = smallest.copies();
+        let first = smallest.sequence.iter().zip(copies);
         let order: Vec<NodeId> = first.filter(|copy| !copy.1).map(|(&id, _)| id).collect();
         let mut search = task.search(&order);
-        plans
-            .iter()
-            .for_each(|judged| search.start_from(&judged.plan));
+        plans.iter().for_each(|judged| search.start_from(judged));
         if searched.contains(&order) {
             search.descend_from_given();
         }
@@ -111,9 +107,9 @@ impl Others {
     }
 
     fn least(&self) -> Option<Plan> {
-        let peak = |judged: &&Judged| judged.plan.predicted_peak;
+        let peak = |judged: &&Plan| judged.predicted_peak;
         let least = self.plans.iter().min_by_key(peak);
-        least.map(|judged| judged.plan.clone())
+        least.cloned()
     }
 }
 
@@ -133,7 +129,7 @@ impl Planner for Portfolio<'_> {
         let Some(others) = self.others() else {
             return own;
         };
-        let plans = others.plans.iter().map(|judged| judged.plan.clone());
+        let plans = others.plans.iter().cloned();
         let mut plans: Vec<Plan> = plans.filter(|plan| plan.added < below).collect();
         let fits = |plan: &&Plan| plan.predicted_peak <= budget;
         let fruitless = |own: &Plan| {

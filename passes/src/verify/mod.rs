@@ -7,6 +7,7 @@
 //! ([`overwrites()`]), and whether the CPU rounds to 16 bits where it did against the casts that it
 //! inserts ([`rounding()`]). Costs do not matter here, only results.
 
+mod casts;
 mod equivalence;
 mod interface;
 #[cfg(test)]

@@ -8,12 +8,12 @@ use crate::graph::{self, Graph, NodeId, TensorKind, Uses};
 /// whatever is read or put out is there; that there is no cycle; and that the nodes are listed in
 /// a topological order.
 pub fn structure(graph: &Graph) -> Result<(), Violation> {
-    topological(graph)?;
+    let writers = writers(graph)?;
+    acyclic(graph)?;
     let mut place = vec![0; graph.node_count()];
     for (position, id) in graph.order().iter().enumerate() {
         place[id.index()] = position;
     }
-    let writers = writers(graph)?;
     for &id in graph.order() {
         for tensor in graph.node(id).reads() {
             if let Some(writer) = writers[tensor.index()]
@@ -34,6 +34,11 @@ pub fn structure(graph: &Graph) -> Result<(), Violation> {
 /// checks of [`structure`] but that of the order.
 pub(super) fn topological(graph: &Graph) -> Result<Vec<NodeId>, Violation> {
     writers(graph)?;
+    acyclic(graph)
+}
+
+/// The nodes in a topological order, if there is one.
+fn acyclic(graph: &Graph) -> Result<Vec<NodeId>, Violation> {
     let uses = Uses::of(graph);
     graph::topological(graph, &uses).map_err(|cycle| Violation::Cycle {
         circle: cycle.show(graph, &uses, |id| label(graph, id)),

@@ -1,5 +1,5 @@
-//! Which barriers: added where the simulated orders exceed the budget, then taken out again while
-//! both simulated orders still fit; then what each of them waits for, in the same way.
+//! Which barriers: added where a simulated run exceeds the budget, then taken out again while
+//! all simulated runs still fit; then what each of them waits for, in the same way.
 //!
 //! Every simulation is counted by the nodes that it visits. Once the allowance is used up, what
 //! is known to fit remains: barriers that may not be needed, but never a peak above the budget.

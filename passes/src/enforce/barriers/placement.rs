@@ -88,12 +88,6 @@ impl Placement {
         let waitable = waitable
             .map(|(i, &id)| !parting.is_folded(id) && (!base.reads_only_shape[i] || read(id)))
             .collect();
-        let mut producer = vec![None; base.size.len()];
-        for node in 0..base.len() {
-            for &tensor in base.writes.get(node) {
-                producer[tensor as usize] = Some(node as u32);
-            }
-        }
         let is_tensor = |t: TensorId| graph.tensor(t).other.is_none();
         let passed = |&id: &NodeId| {
             let node = graph.node(id);
@@ -135,7 +129,7 @@ impl Placement {
                 .collect(),
             reshaped: parting.reshaped,
             waitable,
-            producer,
+            producer: base.producers(),
             base,
             shapes: coloured,
         }

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{HideSizes, Hiding};
 use crate::bytes::Bytes;
-use crate::cost::Cost;
 use crate::enforce::parting::Parting;
 use crate::graph::{
     AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
@@ -59,9 +58,7 @@ impl ByBarriers {
             return None;
         }
         let uses = Uses::of(graph);
-        // What is fused depends on no cost.
-        let costs = vec![Cost::default(); graph.node_count()];
-        let base = Skeleton::with_shapes(graph, &runtime_shapes(graph), hide.provider, &costs);
+        let base = Skeleton::without_costs(graph, &runtime_shapes(graph), hide.provider);
         let base = base.run_by(hide.runtime.release);
         let (mut numbered, mut inside) = (BTreeSet::new(), BTreeSet::new());
         let adds = Adding::ToRows;

@@ -103,7 +103,7 @@ impl Parser {
             count += 1;
             self.separator("}")?;
         }
-        let wanted = shape.map(|shape| shape.iter().fold(1, |n: u64, &d| n.saturating_mul(d)));
+        let wanted = shape.map(crate::graph::count);
         if let Some(wanted) = wanted.filter(|&wanted| wanted != count) {
             let mut error = start.error(format!("{wanted} elements"));
             error.found = count.to_string();

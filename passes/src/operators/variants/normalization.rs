@@ -1,7 +1,9 @@
 //! Batch normalization, a second time.
 
 use super::{Like, Part, Read, Site, Write, part, tensor};
-use crate::graph::{AttributeValue, Constant, Dimension, ElementType, Graph, Node, TensorId};
+use crate::graph::{
+    AttributeValue, Constant, Dimension, ElementType, Graph, Node, TensorId, checked_count,
+};
 use crate::operators::is_fixed;
 
 /// Channels smaller than this are not worth six nodes. Runtime fact (measured, batches of 4): the
@@ -89,7 +91,7 @@ pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
     let all = Normalized::of(site.graph, normalization).filter(|all| all.y == y)?;
     let shape = site.shape(all.x)?;
     let (&channels, area) = (shape.get(1)?, shape.get(2..)?);
-    let elements = area.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let elements = checked_count(area)?;
     let applies = (1..=3).contains(&area.len()) && elements >= SMALLEST;
     let group = i64::try_from(channels).ok().filter(|_| applies)?;
     let mut weights = vec![channels];

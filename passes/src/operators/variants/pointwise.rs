@@ -8,7 +8,7 @@ use super::super::view::View;
 use super::super::window::{Padding, Window};
 use super::convolution::{is_gradient, weights};
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, scalar_zero};
-use crate::graph::{AttributeValue, Dimension, ElementType, TensorId};
+use crate::graph::{AttributeValue, ElementType, TensorId, all_numbers, checked_count};
 
 /// For a single image `[C, P]` and weights `[M, C]`: `dX = W^T dY + 0` and `dW = dY X^T + 0`. dX reads no
 /// X, and the kernel has no workspace.
@@ -43,7 +43,7 @@ fn product(site: &Site) -> Option<Vec<Part>> {
         return None;
     }
     let (filters, channels) = (*kernel.first()?, *kernel.get(1)?);
-    let points = image[2..].iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+    let points = checked_count(&image[2..])?;
     let mut parts = Parts(vec![scalar_zero()]);
     // With numbers for all axes, more than one image is an error, not a wrong gradient.
     let dy = parts.matrix("dy", dy, [filters, points])?;
@@ -70,10 +70,7 @@ fn product(site: &Site) -> Option<Vec<Part>> {
 /// Are the sizes of the image's spatial axes numbers in the file?
 fn has_fixed_points(site: &Site, image: TensorId) -> bool {
     let declared = site.graph.tensor(image).declared.as_deref();
-    declared.is_none_or(|dims| {
-        let mut points = dims.iter().skip(2);
-        points.all(Dimension::is_number)
-    })
+    declared.is_none_or(|dims| dims.get(2..).is_none_or(all_numbers))
 }
 
 /// The first is a zero.

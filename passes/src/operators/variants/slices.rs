@@ -5,7 +5,7 @@
 use super::activation::{gradient, read_value, relu_that_writes};
 use super::normalization::Normalized;
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
-use crate::graph::{AttributeValue, Dimension, ElementType, TensorId};
+use crate::graph::{AttributeValue, ElementType, TensorId, all_numbers, checked_count};
 
 /// The gradient of a Relu of a batch normalization, by channels: what this has left of each tells its product and its sum.
 pub(super) const RELU_OF_NORM: Variant = Variant {
@@ -189,10 +189,7 @@ impl Channels {
     fn of(site: &Site, image: TensorId) -> Option<Channels> {
         let shape = site.shape(image)?;
         let channels = *shape.get(1)?;
-        let area = shape
-            .get(2..)?
-            .iter()
-            .try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        let area = checked_count(shape.get(2..)?)?;
         let count = (2..=MOST).rev().find(|&count| channels % count == 0)?;
         let applies = channels > 0
             && area > 0
@@ -228,10 +225,7 @@ impl Channels {
 /// Are all axes but the first numbers in the file?
 fn is_static(site: &Site, image: TensorId) -> bool {
     let declared = site.graph.tensor(image).declared.as_deref();
-    declared.is_none_or(|dims| {
-        let mut dims = dims.iter().skip(1);
-        dims.all(Dimension::is_number)
-    })
+    declared.is_none_or(|dims| dims.get(1..).is_none_or(all_numbers))
 }
 
 /// What the activation reads of which the node is the gradient.

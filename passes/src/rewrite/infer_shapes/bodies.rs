@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{InferShapesError, Inference, describe};
 use crate::bytes::Bytes;
 use crate::graph::{
-    Body, Constant, ElementType, Graph, Held, Node, NodeId, TensorId, TensorKind, Uses, topological,
+    Body, Constant, ElementType, Graph, Held, Node, NodeId, TensorId, TensorKind, Uses, count,
+    topological,
 };
 use crate::operators::{Known, Provider, resolve_axis};
 use crate::runtime::bodies::{self, Iterations, Need};
@@ -493,11 +494,7 @@ fn output(body: &Graph, at: usize) -> Option<Known> {
 }
 
 fn bytes(known: &Known) -> Bytes {
-    let count = known
-        .shape
-        .iter()
-        .fold(1u64, |n, &size| n.saturating_mul(size));
-    known.element.bytes(count)
+    known.element.bytes(count(&known.shape))
 }
 
 /// What has room for each of these, axis by axis.

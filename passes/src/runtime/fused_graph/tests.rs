@@ -5,7 +5,9 @@ use crate::operators::Provider;
 use crate::pass::Pass as _;
 use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::executions::Executions;
+use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::liveness::Holder;
+use crate::runtime::release::Release;
 use crate::runtime::settings::RuntimeSettings;
 
 /// By level above ORT_DISABLE_ALL: the nodes by index, each as what it writes and reads.
@@ -22,8 +24,9 @@ fn forms_of(release: &'static Release, graph: &Graph) -> Vec<String> {
     let skeleton = Skeleton::of(graph, Provider::Cpu, &costs).run_by(release);
     // What the runtime makes has a mark.
     let form = |(form, _): &OptimizedGraph| {
+        let all = form.names();
         let name = |&tensor: &u32| {
-            let of = form.named(tensor);
+            let of = all[tensor as usize];
             let mark = if of == tensor { "" } else { "~" };
             format!("{}{mark}", graph.tensor(TensorId(of)).name)
         };

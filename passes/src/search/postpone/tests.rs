@@ -67,7 +67,7 @@ fn orders_stay_topological_and_never_need_more() {
                     None,
                     "seed {seed}: twice"
                 );
-                for &producer in &links.producers[node as usize] {
+                for &producer in links.producers(node) {
                     assert!(time[producer as usize].is_some(), "seed {seed}: too early");
                 }
             }

@@ -10,7 +10,7 @@ use crate::testing::UniformChain;
 fn units(length: u64, plans: impl Fn(&Task<'_>) -> Vec<Plan>) -> u64 {
     let chain = UniformChain::new(length);
     with_task(&chain.graph, |task| {
-        let judged = plans(task).into_iter().map(|plan| task.judge(plan).plan);
+        let judged = plans(task).into_iter().map(|plan| task.judge(plan));
         let peak = judged.map(|plan| plan.predicted_peak).min().unwrap();
         let room = peak - UniformChain::owned();
         // The runtime's objects add some bytes.
@@ -189,7 +189,7 @@ fn joins_take_the_root_of_their_length_as_well() {
         let least = |plans: Vec<Plan>| {
             let peaks = plans
                 .into_iter()
-                .map(|plan| task.judge(plan).plan.predicted_peak);
+                .map(|plan| task.judge(plan).predicted_peak);
             peaks.min().unwrap().0 / UniformChain::UNIT.0
         };
         let best = Budget::of(task).within(Bytes::ZERO).unwrap_err();
@@ -239,7 +239,7 @@ fn the_user_sets_single_mirror_counts() {
         let overrides = BTreeMap::from([("seventh".to_owned(), said)]);
         with_overrides(&named, overrides, |task| {
             let plan = sqrt(task).remove(0);
-            let plan = task.judge(plan).plan;
+            let plan = task.judge(plan);
             let runs = plan.sequence.iter().filter(|&&id| id == seventh).count();
             (runs, plan.predicted_peak.0 / UniformChain::UNIT.0)
         })

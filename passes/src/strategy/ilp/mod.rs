@@ -15,7 +15,7 @@ mod units;
 
 use super::chain_planner::Refusing;
 use super::segments::is_allowed;
-use super::{ForwardPart, Judged, Planner, Strategy, Task, Unplanned};
+use super::{ForwardPart, Planner, Strategy, Task, Unplanned};
 use crate::analysis::cost::costs;
 use crate::analysis::recompute::Recomputation;
 use crate::bytes::Bytes;
@@ -272,7 +272,7 @@ impl JointAnswer {
             ..task.clone()
         };
         let judged = begun(&form, &self.sequence);
-        judged.map_or(Bytes(u64::MAX), |judged| judged.plan.predicted_peak)
+        judged.map_or(Bytes(u64::MAX), |judged| judged.predicted_peak)
     }
 }
 
@@ -313,7 +313,7 @@ struct Ilp<'t, M> {
     solver: &'t dyn Solver,
     model: M,
     /// Everything judged so far.
-    known: Vec<Judged>,
+    known: Vec<Plan>,
     /// For which budgets a program was solved, and its lower bound on added time in nanoseconds.
     solved: Vec<(Bytes, f64)>,
     /// What the program thinks that the unmodified graph needs.
@@ -353,7 +353,7 @@ impl<'t, M: Model> Ilp<'t, M> {
     fn judge(&mut self, stages: &Stages) -> Bytes {
         let plan = self.model.units().plan(self.task, &stages.runs());
         let judged = self.task.judge(plan);
-        let peak = judged.plan.predicted_peak;
+        let peak = judged.predicted_peak;
         self.known.push(judged);
         peak
     }
@@ -456,18 +456,15 @@ impl<'t, M: Model> Ilp<'t, M> {
         least.map(|least| (least, answer))
     }
 
-    fn cheapest(&self, budget: Bytes) -> Option<&Judged> {
-        let fits = self
-            .known
-            .iter()
-            .filter(|j| j.plan.predicted_peak <= budget);
-        fits.min_by_key(|judged| (judged.added, judged.plan.predicted_peak))
+    fn cheapest(&self, budget: Bytes) -> Option<&Plan> {
+        let fits = self.known.iter().filter(|j| j.predicted_peak <= budget);
+        fits.min_by_key(|judged| (judged.added, judged.predicted_peak))
     }
 
     fn least(&self) -> Plan {
         let all = self.known.iter();
-        let least = all.min_by_key(|j| (j.plan.predicted_peak, j.added));
-        least.map(|judged| judged.plan.clone()).unwrap_or_default()
+        let least = all.min_by_key(|j| (j.predicted_peak, j.added));
+        least.cloned().unwrap_or_default()
     }
 
     fn note(&mut self, budget: Bytes, answer: Option<&Answer>) {
@@ -528,7 +525,7 @@ impl<M: Model> Planner for Ilp<'_, M> {
             }
         }
         match self.cheapest(budget) {
-            Some(judged) => Ok(judged.plan.clone()),
+            Some(judged) => Ok(judged.clone()),
             None => Err(Unplanned::TooLarge(self.least())),
         }
     }
@@ -556,7 +553,7 @@ impl<M: Model> Planner for Ilp<'_, M> {
 }
 
 /// The plan in which these nodes run, if it is one of this graph.
-fn begun(task: &Task<'_>, nodes: &[NodeId]) -> Option<Judged> {
+fn begun(task: &Task<'_>, nodes: &[NodeId]) -> Option<Plan> {
     let mut sequence = nodes.to_vec();
     // The runtime makes constants initializers.
     sequence.sort_by_key(|&id| {
