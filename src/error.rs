@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::{Floor, OptimizeError, Peak};
+use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::verify::Violation;
 use thiserror::Error;
 
@@ -56,6 +57,8 @@ pub enum Error {
         file: String,
         #[source]
         error: Box<OptimizeError>,
+        /// Those of the session that was planned for.
+        settings: RuntimeSettings,
     },
     #[error("{file}: {error}")]
     Lower {

@@ -1,8 +1,10 @@
 //! What kind of trouble an error is, under a name that scripts can rely on, and what to do about it.
 
+use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
-use ckpt_passes::optimize::OptimizeError;
+use ckpt_passes::optimize::{OptimizeError, Peak};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
+use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use crate::error::Error;
 use crate::inputs::{DeviceError, OptimizerError};
@@ -52,7 +54,7 @@ codes! {
         "give each a size with --dim NAME=N";
     DIMENSION "dimension" 1
         "A size that was given is out of range, or is of a dimension that the graph does not have",
-        "ckpt-opt inspect IN lists the dimensions that need a size";
+        "give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one";
     NOT_TRAINING "not-training" 1
         "The graph is no training graph",
         "make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and \
@@ -160,8 +162,32 @@ impl Error {
             let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
             return format!("add {}", dims.join(" "));
         }
-        self.code().remedy.to_owned()
+        match (self, self.infeasible()) {
+            (Error::Optimize { settings, .. }, Some((budget, smallest))) => {
+                to_fit(budget, smallest, *settings)
+            }
+            _ => self.code().remedy.to_owned(),
+        }
     }
+}
+
+/// What helps where no plan fits.
+fn to_fit(budget: Bytes, smallest: &Peak, settings: RuntimeSettings) -> String {
+    let owned = smallest.bytes - smallest.at(smallest.step).total();
+    let enough = format!("--budget {} is enough", smallest.bytes.0);
+    if budget < owned {
+        return format!(
+            "the caller and the runtime itself own more than the budget, which no plan changes; {enough}"
+        );
+    }
+    let lean = match settings == RuntimeSettings::LEAN {
+        true => "",
+        false => "plan for a session that takes less (--runtime-settings lean), ",
+    };
+    format!(
+        "raise the budget ({enough}), make the batch smaller (ckpt-opt largest finds the largest that fits), {lean}or allow \
+         variants with --allow"
+    )
 }
 
 fn imported(error: &ImportError) -> Code {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use ckpt_passes::graph::Graph;
 use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, measure};
 use ckpt_passes::runtime::Release;
+use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::verify::{Correspondence, Role};
 
 use crate::control::{Event, Warning};
@@ -37,7 +38,7 @@ impl Job {
         let mut options = options.clone();
         if let Some(optimizer) = options.optimizer.take() {
             let shaped = optimize::with_shapes(&graph, &plan_options);
-            let shaped = shaped.map_err(|error| failed(model, error.into()))?;
+            let shaped = shaped.map_err(|error| failed(model, options.settings(), error.into()))?;
             options.reserve += optimizer.memory(&shaped)?;
         }
         options.runtime.get_or_insert_with(|| Release::of(&graph));
@@ -73,7 +74,7 @@ impl Job {
 
     /// The error of a pass, with the file's name.
     pub(crate) fn failed(&self, error: OptimizeError) -> Error {
-        failed(&self.model, error)
+        failed(&self.model, self.options.settings(), error)
     }
 
     /// The file was written to while it was worked on.
@@ -93,13 +94,14 @@ pub(crate) fn measured(
     graph: &Graph,
     options: &optimize::PlanOptions,
 ) -> Result<Measured, Error> {
-    measure(graph, options).map_err(|error| failed(model, error))
+    measure(graph, options).map_err(|error| failed(model, options.runtime.settings, error))
 }
 
-fn failed(model: &Model, error: OptimizeError) -> Error {
+fn failed(model: &Model, settings: RuntimeSettings, error: OptimizeError) -> Error {
     Error::Optimize {
         file: model.file_name(),
         error: error.into(),
+        settings,
     }
 }
 

@@ -7,10 +7,12 @@ use ckpt_passes::optimize::{PlanOptions, Summary};
 use ckpt_passes::runtime::level::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
+use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde::Serialize;
 
 use crate::json::line;
 use crate::onnx::Model;
+use crate::options::Options;
 
 /// What keys of the model's metadata begin with that is our own.
 pub(crate) const METADATA: &str = "ckpt-opt.";
@@ -161,6 +163,30 @@ impl Said {
             && self.promise(Promise::ANY).covers(runtime.promise)
             && !self.entries.contains_key("provider_options");
         number("budget_bytes").filter(|_| is_for_these).map(Bytes)
+    }
+
+    /// The options, and what the file was planned with where they say nothing: sizes of dimensions, the session's settings, and what was
+    /// reserved. What is not understood of that is left out.
+    pub(crate) fn with_own(&self, options: &Options) -> Options {
+        let mut options = options.clone();
+        let request = self.json("options");
+        if options.dims.is_empty() {
+            let said = self.entries.get("dimensions").map_or("", String::as_str);
+            let sizes = said.split(' ').filter_map(|one| {
+                let (name, size) = one.rsplit_once('=')?;
+                Some((name.to_owned(), size.parse().ok()?))
+            });
+            options.dims = sizes.collect();
+        }
+        if options.runtime_settings.is_none() {
+            let all = [RuntimeSettings::DEFAULT, RuntimeSettings::LEAN];
+            let named = |one: &RuntimeSettings| request["runtime_settings"] == one.name();
+            options.runtime_settings = all.into_iter().find(named);
+        }
+        if options.reserve == Bytes::ZERO && options.optimizer.is_none() {
+            options.reserve = Bytes(request["reserve_bytes"].as_u64().unwrap_or(0));
+        }
+        options
     }
 
     /// Does the file say a budget at all?

@@ -37,7 +37,7 @@ pub enum Claim {
 
 /// Proves that `written` computes what `original` computes, but for what [`Options::allow`] names; an error says what
 /// differs. Planning has no part in the proof. What `written` says of its budget is held against it where it was said of such a
-/// step as `options` describe.
+/// step as `options` describe; where they say nothing of dimensions, settings or a reserve, what `written` says of these is taken.
 pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Verification, Error> {
     let said = Said::by(written);
     let promise = said.promise(options.promise.unwrap_or(Promise::ANY));
@@ -48,7 +48,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     };
     let options = &Options {
         promise: Some(promise),
-        ..options.clone()
+        ..said.with_own(options)
     };
     let job = Job::new(original, options)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;

@@ -157,10 +157,9 @@ pub(crate) fn doubts(
     let in_blocks = shaped.as_ref().map_or(Vec::new(), in_blocks);
     if options.device.provider == Provider::Cpu && !in_blocks.is_empty() {
         doubts.push(format!(
-            "at ORT_ENABLE_ALL the runtime computes these in blocks of channels, with copies of what they read and write, in the unmodified \
-             graph: what is said of it at that level holds for sessions with the config entry \
-             \"optimization.disable_specified_optimizers\": \"NchwcTransformer\" alone; in what is written they are kept from that, or \
-             --session-options asks for the entry: {}",
+            "at ORT_ENABLE_ALL the runtime computes these in blocks of channels, with copies of what they read and write, which the figures of \
+             the unmodified graph leave out (they hold with the config entry \"optimization.disable_specified_optimizers\": \
+             \"NchwcTransformer\"); the written graph avoids the copies, or --session-options asks for the entry: {}",
             some_of(&in_blocks)
         ));
     }

@@ -3,7 +3,7 @@
 #
 #     sh examples/ci/fits.sh training_model.onnx 8GiB --dim batch=32
 #
-# In a job of a CI, after `pip install` of ckpt-opt:
+# In a job of a CI, after `pip install .` in the folder of ckpt-opt:
 #
 #     - run: sh examples/ci/fits.sh training_model.onnx 8GiB --dim batch=32
 set -u

@@ -1,6 +1,6 @@
 """Plans graphs for several budgets on all machines of a Ray cluster: a graph for each rank, or a table to choose from.
 
-    pip install ray ckpt-opt
+    pip install ray, and `pip install .` in the folder of ckpt-opt
     python examples/ray/plan.py rank0.onnx rank1.onnx --budget 8GiB --budget 6GiB --dim batch=32 [--output FOLDER]
 
 Prints a JSON object a line, in the order of the command line, whichever machine is ready first. With --output, what fits is

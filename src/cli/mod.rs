@@ -12,12 +12,13 @@ mod report_file;
 mod values;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
 use commands::Printed;
@@ -35,11 +36,16 @@ pub fn main() -> ExitCode {
 /// The same with these arguments, the first of which is the program's name; gives the exit status.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let started = Instant::now();
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let stray = arguments.get(1).and_then(|first| no_command(first));
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(refused) => {
             // Whoever closed the stream does not want to read it.
             let _ = refused.print();
+            if let Some(stray) = stray.filter(|_| refused.use_stderr()) {
+                let _ = writeln!(io::stderr(), "\n{stray}");
+            }
             return u8::try_from(refused.exit_code()).unwrap_or(2);
         }
     };
@@ -64,6 +70,22 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             failure.code().exit_status
         }
     }
+}
+
+/// What to say of a first argument that looks like a command and is none, nor a file.
+fn no_command(first: &OsStr) -> Option<String> {
+    let word = first.to_str()?;
+    let all = Arguments::command();
+    let names: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
+    let is_word = word.starts_with(|c: char| c.is_ascii_lowercase())
+        && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let is_nothing = is_word && !names.contains(&word) && !Path::new(word).exists();
+    is_nothing.then(|| {
+        format!(
+            "{word:?} is no command and no file; ckpt-opt IN OUT --budget SIZE rewrites a graph, and the commands are {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Does what a subcommand is for, and gives the text of the result.

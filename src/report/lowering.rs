@@ -17,7 +17,7 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
     let _ = match lowered.replaced.is_empty() {
         true => writeln!(
             out,
-            "nothing to lower: {before} nodes, all in standard operators"
+            "nothing to lower, so the file is written as it is: {before} nodes, all in standard operators"
         ),
         false => writeln!(
             out,
@@ -43,8 +43,7 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
     if !accumulated.is_empty() {
         let _ = writeln!(
             out,
-            "{} outputs are new values now, to be fed in place of the old ones in the next step; a step changes no \
-             buffer:",
+            "{} outputs return accumulated gradients now, to be fed as the buffers of the next step, which changes no buffer itself:",
             accumulated.len()
         );
         for (output, buffer) in accumulated.iter().take(NAMED) {

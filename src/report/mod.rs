@@ -188,7 +188,7 @@ impl Error {
                     text,
                     "no plan can need less than {}: the caller owns a part of it, and node {} takes the rest with what it reads and \
                      writes\n\
-                     so the smallest peak was looked for in passing alone; --budget min looks thoroughly",
+                     so the search was short, and smaller peaks may exist; --budget min searches fully",
                     floor.bytes,
                     Name(&floor.node),
                 );

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::operators::variants::Approximation;
-use ckpt_passes::optimize::{Execution, Summary};
+use ckpt_passes::optimize::{BudgetRequest, Execution, StopReason, Summary};
 use ckpt_passes::runtime::level::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
@@ -59,7 +59,16 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
             "budget",
             format!("{} ({})", summary.budget, outcome.rewritten.budget()),
         ),
-        ("smallest peak found", summary.smallest_peak.to_string()),
+        (
+            "smallest peak found",
+            match outcome.rewritten.budget().request == BudgetRequest::Smallest {
+                true => summary.smallest_peak.to_string(),
+                false => format!(
+                    "{} at a quick look; --budget min searches fully",
+                    summary.smallest_peak
+                ),
+            },
+        ),
     ];
     if let Some(usual) = usual_before(summary) {
         facts.push(("before, by default", usual));
@@ -103,7 +112,7 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     ));
     let settings = outcome.rewritten.options().settings();
     if settings.pattern && summary.overhead() > DEAR {
-        let lean = "--runtime-settings lean: such sessions have no memory pattern, whose gaps have to fit here";
+        let lean = "--runtime-settings lean (no memory pattern, so no gaps to make up for)";
         facts.push(("may add less", lean.to_owned()));
     }
     if summary.promise != Promise::ANY {
@@ -116,12 +125,16 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     let off = outcome.rewritten.switched_off();
     if !off.is_empty() {
         let off = format!("{} switched off (see --session-options)", off.join(", "));
-        facts.push(("optimizers", off));
+        facts.push(("graph optimizers", off));
     }
     if let Some(choice) = summary.convolutions {
         let options = choice.provider_options();
         let each = options.map(|(name, value)| format!("{name}={value}"));
         facts.push(("CUDA provider options", each.join(", ")));
+    }
+    if summary.stop_reason == StopReason::TimeLimit {
+        let more = "--time-limit ended it; with more time a cheaper plan may be found";
+        facts.push(("search", more.to_owned()));
     }
     facts.push((
         "planned in",
