@@ -155,7 +155,7 @@ impl<'c> Enforceable<'c> {
         Some(Enforceable::new(graph, self.costs.clone(), self.conditions))
     }
 
-    /// As [`Enforceable::within`] the [`Enforceable::smallest_peak`].
+    /// As [`Enforceable::within`] the smallest peak that barriers reach.
     pub fn within_smallest_peak(&self, thinning: Thinning) -> Graph {
         // It fits by construction; if not, the simulation of the graph tells.
         let barriers = BarrierChoice::new(self, self.smallest(), thinning).choose();
