@@ -705,6 +705,26 @@ fn a_reserve_beyond_all_memory_is_refused_by_name() {
 }
 
 #[test]
+fn what_fails_is_told_as_json_as_well() {
+    let folder = Folder::new();
+    let told = |arguments: &[&str]| {
+        let output = folder.output(arguments.iter().copied().chain(["--json"]));
+        assert_ne!(output.status.code(), Some(0));
+        serde_json::from_slice::<Value>(&output.stdout).ok()
+    };
+    let refused = ["in.onnx", "out.onnx", "--budget", "100KiB"];
+    let refused = told(&refused).expect("an object");
+    assert_eq!(refused["error"], "no-plan-fits");
+    assert_eq!(refused["budget_bytes"], 100 << 10);
+    assert_eq!(refused["smallest_peak_bytes"], 148_443);
+    let missing = told(&["inspect", "missing.onnx"]).expect("an object");
+    assert_eq!(missing["error"], "unreadable");
+    assert!(missing.get("budget_bytes").is_none(), "{missing}");
+    // Where the model would be there is nothing else.
+    assert_eq!(told(&["in.onnx", "-", "--budget", "100KiB"]), None);
+}
+
+#[test]
 fn a_budget_that_nothing_fits_is_explained() {
     let folder = Folder::new();
     folder.write("out.onnx", "an older file");

@@ -162,6 +162,13 @@ pub(super) struct Rewrite {
     pub(super) search: Searching,
 }
 
+impl Rewrite {
+    /// OUT, wherever it was named.
+    pub(super) fn out(&self) -> Option<&PathBuf> {
+        self.output.as_ref().or(self.named_output.as_ref())
+    }
+}
+
 /// How to search, and what to say of it.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Searching {

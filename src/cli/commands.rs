@@ -61,10 +61,7 @@ pub(super) fn rewrite(
         certify: arguments.certify,
         ..setting
     };
-    let output = arguments
-        .output
-        .as_ref()
-        .or(arguments.named_output.as_ref());
+    let output = arguments.out();
     let output = output.map(PathBuf::as_path).filter(|_| !arguments.dry_run);
     messages.progress(format_args!("reading {}", arguments.input.display()));
     let model = open(&arguments.input)?;
@@ -313,7 +310,7 @@ pub(super) fn profile_conv(
 }
 
 /// As a name: standard input or output.
-const STANDARD: &str = "-";
+pub(super) const STANDARD: &str = "-";
 
 fn open(path: &Path) -> Result<Model, Failure> {
     if path != Path::new(STANDARD) {

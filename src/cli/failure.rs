@@ -3,10 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::error::Error;
 use crate::error_code::{self, Code};
+use crate::json::line;
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]
@@ -34,7 +36,35 @@ pub(crate) enum Failure {
     Print(io::Error),
 }
 
+/// What `--json` prints of a failure. Other people's scripts rely on the names.
+#[derive(Serialize)]
+struct Failed {
+    error: &'static str,
+    message: String,
+    help: String,
+    /// These where no plan fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    smallest_peak_bytes: Option<u64>,
+}
+
 impl Failure {
+    /// One JSON object, with a line feed.
+    pub(crate) fn json(&self) -> String {
+        let (message, infeasible) = match self {
+            Failure::Library(error) => (error.to_string(), error.infeasible()),
+            other => (other.to_string(), None),
+        };
+        line(&Failed {
+            error: self.code().name,
+            message,
+            help: self.remedy(),
+            budget_bytes: infeasible.map(|(budget, _)| budget.0),
+            smallest_peak_bytes: infeasible.map(|(_, smallest)| smallest.bytes.0),
+        })
+    }
+
     /// What kind of trouble it is.
     pub(crate) fn code(&self) -> Code {
         match self {

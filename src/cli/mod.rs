@@ -21,7 +21,7 @@ use std::time::Instant;
 use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
-use commands::Printed;
+use commands::{Printed, STANDARD};
 use failure::Failure;
 use messages::Messages;
 
@@ -56,6 +56,17 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         (_, Some(rewrite)) => rewrite.search.quiet,
         (_, None) => true,
     };
+    let as_json = match (&arguments.command, &arguments.rewrite) {
+        (Some(Command::Sweep(sweep)), _) => sweep.row.search.json,
+        (Some(Command::Compare(compare)), _) => compare.row.search.json,
+        (Some(Command::Largest(largest)), _) => largest.search.json,
+        (Some(Command::Inspect(inspect)), _) => inspect.json,
+        // Standard output is for the model alone then.
+        (None, Some(rewrite)) => {
+            rewrite.search.json && rewrite.out().is_none_or(|out| out != Path::new(STANDARD))
+        }
+        _ => false,
+    };
     let messages = Messages::new(quiet);
     signals::handle();
     let result = match (arguments.command, arguments.rewrite) {
@@ -67,6 +78,10 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(failure) => {
             messages.error(&failure);
+            if as_json {
+                // The exit status tells the same to whoever does not read it.
+                let _ = print(&failure.json());
+            }
             failure.code().exit_status
         }
     }
