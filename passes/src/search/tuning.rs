@@ -69,8 +69,8 @@ crate::tuning::tuning! {
         /// Without: 12 % more evaluations for the same overhead, where GoogLeNet and BiLSTM are looked at as well.
         gain: f64 = 0.0001, off 0.0;
         /// Nor is one after so many that gained no more, however wide the gap ...
-        /// Without this and `idle_rounds_to_beat`, of sixteen graphs: -0.07 to 0 points at `fixed+30%`, none but -0.01 at `fixed+50%`, and up to three
-        /// times the evaluations where the bound is far off (transformers, recommenders, graph networks).
+        /// Without this and `idle_rounds_to_beat`, of eight graphs at `fixed+30%`: -0.07 to 0 points, and up to three times the evaluations where
+        /// the bound is far off (transformers, graph networks).
         idle_rounds: u64 = 4, off u64::MAX;
         /// ... or after so many where there is a plan already, which the search has to beat.
         idle_rounds_to_beat: u64 = 2, off u64::MAX;
