@@ -97,6 +97,11 @@ pub enum Error {
         #[source]
         difference: Difference,
     },
+    #[error(
+        "{output} is in standard operators and {input} is not, and they are compared node by node: expected the graph that \
+         ckpt-opt lower wrote in place of {input}"
+    )]
+    Lowered { input: String, output: String },
     #[error("{output} does not stand for {input}: {}", cause(error))]
     Different {
         input: String,

@@ -148,6 +148,7 @@ impl Error {
             Error::Unsound { .. } | Error::DifferentFile { .. } | Error::Different { .. } => {
                 DIFFERENT
             }
+            Error::Lowered { .. } => DIFFERENT,
             Error::Changed { .. } => CHANGED,
             Error::Temporary(_) => CANNOT_WRITE,
             Error::Cancelled => CANCELLED,
@@ -161,6 +162,11 @@ impl Error {
         {
             let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
             return format!("add {}", dims.join(" "));
+        }
+        if let Error::Lowered { output, .. } = self {
+            return format!(
+                "ckpt-opt lower IN LOWERED, then ckpt-opt verify LOWERED {output}; lower itself is tested operator by operator"
+            );
         }
         match (self, self.infeasible()) {
             (Error::Optimize { settings, .. }, Some((budget, smallest))) => {

@@ -2,6 +2,7 @@
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{BudgetRequest, Measured, verify_written};
+use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::promise::Promise;
 
 use crate::control::Warning;
@@ -55,6 +56,12 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     let mut usual = plan_options.clone();
     usual.runtime.promise = told;
     let other = job::graph(written, &plan_options, options.profile.as_deref())?;
+    if Release::of(&job.graph).trains && !Release::of(&other).trains {
+        return Err(Error::Lowered {
+            input: original.file_name(),
+            output: written.file_name(),
+        });
+    }
     let before = measured(original, &job.graph, &usual)?;
     let after = measured(written, &other, &usual.for_written(&other))?;
     let claim = match said.budget(&plan_options, after.fixed) {

@@ -1115,6 +1115,26 @@ fn written_files_can_be_verified_again() {
 }
 
 #[test]
+fn a_lowered_graph_is_no_plan_of_what_was_lowered() {
+    let folder = Folder::new();
+    assert!(
+        folder
+            .output(["lower", "in.onnx", "lowered.onnx"])
+            .status
+            .success()
+    );
+    let said = folder.run(["verify", "in.onnx", "lowered.onnx"]);
+    assert!(
+        said.contains("error[different]: lowered.onnx is in standard operators and in.onnx is not"),
+        "{said}"
+    );
+    assert!(
+        said.contains("help: ckpt-opt lower IN LOWERED, then ckpt-opt verify LOWERED lowered.onnx"),
+        "{said}"
+    );
+}
+
+#[test]
 fn inspection_shows_what_holds_the_peak() {
     let folder = Folder::new();
     assert_snapshot!(folder.run(["inspect", "in.onnx"]), @"

@@ -105,10 +105,14 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     facts.push((
         "session options",
         match outcome.rewritten.options().settings() {
-            RuntimeSettings::LEAN => "enable_mem_reuse and enable_mem_pattern off, no arena",
-            _ => "defaults; the arena may reserve more than is in use",
-        }
-        .to_owned(),
+            RuntimeSettings::LEAN => {
+                "enable_mem_reuse and enable_mem_pattern off, no arena".to_owned()
+            }
+            _ => format!(
+                "defaults; the arena, unless it is off, can reserve {} in all",
+                summary.reserved_after.powers_of_two
+            ),
+        },
     ));
     let settings = outcome.rewritten.options().settings();
     if settings.pattern && summary.overhead() > DEAR {
