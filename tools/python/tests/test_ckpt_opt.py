@@ -149,7 +149,7 @@ class Package(unittest.TestCase):
         self.assertIsInstance(error.holders[0], ckpt_opt.Holder)
         self.assertIn("no plan fits the budget", str(error))
         self.assertEqual(error.code, "no-plan-fits")
-        self.assertIn("ckpt-opt largest", error.help)
+        self.assertIn(f"--budget {error.smallest_peak_bytes} is enough", error.help)
         self.assertFalse(os.path.exists(self.out))
 
     def test_wrong_arguments_are_named(self):
