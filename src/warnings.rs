@@ -89,6 +89,12 @@ pub(crate) fn doubts(
     }
     if options.device.provider == Provider::Cuda {
         doubts.push(on_gpu(options).to_owned());
+        if options.runtime.release.trains {
+            doubts.push(format!(
+                "plans for {} were not run on a GPU; those for current builds were: ckpt-opt lower writes the graph for them",
+                options.runtime.release.title
+            ));
+        }
     }
     if has_yield(graph) {
         let settings = match options.runtime.settings {

@@ -1519,6 +1519,7 @@ fn convolution_tables_are_for_gpus_and_checked() {
         .collect();
     assert_snapshot!(warnings.join("\n"), @r"
     warning: what CUDA, cuDNN and cuBLAS hold for themselves comes beside what is said: leave room with --reserve
+    warning: plans for ONNX Runtime 1.19.2 were not run on a GPU; those for current builds were: ckpt-opt lower writes the graph for them
     warning: the convolution table has nothing for 4 of 5 products of convolutions, which are worked out
     ");
     // Nothing of the sort where there is no cuDNN.
