@@ -8,6 +8,7 @@ use std::convert::Infallible;
 
 use crate::analysis::overwrites::unordered;
 use crate::graph::{Graph, NodeId, TensorId};
+use crate::operators::reads_only_shape;
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::barrier::BarrierWriter;
@@ -50,6 +51,8 @@ impl Pass for OverwriteLast {
         }
         let before = graph.order().to_vec();
         let mut order = Vec::with_capacity(before.len());
+        // By node: what tells the size of its result at once, so that the result need not be there until the last reader has run.
+        let mut told: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
         let mut barriers = BarrierWriter::new(self.release, graph);
         for id in before {
             if !readers.contains_key(&id) {
@@ -57,20 +60,39 @@ impl Pass for OverwriteLast {
             }
             for &writer in behind.get(&id).into_iter().flatten() {
                 let waits = readers[&writer].iter();
-                let waits = waits.filter_map(|&reader| graph.node(reader).writes().next());
-                let waits: Vec<TensorId> = waits.collect();
+                let waits = waits.filter_map(|&reader| {
+                    let written = graph.node(reader).writes().next()?;
+                    Some((written, reader))
+                });
+                let waits: BTreeMap<TensorId, NodeId> = waits.collect();
                 if let Some(place) = handed_on(graph, writer, self.release) {
+                    let written: Vec<TensorId> = waits.keys().copied().collect();
+                    let mut made = Vec::new();
                     let passed = graph.node(writer).input(place);
                     let passed =
-                        passed.map(|passed| barriers.add(graph, &mut order, passed, &waits));
+                        passed.map(|passed| barriers.add(graph, &mut made, passed, &written));
                     graph.node_mut(writer).inputs[place] = passed;
+                    for id in made {
+                        match teller(graph, id).and_then(|read| waits.get(&read)) {
+                            Some(&reader) => told.entry(reader).or_default().push(id),
+                            None => order.push(id),
+                        }
+                    }
                 }
                 order.push(writer);
             }
         }
+        let early = |id: NodeId| std::iter::once(id).chain(told.remove(&id).unwrap_or_default());
+        let order = order.into_iter().flat_map(early).collect();
         graph.set_order(order);
         Ok(Changed::Yes)
     }
+}
+
+/// Of what the node tells the size, if it does nothing else.
+fn teller(graph: &Graph, id: NodeId) -> Option<TensorId> {
+    let node = graph.node(id);
+    reads_only_shape(node).then(|| node.input(0)).flatten()
 }
 
 /// The input of the node that a barrier can hand on to it; verification refuses what is made where there is none.
@@ -120,6 +142,27 @@ mod tests {
           z = Exp(again)
         "#);
         assert_eq!(verify::overwrites(&graph), Ok(()));
+    }
+
+    /// Its result need not be kept for the update to know that it is there.
+    #[test]
+    fn an_early_copy_tells_its_size_at_once() {
+        let (_, changes) = run(
+            "y = Mul(x, w) d = Exp(y) again = Mul(x, w) new = Sub(w, d) q = Exp(again) late = Mul(w, q) z = Exp(late)",
+        );
+        insta::assert_snapshot!(changes, @r#"
+          again = Mul(x, w)
+        - new = Sub(w, d)
+        + "ckpt-opt/barrier_0/size_0" = Size(again)
+          q = Exp(again)
+          late = Mul(w, q)
+        + "ckpt-opt/barrier_0/size_1" = Size(late)
+        + "ckpt-opt/barrier_0/zeros" = Constant()
+        + "ckpt-opt/barrier_0/shape" = Min("ckpt-opt/barrier_0/size_0", "ckpt-opt/barrier_0/size_1", "ckpt-opt/barrier_0/zeros")
+        + "w/barrier_0" = Reshape(w, "ckpt-opt/barrier_0/shape")
+        + new = Sub("w/barrier_0", d)
+          z = Exp(late)
+        "#);
     }
 
     #[test]
