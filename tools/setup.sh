@@ -39,8 +39,11 @@ esac
 if [ "${1:-}" = stock ] && [ -n "${2:-}" ]; then
     venv=$venv-$2
     mkdir -p "$root/target"
-    sed "s/^onnxruntime==.*/onnxruntime==$2/" "$wanted" >"$root/target/requirements-stock-$2.txt"
-    wanted=$root/target/requirements-stock-$2.txt
+    # Whole at once: who compares a half of it would make the environment anew, while others use it.
+    made=$root/target/requirements-stock-$2.txt
+    sed "s/^onnxruntime==.*/onnxruntime==$2/" "$wanted" >"$made.$$"
+    mv "$made.$$" "$made"
+    wanted=$made
 fi
 stamp=$venv/requirements.txt
 
