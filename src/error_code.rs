@@ -179,7 +179,7 @@ impl Error {
 
 /// What helps where no plan fits.
 fn to_fit(budget: Bytes, smallest: &Peak, settings: RuntimeSettings) -> String {
-    let owned = smallest.bytes - smallest.at(smallest.step).total();
+    let owned = smallest.owned();
     let enough = format!("--budget {} is enough", smallest.bytes.0);
     if budget < owned {
         return format!(

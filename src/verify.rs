@@ -56,12 +56,6 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     let mut usual = plan_options.clone();
     usual.runtime.promise = told;
     let other = job::graph(written, &plan_options, options.profile.as_deref())?;
-    if Release::of(&job.graph).trains && !Release::of(&other).trains {
-        return Err(Error::Lowered {
-            input: original.file_name(),
-            output: written.file_name(),
-        });
-    }
     let before = measured(original, &job.graph, &usual)?;
     let after = measured(written, &other, &usual.for_written(&other))?;
     let claim = match said.budget(&plan_options, after.fixed) {
@@ -75,10 +69,15 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
     };
     let (input, output) = (original.file_name(), written.file_name());
     let found = verify_written(&job.graph, &other, &plan_options, budget).map_err(|error| {
-        Error::Different {
-            input: input.clone(),
-            output: output.clone(),
-            error: error.into(),
+        let (input, output) = (input.clone(), output.clone());
+        let is_lowered = Release::of(&job.graph).trains && !Release::of(&other).trains;
+        match is_lowered {
+            true => Error::Lowered { input, output },
+            false => Error::Different {
+                input,
+                output,
+                error: error.into(),
+            },
         }
     })?;
     let nodes = counterparts(&job.graph, &other, &found);

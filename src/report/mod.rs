@@ -178,7 +178,7 @@ impl Error {
                 text,
                 "\nof that, the caller and the runtime itself own {}; the rest is held at step {} of {} (node {})\n\
                  {held}{layers}",
-                smallest.bytes - smallest.at(smallest.step).total(),
+                smallest.owned(),
                 smallest.step,
                 smallest.nodes.len(),
                 Name(&smallest.node),

@@ -59,7 +59,7 @@ impl Parting {
                         reshaped[sum.index()] = true;
                     }
                 }
-            } else if !release.trains && fusing == Fusing::No && drops_for_nobody(graph, uses, id) {
+            } else if fusing == Fusing::No && drops_for_nobody(release, graph, uses, id) {
                 // It would go, as it does where a node computes what it reads, and drop nothing.
                 kept_off[id.index()] = true;
             }

@@ -65,8 +65,7 @@ pub(super) fn read_by_sizes(
 fn unread(graph: &Graph, uses: &Uses, id: NodeId, by: &Release) -> Vec<TensorId> {
     let node = graph.node(id);
     // A Dropout that goes as nobody reads its mask would stay, and drop.
-    let would_drop = !by.trains && drops_for_nobody(graph, uses, id);
-    if would_drop || is_normalized_at_once(graph, uses, node) {
+    if drops_for_nobody(by, graph, uses, id) || is_normalized_at_once(graph, uses, node) {
         return Vec::new();
     }
     let aliases = operators::aliases(node);

@@ -86,6 +86,11 @@ impl Peak {
         }
     }
 
+    /// What the caller and the runtime itself own of it.
+    pub fn owned(&self) -> Bytes {
+        self.bytes - self.at(self.step).total()
+    }
+
     /// What is there at a position of the executed order.
     pub fn at(&self, step: usize) -> StepMoment<'_> {
         let there = |buffer: &&HeldBuffer| (buffer.first..=buffer.last).contains(&step);

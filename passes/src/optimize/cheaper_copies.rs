@@ -23,7 +23,7 @@ pub(super) fn copies_of_dropouts(
     if !options.runtime.release.trains {
         // One that goes as nobody reads its mask would stay, and drop.
         let uses = Uses::of(graph);
-        dropouts.retain(|&id| !drops_for_nobody(graph, &uses, id));
+        dropouts.retain(|&id| !drops_for_nobody(options.runtime.release, graph, &uses, id));
         // The published planners know of a copy that it reads what its original does; and bits are only known to agree on the CPU.
         if !dropouts.is_empty()
             && options.strategy == Strategy::Auto

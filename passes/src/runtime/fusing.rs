@@ -446,10 +446,10 @@ fn draws_for_nobody(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding) 
         && node.input(0).is_some_and(|of| is_computed(graph, uses, of))
 }
 
-/// Is it a Dropout of which nobody reads the mask?
-pub(crate) fn drops_for_nobody(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
+/// Would `release` take the Dropout out, whether it draws or not, and keep it if somebody read its mask, or a node computed what it reads?
+pub(crate) fn drops_for_nobody(release: &Release, graph: &Graph, uses: &Uses, id: NodeId) -> bool {
     let node = graph.node(id);
-    node.is("", "Dropout") && is_for_nobody(graph, uses, node)
+    !release.trains && node.is("", "Dropout") && is_for_nobody(graph, uses, node)
 }
 
 /// Does nobody read anything but the node's first output?
