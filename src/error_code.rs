@@ -188,6 +188,9 @@ fn to_fit(budget: Bytes, smallest: &Peak, settings: RuntimeSettings) -> String {
     }
     let lean = match settings == RuntimeSettings::LEAN {
         true => "",
+        false if settings.pattern => {
+            "plan for a session that takes less (--runtime-settings lean or no-pattern), "
+        }
         false => "plan for a session that takes less (--runtime-settings lean), ",
     };
     format!(

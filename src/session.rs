@@ -179,9 +179,8 @@ impl Said {
             options.dims = sizes.collect();
         }
         if options.runtime_settings.is_none() {
-            let all = [RuntimeSettings::DEFAULT, RuntimeSettings::LEAN];
             let named = |one: &RuntimeSettings| request["runtime_settings"] == one.name();
-            options.runtime_settings = all.into_iter().find(named);
+            options.runtime_settings = RuntimeSettings::ALL.into_iter().find(named);
         }
         if options.reserve == Bytes::ZERO && options.optimizer.is_none() {
             options.reserve = Bytes(request["reserve_bytes"].as_u64().unwrap_or(0));

@@ -859,7 +859,7 @@ fn options_that_do_not_exist_are_usage_errors() {
     exit status 2
     --- errors
     error: invalid value 'frugal' for '--runtime-settings <NAME>'
-      [possible values: default, lean]
+      [possible values: default, no-pattern, lean]
 
     For more information, try '--help'.
     ");

@@ -401,7 +401,7 @@ fn no_random_graph_takes_more_than_predicted_in_any_settings() {
         let symbolic = graph.inputs.iter().any(|id| first(id) == symbol);
         for (settings, reuse, pattern) in [
             ("lean", false, false),
-            ("reuse", true, false),
+            ("no-pattern", true, false),
             ("pattern", false, true),
             ("default", true, true),
         ] {
@@ -574,6 +574,7 @@ fn generated_graphs_run_in_less_memory() {
         ("rnn", "lean", "fixed+50%"),
         ("layered", "lean", "fixed+65%"),
         ("cnn", "default", "fixed+65%"),
+        ("cnn", "no-pattern", "fixed+65%"),
     ] {
         check_generated(settings, family, 0, budget);
     }

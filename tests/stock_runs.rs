@@ -137,9 +137,12 @@ fn a_lowered_graph_computes_the_same_bits_within_its_budget() {
     let before = bytes(&checked["original"]["default"]);
     assert!(bytes(&checked["rewritten"]["default"]) < 0.8 * before);
     lowered.assert_simulated();
+    // Without the block for a whole step, buffers are handed on.
+    let (result, _) = lowered.assert_kept("no-pattern", "fixed+60%", 0.005);
+    assert!(result["overhead"].as_f64() < Some(0.03), "{result}");
     // Order alone does it here: an order in which the runtime runs it once it is listed otherwise. The search, which does not
-    // know what the memory pattern makes of an order, takes 50 copies.
-    let (result, _) = lowered.assert_kept("default", "fixed+87%", 0.005);
+    // know what the memory pattern makes of an order, takes copies.
+    let (result, _) = lowered.assert_kept("default", "fixed+90%", 0.005);
     assert_eq!(result["recomputed_nodes"], 0, "{result}");
     assert!(result["overhead"].as_f64() < Some(0.01), "{result}");
     lowered.assert_simulated();
@@ -482,6 +485,7 @@ fn linear_layers_of_known_sizes_take_what_is_predicted_with_equal_bits() {
     let plans = [
         ("lean", "fixed+85%"),
         ("lean", "fixed+55%"),
+        ("no-pattern", "fixed+75%"),
         ("default", "fixed+75%"),
         // Here the block has no room for a barrier everywhere.
         ("default", "fixed+60%"),

@@ -1,6 +1,6 @@
 """Runs an original training graph and its rewritten form and compares all that a step leaves behind.
 
-Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--runtime NAME] [--device cuda] [--json]
+Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|no-pattern|default] [--runtime NAME] [--device cuda] [--json]
 
 Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
 accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
@@ -231,7 +231,7 @@ def main():
     parser.add_argument("original")
     parser.add_argument("rewritten")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
-    parser.add_argument("--settings", choices=["lean", "default"], default="lean")
+    parser.add_argument("--settings", choices=["lean", "no-pattern", "default"], default="lean")
     parser.add_argument("--no-enable-all", action="store_true", help="leave the comparison at ENABLE_ALL out")
     parser.add_argument("--runtime", choices=RUNTIMES, default=TRAINING)
     parser.add_argument("--python", help="which Python runs them, with --runtime stock")

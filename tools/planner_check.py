@@ -26,7 +26,7 @@ from counters import MallocCounter
 BATCH = 8
 ROWS, COLUMNS = 64, 96
 ORDERS = {"default": ort.ExecutionOrder.DEFAULT, "priority": ort.ExecutionOrder.PRIORITY_BASED}
-SETTINGS = {"lean": (False, False), "reuse": (True, False), "pattern": (False, True), "default": (True, True)}
+SETTINGS = {"lean": (False, False), "no-pattern": (True, False), "pattern": (False, True), "default": (True, True)}
 FLOAT = onnx.TensorProto.FLOAT
 
 

@@ -46,9 +46,9 @@ def arguments():
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--order", choices=["default", "priority", "memory-efficient"], default="default")
     parser.add_argument("--level", choices=["disable_all", "basic", "extended", "enable_all"], default="disable_all")
-    parser.add_argument("--settings", choices=["lean", "reuse", "pattern", "default"], default="lean",
+    parser.add_argument("--settings", choices=["lean", "no-pattern", "pattern", "default"], default="lean",
                         help="default: nothing changed; lean: no buffer reuse, no memory pattern, no arena; "
-                        "reuse, pattern: one of them without the other, no arena")
+                        "no-pattern: no memory pattern, no arena; pattern: no buffer reuse, no arena")
     parser.add_argument("--no-arena", action="store_true", help="no arena with --settings default either")
     parser.add_argument("--growth", choices=["powers-of-two", "as-requested"],
                         help="the arena's extend strategy, with --settings default")
@@ -123,7 +123,7 @@ def session_options(args, profile_prefix):
         "priority": ort.ExecutionOrder.PRIORITY_BASED,
         "memory-efficient": ort.ExecutionOrder.MEMORY_EFFICIENT,
     }[args.order]
-    options.enable_mem_reuse = args.settings in ("reuse", "default")
+    options.enable_mem_reuse = args.settings in ("no-pattern", "default")
     options.enable_mem_pattern = args.settings in ("pattern", "default")
     if args.settings != "default" or args.no_arena:
         options.enable_cpu_mem_arena = False

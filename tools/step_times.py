@@ -1,6 +1,6 @@
 """How long steps of two graphs take, by turns in one process, so that a busy machine slows both.
 
-Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|default] [--level enable_all] [--rounds N]
+Usage: step_times.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|no-pattern|default] [--level enable_all] [--rounds N]
            [--disable-optimizers "NAME;NAME"] [--device cuda [--provider-options JSON]]
 
 Prints JSON: the least seconds of CPU time of each (on a GPU: of time), and their ratio less one ("added"), after one round that does
@@ -20,7 +20,7 @@ from run_step import Device, bound_step, load_model, session_options
 def arguments(doc):
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
-    parser.add_argument("--settings", choices=["lean", "default"], default="default")
+    parser.add_argument("--settings", choices=["lean", "no-pattern", "default"], default="default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--disable-optimizers", metavar="NAME;NAME", help="optimizers of the runtime that are switched off for both")
     parser.add_argument("--level", choices=["disable_all", "enable_all"], default="disable_all")

@@ -1,6 +1,6 @@
 """The truth table as a picture: predicted against measured, for peaks and for added time."""
 
-COLOURS = {"default": "#1f77b4", "lean": "#d62728"}
+COLOURS = {"default": "#1f77b4", "no-pattern": "#2ca02c", "lean": "#d62728"}
 
 
 def points(rows):

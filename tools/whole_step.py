@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--order", choices=["default", "priority"], default="default")
     parser.add_argument("--level", choices=["disable_all", "enable_all"], default="enable_all")
-    parser.add_argument("--settings", choices=["default", "lean"], default="default")
+    parser.add_argument("--settings", choices=["default", "no-pattern", "lean"], default="default")
     parser.add_argument("--disable-optimizers", metavar="NAME;NAME")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dump", metavar="FILE.npz")
@@ -54,7 +54,8 @@ def session(path, args):
                                         "enable_all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL}[args.level]
     options.execution_order = {"default": ort.ExecutionOrder.DEFAULT, "priority": ort.ExecutionOrder.PRIORITY_BASED}[args.order]
     options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = options.enable_mem_reuse = args.settings == "default"
+    options.enable_mem_pattern = args.settings == "default"
+    options.enable_mem_reuse = args.settings != "lean"
     if args.disable_optimizers:
         options.add_session_config_entry("optimization.disable_specified_optimizers", args.disable_optimizers)
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -346,7 +346,10 @@ impl Variants {
 pub(super) enum RuntimeSettings {
     /// As sessions run unless told otherwise: enable_mem_reuse and enable_mem_pattern on.
     Default,
-    /// enable_mem_reuse and enable_mem_pattern off.
+    /// enable_mem_pattern off: all that C, C++, C# and Java can switch off (DisableMemPattern, EnableMemoryPattern,
+    /// setMemoryPatternOptimization).
+    NoPattern,
+    /// enable_mem_reuse and enable_mem_pattern off, as Python can.
     Lean,
 }
 
@@ -355,6 +358,7 @@ impl RuntimeSettings {
     pub(super) fn settings(self) -> settings::RuntimeSettings {
         match self {
             RuntimeSettings::Default => settings::RuntimeSettings::DEFAULT,
+            RuntimeSettings::NoPattern => settings::RuntimeSettings::NO_PATTERN,
             RuntimeSettings::Lean => settings::RuntimeSettings::LEAN,
         }
     }

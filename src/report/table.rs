@@ -108,6 +108,7 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
             RuntimeSettings::LEAN => {
                 "enable_mem_reuse and enable_mem_pattern off, no arena".to_owned()
             }
+            RuntimeSettings::NO_PATTERN => "enable_mem_pattern off, no arena".to_owned(),
             _ => format!(
                 "defaults; the arena, unless it is off, can reserve {} in all",
                 summary.reserved_after.powers_of_two
@@ -116,7 +117,8 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     ));
     let settings = outcome.rewritten.options().settings();
     if settings.pattern && summary.overhead() > DEAR {
-        let lean = "--runtime-settings lean (no memory pattern, so no gaps to make up for)";
+        let lean =
+            "--runtime-settings lean or no-pattern (no memory pattern, so no gaps to make up for)";
         facts.push(("may add less", lean.to_owned()));
     }
     if summary.promise != Promise::ANY {

@@ -37,6 +37,7 @@ pub(super) fn gather_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let all = site.add(op("Shape", [updates]));
     let places = site.add(op("Expand", [places, all]));
     let zeros = zeros_for(site, dy, shape, element);
+    site.declare_alike(zeros, dx, rank, element);
     site.put(added(zeros, places, updates, axis as i64), dx);
     Ok(())
 }
@@ -56,6 +57,7 @@ pub(super) fn gather_elements_grad(site: &mut LoweringSite) -> Result<(), Obstac
     let rank = site.rank(dy)?;
     let axis = site.axis(0, rank)?;
     let zeros = zeros_for(site, dy, shape, element);
+    site.declare_alike(zeros, dx, rank, element);
     site.put(added(zeros, indices, dy, axis as i64), dx);
     Ok(())
 }
@@ -109,7 +111,9 @@ pub(super) fn gather_nd_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let places = site.add(op("Expand", [places, all]));
     let flat = products(site, shape, &sizes, vec![0..depth, depth..rank]);
     let zeros = zeros_for(site, dy, flat, element);
-    let sum = site.add(added(zeros, places, updates, 0));
+    let sum = site.new_tensor("ScatterElements");
+    site.declare_alike(zeros, sum, 2, element);
+    site.put(added(zeros, places, updates, 0), sum);
     site.put(op("Reshape", [sum, shape]), dx);
     Ok(())
 }

@@ -22,9 +22,11 @@ pub(super) fn max_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     site.needs_opset(16)?;
     let count = site.reduced("ReduceProd", shape, &[0], true);
     let count = site.add(count);
-    let zeros = zeros_for(site, dy, count, element);
     let (places, updates) = (site.reshaped(indices, &[-1]), site.reshaped(dy, &[-1]));
-    let sum = site.add(added(zeros, places, updates, 0));
+    let zeros = zeros_for(site, dy, count, element);
+    let sum = site.new_tensor("ScatterElements");
+    site.declare_alike(zeros, sum, 1, element);
+    site.put(added(zeros, places, updates, 0), sum);
     site.put(op("Reshape", [sum, shape]), dx);
     Ok(())
 }

@@ -417,6 +417,34 @@ impl<'a> LoweringSite<'a> {
         self.graph.add_tensor(Tensor::new(name, TensorKind::Value))
     }
 
+    /// Says that `new`, of which nothing is known, has the sizes of `of` and so many dimensions: what is computed of `new` with these sizes takes its
+    /// memory over then, which the runtime allows where sizes have equal names (measured in all releases that are planned for, with and without reuse).
+    pub(super) fn declare_alike(
+        &mut self,
+        new: TensorId,
+        of: TensorId,
+        rank: usize,
+        element: ElementType,
+    ) {
+        let known = self.facts.sizes(of);
+        let told = self.graph.tensor(of).declared.clone();
+        let told = told.filter(|told| {
+            let are_sizes = told.len() == rank && !told.contains(&Dimension::Unknown);
+            let agrees = known.is_none_or(|known| {
+                let mut both = told.iter().zip(known);
+                both.all(|(told, known)| told.number().zip(*known).is_none_or(|(a, b)| a == b))
+            });
+            are_sizes && agrees
+        });
+        let declared = told.unwrap_or_else(|| {
+            let name = |_| Dimension::Symbol(self.shared.free_name(&format!("{PREFIX}/size")));
+            (0..rank).map(name).collect()
+        });
+        let tensor = self.graph.tensor_mut(new);
+        tensor.element = Some(element);
+        tensor.declared = Some(declared);
+    }
+
     /// Adds a node whose result is computed in the step on purpose: it waits for others.
     pub(super) fn add_kept(&mut self, operation: NewNode) -> TensorId {
         let output = self.add(operation);

@@ -24,10 +24,24 @@ impl RuntimeSettings {
         pattern: false,
     };
 
+    /// No memory pattern: all that can be switched off in languages other than Python.
+    pub const NO_PATTERN: RuntimeSettings = RuntimeSettings {
+        reuse: true,
+        pattern: false,
+    };
+
+    /// Those that `--runtime-settings` offers.
+    pub const ALL: [RuntimeSettings; 3] = [
+        RuntimeSettings::DEFAULT,
+        RuntimeSettings::NO_PATTERN,
+        RuntimeSettings::LEAN,
+    ];
+
     /// As `--runtime-settings` calls them.
     pub fn name(self) -> &'static str {
         match self {
             RuntimeSettings::LEAN => "lean",
+            RuntimeSettings::NO_PATTERN => "no-pattern",
             _ => "default",
         }
     }

@@ -99,12 +99,14 @@ impl Settings {
             .map_err(|problem| usage(format!("reserve {:?}: {problem}", self.reserve)))?;
         let runtime_settings = match self.runtime_settings.as_deref() {
             None => None,
-            Some("default") => Some(RuntimeSettings::DEFAULT),
-            Some("lean") => Some(RuntimeSettings::LEAN),
-            Some(other) => {
-                return Err(usage(format!(
-                    "runtime_settings {other:?}: expected default or lean"
-                )));
+            Some(given) => {
+                let named = |one: &RuntimeSettings| one.name() == given;
+                let found = RuntimeSettings::ALL.into_iter().find(named);
+                Some(found.ok_or_else(|| {
+                    usage(format!(
+                        "runtime_settings {given:?}: expected default, no-pattern or lean"
+                    ))
+                })?)
             }
         };
         let (order, level) = (self.order.as_deref(), self.level.as_deref());
