@@ -589,8 +589,12 @@ fn attention_of_known_sizes_takes_what_is_predicted_with_equal_bits() {
         original: &written(folder.path(), &attention()),
         dims: &[],
     };
-    for budget in ["fixed+70%", "fixed+50%"] {
-        lowered.assert_kept("default", budget, 0.01);
+    for (settings, budget) in [
+        ("default", "fixed+70%"),
+        ("default", "fixed+50%"),
+        ("no-pattern", "fixed+50%"),
+    ] {
+        lowered.assert_kept(settings, budget, 0.01);
         lowered.assert_simulated();
     }
 }

@@ -21,11 +21,11 @@ struct Hidden<'p> {
 }
 
 impl Pipeline<'_> {
-    /// The graph without the sizes that the memory pattern would hold, as far as the nodes for it take no time to speak of, or
+    /// The graph without the sizes that the memory pattern would hold, or by which dead buffers are kept for others, as far as the nodes for it take no time to speak of, or
     /// little for what they save, should it not fit the budget otherwise.
     pub(super) fn hidden(&self, graph: Graph, budget: Option<Bytes>) -> Enforceable<'_> {
         let plain = self.enforceable(graph);
-        if !self.options.runtime.settings.pattern || !STAGES.hidden || self.is_late() {
+        if !self.options.runtime.settings.reuse || !STAGES.hidden || self.is_late() {
             return plain;
         }
         let (planned, lean) = (plain.planned_peak(), plain.lean_peak());
@@ -71,7 +71,7 @@ impl Pipeline<'_> {
     /// Does it matter to [`Pipeline::hidden`] what the budget is?
     pub(super) fn hides_for_budget(&self) -> bool {
         let runtime = self.options.runtime;
-        runtime.settings.pattern && STAGES.hidden && !runtime.release.trains
+        runtime.settings.reuse && STAGES.hidden && !runtime.release.trains
     }
 
     fn hide_sizes(&self) -> HideSizes<'static> {
