@@ -1135,6 +1135,26 @@ fn a_lowered_graph_is_no_plan_of_what_was_lowered() {
 }
 
 #[test]
+fn scripts_read_what_was_lowered() {
+    let folder = Folder::new();
+    let told = ["lower", "in.onnx", "-o", "lowered.onnx", "--json"];
+    let said = folder.output(told);
+    assert!(said.status.success());
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(said["nodes_before"], 33);
+    assert!(said["nodes_after"].as_u64() > Some(33), "{said}");
+    assert!(said["lowered"]["ConvGrad"].as_u64() > Some(0), "{said}");
+    assert_eq!(said["overwrites"], serde_json::json!({}));
+    // Standard operators alone have no training operators to lower.
+    let again = folder.output(["lower", "lowered.onnx", "-o", "again.onnx", "--json"]);
+    let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(again["lowered"], serde_json::json!({}));
+    let refused = folder.output(["lower", "none.onnx", "-o", "x.onnx", "--json"]);
+    let refused: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(refused["error"], "unreadable");
+}
+
+#[test]
 fn inspection_shows_what_holds_the_peak() {
     let folder = Folder::new();
     assert_snapshot!(folder.run(["inspect", "in.onnx"]), @"

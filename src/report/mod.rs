@@ -28,7 +28,7 @@ use crate::rewrite::Rewritten;
 use crate::text::{self, LONGEST_NAME};
 use crate::verify::{Claim, Verification};
 
-pub(crate) use lowering::lowering;
+pub(crate) use lowering::{lowering, lowering_json};
 
 /// A graph that was rewritten, and what is known about it.
 pub(crate) struct Outcome<'a> {
