@@ -28,6 +28,9 @@ enum Products {
     Of(u64),
 }
 
+/// Numbers of windows are at most this large, so that two of them can be multiplied.
+pub(super) const FARTHEST: i64 = 1 << 30;
+
 /// The windows of a convolution.
 struct Windows {
     kernel: Vec<i64>,
@@ -53,12 +56,15 @@ impl Windows {
         let list = |name: &'static str, default: i64| -> Result<Vec<i64>, Obstacle> {
             match node.ints(name) {
                 None => Ok(vec![default; axes]),
-                Some(values) if values.len() == axes && values.iter().all(|&v| v > 0) => {
+                Some(values)
+                    if values.len() == axes
+                        && values.iter().all(|v| (1..=FARTHEST).contains(v)) =>
+                {
                     Ok(values.to_vec())
                 }
                 Some(_) => Err(Obstacle::Attribute {
                     name,
-                    expected: format!("{axes} numbers from 1 up"),
+                    expected: format!("{axes} numbers from 1 to {FARTHEST}"),
                 }),
             }
         };
@@ -68,6 +74,12 @@ impl Windows {
             kernel.push(match given {
                 Some(given) => given,
                 None => site.known_size(weights, 2 + axis)?,
+            });
+        }
+        if !kernel.iter().all(|size| (1..=FARTHEST).contains(size)) {
+            return Err(Obstacle::Attribute {
+                name: "kernel_shape",
+                expected: format!("sizes from 1 to {FARTHEST}"),
             });
         }
         let (strides, dilations) = (list("strides", 1)?, list("dilations", 1)?);
@@ -93,10 +105,10 @@ impl Windows {
                 });
             }
         };
-        if pads.len() != 2 * axes || pads.iter().any(|&pad| pad < 0) {
+        if pads.len() != 2 * axes || !pads.iter().all(|pad| (0..=FARTHEST).contains(pad)) {
             return Err(Obstacle::Attribute {
                 name: "pads",
-                expected: format!("{} numbers from 0 up", 2 * axes),
+                expected: format!("{} numbers from 0 to {FARTHEST}", 2 * axes),
             });
         }
         Ok(Windows {
@@ -120,7 +132,9 @@ impl Windows {
 
     /// The numbers of windows on each axis, and what they leave over at its end, where the size is known.
     fn count_and_rest(&self, site: &LoweringSite, x: TensorId, axis: usize) -> Option<(i64, i64)> {
-        let size = site.int_size(x, 2 + axis)?;
+        let size = site
+            .int_size(x, 2 + axis)
+            .filter(|size| *size <= i64::MAX / 2)?;
         let free = size + self.begins[axis] + self.ends[axis] - self.reach(axis) - 1;
         (free >= 0).then(|| (free / self.strides[axis] + 1, free % self.strides[axis]))
     }
@@ -136,7 +150,8 @@ impl Windows {
     }
 
     fn taps(&self) -> i64 {
-        self.kernel.iter().product()
+        let taps = self.kernel.iter();
+        taps.fold(1i64, |taps, size| taps.saturating_mul(*size))
     }
 }
 
@@ -267,8 +282,8 @@ fn is_turned_for_less(site: &LoweringSite, windows: &Windows, dy: TensorId) -> b
     let fits = windows.group == 1
         && windows.strides.iter().all(|&stride| stride == 1)
         && (0..2 * all).all(|at| pads[at] <= windows.reach(at % all));
-    let sizes = (0..all).map(|axis| site.size(dy, 2 + axis));
-    let count = sizes.product::<Option<u64>>();
+    let mut sizes = (0..all).map(|axis| site.size(dy, 2 + axis));
+    let count = sizes.try_fold(1u64, |count, size| Some(count.saturating_mul(size?)));
     let enough = site
         .size(dy, 1)
         .zip(count)

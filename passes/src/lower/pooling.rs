@@ -1,5 +1,6 @@
 //! Gradients of pooling.
 
+use super::convolution::FARTHEST;
 use super::operation::{NewNode, op};
 use super::site::{LoweringSite, Obstacle, case};
 use crate::graph::{AttributeValue, Constant, ElementType, TensorId};
@@ -67,6 +68,9 @@ pub(super) fn added(data: TensorId, indices: TensorId, updates: TensorId, axis: 
         .string("reduction", "add")
 }
 
+/// So many windows of an image are looked at one by one.
+const MOST_WINDOWS: i64 = 1 << 26;
+
 /// AveragePoolGrad(dY): a transposed convolution of each channel with a kernel of equal numbers. Where zeros around X do
 /// not count, dY is divided by how many numbers of a window do.
 pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
@@ -105,11 +109,19 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
     {
         return case("where the window has another number of dimensions than X");
     }
-    let sizes = (0..axes).map(|axis| site.int_size(dx, 2 + axis));
+    let numbers = [&kernel, &strides, &dilations, &pads];
+    let is_far = |number: &&i64| !(0..=FARTHEST).contains(*number);
+    if let Some(far) = numbers.into_iter().flatten().find(is_far) {
+        return case(format!(
+            "with {far} in its windows; expected numbers from 0 to {FARTHEST}"
+        ));
+    }
+    let sizes = (0..axes).map(|axis| site.int_size(dx, 2 + axis).filter(|size| *size <= FARTHEST));
     let sizes: Option<Vec<i64>> = sizes.collect();
     let sizes = sizes.ok_or_else(|| site.unknown_size(dx, 2))?;
     let mut rest = Vec::with_capacity(axes);
     let mut weights = Vec::with_capacity(axes);
+    let mut all = 1i64;
     for axis in 0..axes {
         let reach = dilations[axis] * (kernel[axis] - 1);
         let free = sizes[axis] + pads[axis] + pads[axes + axis] - reach - 1;
@@ -121,6 +133,13 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
         }
         rest.push(free % strides[axis]);
         let count = free / strides[axis] + 1;
+        // All windows are looked at, and where zeros do not count, each has a number of its own.
+        all = all.saturating_mul(count);
+        if all.max(count.saturating_mul(kernel[axis])) > MOST_WINDOWS {
+            return case(format!(
+                "with more than {MOST_WINDOWS} windows for an image"
+            ));
+        }
         // How many numbers of each window lie within X.
         let within = |window: i64| {
             let places = (0..kernel[axis])
@@ -166,7 +185,8 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
         .into_iter()
         .chain(kernel.iter().map(|&k| k as u64))
         .collect();
-    let taps = kernel.iter().product::<i64>() as usize;
+    let taps = kernel.iter();
+    let taps = taps.fold(1usize, |taps, &size| taps.saturating_mul(size as usize));
     let equal = match taps <= 64 {
         true => site.numbers_of(shape, &vec![1.0 / area; taps], element),
         false => {

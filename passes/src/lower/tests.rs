@@ -163,6 +163,40 @@ fn few_windows_are_not_worth_turned_weights() {
 }
 
 #[test]
+fn windows_beyond_all_numbers_are_no_panic() {
+    const FAR: i64 = i64::MAX / 2;
+    let convolution = |size: i64, attributes: &str| {
+        let interface = format!(
+            "(float[N,16,{size},{size}] dy, float[N,8,{size},{size}] x, float[16,8,5,5] w) => (float[N,8,{size},{size}] dx, float[16,8,5,5] dw)"
+        );
+        let node = format!("[c] dx, dw = com.microsoft.ConvGrad <{attributes}> (dy, x, w)");
+        lowered(15, &interface, &node)
+    };
+    let far = format!("dilations = [{FAR}, {FAR}]");
+    assert_snapshot!(convolution(8, &far), @r#"error: ConvGrad "c": attribute "dilations": expected 2 numbers from 1 to 1073741824"#);
+    assert_snapshot!(convolution(8, &format!("pads = [{FAR}, 0, 0, 0]")), @r#"error: ConvGrad "c": attribute "pads": expected 4 numbers from 0 to 1073741824"#);
+    assert!(convolution(FAR, "group = 1").contains("dx = "));
+    let pool = |size: i64, kernel: i64| {
+        let interface = format!("(float[N,2,{size},{size}] dy) => (float[N,2,{size},{size}] dx)");
+        let node = format!(
+            "[p] dx = AveragePoolGrad <kernel_shape = [{kernel}, {kernel}]> (dy)"
+        );
+        lowered(15, &interface, &node)
+    };
+    let refused = pool(8, FAR);
+    assert!(
+        refused.contains("expected numbers from 0 to 1073741824"),
+        "{refused}"
+    );
+    let refused = pool(1 << 29, 3);
+    assert!(
+        refused.contains("with more than 67108864 windows"),
+        "{refused}"
+    );
+    assert!(pool(FAR, 3).starts_with("error"));
+}
+
+#[test]
 fn zeros_have_the_sizes_of_what_is_computed_in_their_place() {
     let text = r#"<ir_version: 8, opset_import: ["" : 16, "com.microsoft" : 1]> g
         (float[N,4,4,4] dy, int64[2] rows, int64[N] of, float[N,6] grad, float[N,4,8,8] x) => (float[N,4,8,8] dx, float[M,6] d)
