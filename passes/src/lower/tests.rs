@@ -178,9 +178,7 @@ fn windows_beyond_all_numbers_are_no_panic() {
     assert!(convolution(FAR, "group = 1").contains("dx = "));
     let pool = |size: i64, kernel: i64| {
         let interface = format!("(float[N,2,{size},{size}] dy) => (float[N,2,{size},{size}] dx)");
-        let node = format!(
-            "[p] dx = AveragePoolGrad <kernel_shape = [{kernel}, {kernel}]> (dy)"
-        );
+        let node = format!("[p] dx = AveragePoolGrad <kernel_shape = [{kernel}, {kernel}]> (dy)");
         lowered(15, &interface, &node)
     };
     let refused = pool(8, FAR);
