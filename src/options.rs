@@ -1,14 +1,15 @@
 //! What may be said beside the model and the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ckpt_passes::analysis::cost::Overrides;
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::Graph;
-use ckpt_passes::operators::Provider;
 use ckpt_passes::operators::variants::Group;
+use ckpt_passes::operators::{CpuKernels, Provider};
 use ckpt_passes::optimize::{self, BudgetRequest, OptimizeError, Optimized};
 use ckpt_passes::program::{Solver, Solving};
 use ckpt_passes::runtime::device::Device;
@@ -45,6 +46,9 @@ pub struct Options {
     /// The settings of the session that the peak is for. Without, [`RuntimeSettings::DEFAULT`] on a CPU and [`RuntimeSettings::LEAN`] on a
     /// GPU, where what the runtime shares is not known.
     pub runtime_settings: Option<RuntimeSettings>,
+    /// The session's worker threads (`intra_op_num_threads`), where kernels' buffers depend on them; without,
+    /// [`CpuKernels::DEFAULT`] has it.
+    pub threads: Option<u32>,
     /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is. Without, that is
     /// a session of which nobody has changed either ([`Promise::USUAL`]), and the budget holds in every other one as well where that
     /// costs next to nothing ([`optimize::optimize_usual`]). On a GPU it is the one session that is known there ([`Promise::ON_GPU`]),
@@ -78,6 +82,7 @@ impl Default for Options {
             profile: None,
             runtime: None,
             runtime_settings: None,
+            threads: None,
             promise: None,
             strategy: Strategy::Auto,
             variants: Group::ALL.into_iter().collect(),
@@ -91,6 +96,9 @@ impl Default for Options {
 }
 
 impl Options {
+    /// How many threads a session may have.
+    pub const THREADS: RangeInclusive<u32> = 1..=1024;
+
     /// As planning takes them, for one search that begins now.
     pub(crate) fn to_plan(&self, budget: BudgetRequest) -> Result<optimize::PlanOptions, Error> {
         let release = self.runtime.unwrap_or_default();
@@ -98,6 +106,10 @@ impl Options {
         if let Some(&first) = release.convolutions.first() {
             device.convolutions.choice = first;
         }
+        device.kernels = CpuKernels {
+            threads: self.threads(),
+            whole_columns: release.whole_columns,
+        };
         let promise = self.promised();
         Ok(optimize::PlanOptions {
             bindings: self.dims.clone(),
@@ -143,6 +155,12 @@ impl Options {
             Provider::Cpu => RuntimeSettings::DEFAULT,
             Provider::Cuda => RuntimeSettings::LEAN,
         })
+    }
+
+    /// How many threads kernels' buffers are counted for.
+    pub(crate) fn threads(&self) -> u32 {
+        let threads = self.threads.unwrap_or(CpuKernels::DEFAULT.threads);
+        threads.clamp(*Options::THREADS.start(), *Options::THREADS.end())
     }
 
     /// One plan for each budget, for the promise that was asked for. `plan_options` are of these options.

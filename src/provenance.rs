@@ -18,6 +18,7 @@ struct Request<'a> {
     allow: Vec<&'a str>,
     seed: u64,
     runtime_settings: &'static str,
+    threads: u32,
     /// Nothing where none was named.
     order: Option<&'static str>,
     level: Option<&'static str>,
@@ -38,6 +39,7 @@ pub(crate) fn metadata(job: &Job, budget: &Budget) -> Vec<(String, String)> {
         allow: options.allow.iter().map(String::as_str).collect(),
         seed: options.seed,
         runtime_settings: options.settings().name(),
+        threads: options.threads(),
         order: options.promise.map(Promise::order_name),
         level: options.promise.map(Promise::level_name),
         device: &options.device.name,

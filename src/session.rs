@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::operators::Provider;
 use ckpt_passes::optimize::{PlanOptions, Summary};
+use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::level::Level;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
@@ -45,6 +47,9 @@ struct SessionOptions {
     enable_mem_pattern: bool,
     /// The arena reserves more than is in use, which no budget counts.
     enable_cpu_mem_arena: bool,
+    /// Where the peak depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intra_op_num_threads: Option<u32>,
     /// The name in `onnxruntime.ExecutionOrder`, where the budget holds in one order alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_order: Option<&'static str>,
@@ -60,12 +65,15 @@ impl Session {
         summary: &Summary,
         switched_off: Vec<&'static str>,
     ) -> Session {
+        let kernels = options.device.kernels;
+        let takes_by_threads = options.device.provider == Provider::Cpu && kernels.whole_columns;
         Session {
             runtime: options.runtime.release.name,
             session_options: SessionOptions {
                 enable_mem_reuse: options.runtime.settings.reuse,
                 enable_mem_pattern: options.runtime.settings.pattern,
                 enable_cpu_mem_arena: false,
+                intra_op_num_threads: takes_by_threads.then_some(kernels.threads),
                 execution_order: options.runtime.promise.order.map(ExecutionOrder::name),
                 graph_optimization_level: options.runtime.promise.level.map(Level::name),
             },
@@ -159,14 +167,16 @@ impl Said {
             && session["enable_mem_pattern"] == runtime.settings.pattern
             && request["device"] == device.name.as_str()
             && request["from_files"] != true
+            && (request["threads"].as_u64())
+                .is_none_or(|threads| threads >= device.kernels.threads.into())
             && number("fixed_bytes") == Some(fixed.0)
             && self.promise(Promise::ANY).covers(runtime.promise)
             && !self.entries.contains_key("provider_options");
         number("budget_bytes").filter(|_| is_for_these).map(Bytes)
     }
 
-    /// The options, and what the file was planned with where they say nothing: sizes of dimensions, the session's settings, and what was
-    /// reserved. What is not understood of that is left out.
+    /// The options, and what the file was planned with where they say nothing: sizes of dimensions, the release, the session's settings and
+    /// threads, and what was reserved. What is not understood of that is left out.
     pub(crate) fn with_own(&self, options: &Options) -> Options {
         let mut options = options.clone();
         let request = self.json("options");
@@ -178,9 +188,17 @@ impl Said {
             });
             options.dims = sizes.collect();
         }
+        if options.runtime.is_none() {
+            let said = self.entries.get("runtime");
+            options.runtime = said.and_then(|name| Release::named(name));
+        }
         if options.runtime_settings.is_none() {
             let named = |one: &RuntimeSettings| request["runtime_settings"] == one.name();
             options.runtime_settings = RuntimeSettings::ALL.into_iter().find(named);
+        }
+        if options.threads.is_none() {
+            let said = request["threads"].as_u64();
+            options.threads = said.and_then(|threads| threads.try_into().ok());
         }
         if options.reserve == Bytes::ZERO && options.optimizer.is_none() {
             options.reserve = Bytes(request["reserve_bytes"].as_u64().unwrap_or(0));

@@ -13,9 +13,9 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What every rewriting run says: a small graph that fits after one recomputation.
 const SETTINGS: &str = "--runtime-settings";
 
+/// What every rewriting run says: a small graph that fits after one recomputation.
 const SMALL: [&str; 4] = ["in.onnx", "out.onnx", "--budget", "fixed+95%"];
 
 /// A folder with a small training graph, `in.onnx`, in which commands run.
@@ -243,6 +243,7 @@ fn json_has_the_promised_keys() {
       "total_seconds": null,
       "runtime": "training-1.19.2",
       "runtime_settings": "lean",
+      "threads": 2,
       "before_order": "DEFAULT",
       "before_level": "ORT_ENABLE_ALL",
       "order": "any",
@@ -302,6 +303,41 @@ fn verify_holds_a_file_against_the_budget_that_it_names() {
     assert_eq!(refused.status.code(), Some(1), "{}", shown(&refused));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("error[different]"), "{said}");
+}
+
+#[test]
+fn a_file_says_how_many_threads_it_was_planned_for_where_its_release_takes_by_them() {
+    let folder = Folder::new();
+    let run = |arguments: &[&str]| {
+        let output = folder.output(arguments.iter().copied());
+        assert!(output.status.success(), "{}", shown(&output));
+        output
+    };
+    run(&["lower", "in.onnx", "lowered.onnx"]);
+    let plan = |release: &'static str| {
+        let files = [
+            "lowered.onnx",
+            "out.onnx",
+            "--budget",
+            "fixed+95%",
+            "--quiet",
+        ];
+        let told = ["--runtime", release, "--threads", "4"];
+        let asked = ["--session-options", "session.json"];
+        run(&[&files[..], &told, &asked].concat());
+        let text = fs::read(folder.path("session.json")).expect("it is written");
+        let session: Value = serde_json::from_slice(&text).expect("JSON");
+        session["session_options"]["intra_op_num_threads"].clone()
+    };
+    assert_eq!(plan("stock"), Value::Null);
+    assert_eq!(plan("stock-1.26"), 4);
+    let verified = |more: &[&'static str]| {
+        let output = run(&[&["verify", "lowered.onnx", "out.onnx"], more].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(verified(&[]).contains("stays within its budget"));
+    assert!(verified(&["--threads", "3"]).contains("stays within its budget"));
+    assert!(verified(&["--threads", "5"]).contains("was not looked at"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use ckpt_passes::graph::{
     Attribute, AttributeValue, Constant, Dimension, ElementType, Graph, Node, Tensor, TensorId,
     TensorKind,
 };
-use ckpt_passes::operators::{Provider, aliases, in_place, workspace};
+use ckpt_passes::operators::{CpuKernels, Provider, aliases, in_place, workspace};
 use ckpt_passes::pass::Pass as _;
 use ckpt_passes::rewrite::infer_shapes::InferShapes;
 use ckpt_passes::runtime::known_shapes::runtime_shapes;
@@ -320,7 +320,7 @@ fn workspaces_are_those_of_the_runtime() {
         if InferShapes::default().run(&mut graph).is_err() {
             continue;
         }
-        let predicted = workspace(&graph, &node, Provider::Cpu).0;
+        let predicted = workspace(&graph, &node, Provider::Cpu, CpuKernels::DEFAULT).0;
         let measured = u64::try_from(integer(&case["workspace"])).expect("a size");
         // Too little would break promises; too much only costs a little time.
         let missing = measured.saturating_sub(predicted);
@@ -378,4 +378,38 @@ fn what_cuda_kernels_write_to_their_input_is_known() {
     });
     let differing: Vec<_> = differing.map(|(name, _)| name).collect();
     assert!(differing.is_empty(), "{differing:?}");
+}
+
+/// In releases in which they are whole, the columns of convolutions depend on the session's threads.
+#[test]
+fn whole_columns_are_those_of_the_runtime() {
+    let text = fs::read_to_string("testdata/columns.json").expect("the measured columns");
+    let cases: Vec<Value> = serde_json::from_str(&text).expect("a list of cases");
+    let mut faults = Vec::new();
+    for case in &cases {
+        let kernel = case["w"][2].as_u64().expect("a size");
+        let text = format!(
+            "<ir_version: 8, opset_import: [\"\" : 17]> g (float{x} x, float{w} w) => (y)
+            {{ y = Conv <pads = [{pad}, {pad}, {pad}, {pad}], group = {group}, strides = [{stride}, {stride}]> (x, w) }}",
+            x = case["x"],
+            w = case["w"],
+            pad = kernel / 2,
+            group = case["group"],
+            stride = case["stride"],
+        );
+        let mut graph = Graph::parse(&text).expect("a graph");
+        InferShapes::default().run(&mut graph).expect("shapes");
+        let node = graph.node(graph.order()[0]);
+        let kernels = CpuKernels {
+            threads: u32::try_from(integer(&case["threads"])).expect("a number"),
+            whole_columns: true,
+        };
+        let predicted = workspace(&graph, node, Provider::Cpu, kernels).0;
+        let measured = u64::try_from(integer(&case["workspace"])).expect("a size");
+        if predicted.abs_diff(measured) > 24 << 10 {
+            faults.push(format!("{case}: predicted {predicted}"));
+        }
+    }
+    assert_eq!(cases.len(), 80);
+    assert!(faults.is_empty(), "{faults:#?}");
 }

@@ -4,8 +4,8 @@ Usage: check_model.py ORIGINAL REWRITTEN --dim NAME=N ... [--settings lean|no-pa
 
 Compared are all graph outputs and everything that the step changed in memory of its caller: gradient
 accumulation buffers, and running statistics, which are fed as inputs for this purpose. Unseeded random
-nodes of both graphs get the same seeds. Each run is a process of its own, on one thread, without arena,
-in the settings that --settings names:
+nodes of both graphs get the same seeds. Each run is a process of its own, on one thread, or as many as REWRITTEN is planned for, where
+it says so, without arena, in the settings that --settings names:
 
 - at DISABLE_ALL both graphs run the same kernels: every bit must agree, in DEFAULT order and in
   PRIORITY_BASED, and the peaks are measured. Where an original's own results depend on the order
@@ -47,7 +47,7 @@ NOISE = 1e-6
 SEVERAL = 10
 SEED = 1
 BLOCKS = "NchwcTransformer"
-STOCK = os.path.join(os.path.dirname(measure.TOOLS), ".venv-stock", "bin", "python")
+REPOSITORY = os.path.dirname(measure.TOOLS)
 
 
 class Runs:
@@ -105,18 +105,24 @@ def asked_for(rewritten):
     entries = json.loads(said.get("ckpt-opt.session_config_entries", "{}"))
     disabled = [name for name in entries.get("optimization.disable_specified_optimizers", "").split(";") if name]
     providers = json.loads(said.get("ckpt-opt.provider_options", "{}"))
-    return {"disabled": disabled, "provider_options": providers.get("CUDAExecutionProvider")}
+    options = json.loads(said.get("ckpt-opt.session_options", "{}"))
+    return {"threads": options.get("intra_op_num_threads", 1), "disabled": disabled, "provider_options": providers.get("CUDAExecutionProvider")}
 
 
 # As `ckpt-opt --runtime` calls them. All but the one that trains run lowered graphs, by a Python of their own.
 TRAINING = "training-1.19.2"
-RUNTIMES = [TRAINING, "stock"]
+RUNTIMES = {TRAINING: None, "stock": ".venv-stock", "stock-1.26": ".venv-stock-1.26.0"}
+
+
+def python_of(runtime):
+    """The Python of a runtime that is not the one that trains."""
+    return os.path.join(REPOSITORY, RUNTIMES[runtime], "bin", "python")
 
 
 def runner(runtime, python=None, device="cpu", rewritten=None):
     """What measure.step is told of the runtime besides, to run a `rewritten` file as it asks for, or its original."""
     asked = asked_for(rewritten) if rewritten else {}
-    stock = {"python": python or STOCK, "steps": 2} if runtime != TRAINING else {}
+    stock = {"python": python or python_of(runtime), "steps": 2} if runtime != TRAINING else {}
     return {**stock, "device": device, **asked}
 
 

@@ -79,7 +79,7 @@ def apart(binary, path, dims, settings, level, order, runtime):
         return 0
     said = json.loads(done.stdout)
     try:
-        ran_by = {"python": check_model.STOCK, "disabled": OFF} if runtime != check_model.TRAINING else {}
+        ran_by = {"python": check_model.python_of(runtime), "disabled": OFF} if runtime != check_model.TRAINING else {}
         took = measure.step(path, dims, order=order, level=level, settings=settings, no_arena=True, steps=2, **ran_by)["peak_bytes"]
     except measure.StepFailed:
         return 0

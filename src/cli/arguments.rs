@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::passes::Dump;
 use super::values::{
     DIMENSION, Dimension, approximations, levels, orders, parse_budget, parse_dimension,
-    parse_percent, parse_seconds, releases, strategies,
+    parse_percent, parse_seconds, releases, strategies, threads,
 };
 use crate::inputs::{Budget, parse_size};
 
@@ -228,6 +228,9 @@ pub(super) struct Setting {
     /// The runtime settings that the peak is for. Unless told, default on the CPU and lean on a GPU, where nothing else is known.
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) runtime_settings: Option<RuntimeSettings>,
+    /// The session's worker threads (intra_op_num_threads), where the buffers of kernels on the CPU depend on them: 2, unless told.
+    #[arg(long, value_name = "N", value_parser = threads())]
+    pub(super) threads: Option<u32>,
     /// In which order of execution the budget holds: default (what every session uses unless told otherwise), priority, or any of
     /// those that there are. Other orders compute the same and may take more. Without --order and --level, the budget holds in
     /// DEFAULT order at ORT_ENABLE_ALL, and everywhere else as well where that costs next to nothing.

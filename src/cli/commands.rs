@@ -351,6 +351,7 @@ fn options(
         profile: profile.map(Arc::new),
         runtime: setting.runtime.as_deref().and_then(Release::named),
         runtime_settings: setting.runtime_settings.map(|settings| settings.settings()),
+        threads: setting.threads,
         promise: Promise::said(setting.order.as_deref(), setting.level.as_deref()).flatten(),
         control: messages.control(),
         ..Options::default()

@@ -6,9 +6,10 @@ use ckpt_passes::operators::variants::APPROXIMATIONS;
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, RangedI64ValueParser, TypedValueParser};
 
 use crate::inputs::{Budget, SizeProblem};
+use crate::options::Options;
 
 /// A dimension, and its size where that is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,11 @@ pub(super) fn parse_percent(text: &str) -> Result<f64, &'static str> {
     let part = percent.parse::<f64>().ok().map(|percent| percent / 100.0);
     part.filter(|part| part.is_finite() && *part >= 0.0)
         .ok_or("expected a part of a step from 0 up, such as 10%")
+}
+
+pub(super) fn threads() -> RangedI64ValueParser<u32> {
+    let [first, last] = [Options::THREADS.start(), Options::THREADS.end()].map(|&n| i64::from(n));
+    clap::value_parser!(u32).range(first..=last)
 }
 
 pub(super) fn strategies() -> impl TypedValueParser<Value = Strategy> {

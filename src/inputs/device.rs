@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use ckpt_passes::cost::Nanos;
-use ckpt_passes::operators::Provider;
+use ckpt_passes::operators::{CpuKernels, Provider};
 use ckpt_passes::runtime::convolutions::Convolutions;
 use ckpt_passes::runtime::device::Device;
 use serde::Deserialize;
@@ -119,6 +119,7 @@ pub fn parse(text: &[u8], path: &Path) -> Result<Device, DeviceError> {
         launch,
         dispatch: Device::dispatch(launch),
         convolutions: Convolutions::default(),
+        kernels: CpuKernels::DEFAULT,
     })
 }
 
@@ -147,6 +148,7 @@ mod tests {
             launch: Nanos(2500),
             dispatch: Nanos(1250),
             convolutions: Convolutions::default(),
+            kernels: CpuKernels::DEFAULT,
         };
         assert_eq!(device.unwrap(), expected);
     }

@@ -52,6 +52,8 @@ struct Figures<'a> {
     total_seconds: f64,
     runtime: &'static str,
     runtime_settings: &'static str,
+    /// Of the session, as far as kernels' buffers depend on it.
+    threads: u32,
     /// In which order and at which level the unmodified graph takes that.
     before_order: &'static str,
     before_level: &'static str,
@@ -212,6 +214,7 @@ fn figures<'a>(outcome: &Outcome<'a>) -> Figures<'a> {
         total_seconds: outcome.total_time.as_secs_f64(),
         runtime: outcome.rewritten.runtime().name,
         runtime_settings: outcome.rewritten.options().settings().name(),
+        threads: outcome.rewritten.options().threads(),
         before_order: summary.reported.0.name(),
         before_level: summary.reported.1.name(),
         order: summary.promise.order_name(),

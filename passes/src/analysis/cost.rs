@@ -132,7 +132,7 @@ pub fn measured_as(node: &Node) -> &str {
 fn modelled(graph: &Graph, node: &Node, device: &Device) -> Cost {
     convolution_costs::cost(graph, node, device).unwrap_or_else(|| Cost {
         time: time(graph, node, device),
-        workspace: operators::workspace(graph, node, device.provider)
+        workspace: operators::workspace(graph, node, device.provider, device.kernels)
             + match device.provider {
                 Provider::Cpu => node.held.cpu,
                 Provider::Cuda => node.held.cuda,

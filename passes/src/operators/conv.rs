@@ -2,7 +2,8 @@
 
 use super::view::{Fault, Input, Outputs, Shape, View, known, product};
 use super::window::{Padding, Window, numbers};
-use super::{Family, Operator, Provider, Recompute, microsoft, onnx, workspace};
+use super::workspace::MlasConvolution;
+use super::{Family, Operator, Provider, Recompute, microsoft, onnx};
 use crate::bytes::Bytes;
 use crate::graph::Node;
 
@@ -235,12 +236,13 @@ fn forward_workspace(view: &View, provider: Provider) -> Option<Bytes> {
     if plain && kernel == weights.shape[1] {
         return None;
     }
-    Some(workspace::mlas_convolution(
+    let convolution = MlasConvolution {
+        products: data.shape[0].saturating_mul(group),
         kernel,
         windows,
         filters,
-        data.element,
-    ))
+    };
+    Some(convolution.workspace(view.kernels, data.element))
 }
 
 /// The column buffer of the CPU kernel: one row per window of one group, for one image.

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::testing::Case;
-use super::{FAMILIES, Provider, aliases, family, in_place, recompute_in, work, workspace};
+use super::{
+    CpuKernels, FAMILIES, Provider, aliases, family, in_place, recompute_in, work, workspace,
+};
 use crate::graph::{AttributeValue, Constant, ElementType, Uses};
 
 const NUMBERS: [i64; 14] = [
@@ -176,7 +178,7 @@ fn rules_survive_hostile_nodes() {
             }
             let (graph, node) = case.survives();
             for provider in [Provider::Cpu, Provider::Cuda] {
-                workspace(&graph, &node, provider);
+                workspace(&graph, &node, provider, CpuKernels::DEFAULT);
                 in_place(&graph, &node, provider);
             }
             prop_assert!(work(&graph, &node, Provider::Cpu).operations >= 0.0);

@@ -56,6 +56,7 @@ pub(crate) use shape_ops::shape_bounds;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
 pub(crate) use view::{StandIn, resolve_axis};
+pub use workspace::CpuKernels;
 
 use crate::bytes::Bytes;
 use crate::graph::{Constant, Graph, Node, TensorId, Uses};
@@ -316,8 +317,11 @@ pub fn keeps_places(node: &Node) -> bool {
 }
 
 /// What the kernel allocates besides its outputs. Needs concrete shapes; 0 where no rule is known.
-pub fn workspace(graph: &Graph, node: &Node, provider: Provider) -> Bytes {
-    let view = View::alone(graph, node);
+pub fn workspace(graph: &Graph, node: &Node, provider: Provider, kernels: CpuKernels) -> Bytes {
+    let view = View {
+        kernels,
+        ..View::alone(graph, node)
+    };
     of(node)
         .and_then(|operator| (operator.workspace)(&view, provider))
         .unwrap_or(Bytes::ZERO)

@@ -1,6 +1,6 @@
 //! Builds one node for tests of its rules.
 
-use super::{Provider, infer};
+use super::{CpuKernels, Provider, infer};
 use crate::bytes::Bytes;
 use crate::graph::{
     Attribute, AttributeValue, Constant, ElementType, Graph, Node, Tensor, TensorKind, Uses,
@@ -202,7 +202,7 @@ impl Case {
 
     pub(crate) fn workspace(&self, provider: Provider) -> Bytes {
         let (graph, node) = self.inferred();
-        super::workspace(&graph, &node, provider)
+        super::workspace(&graph, &node, provider, CpuKernels::DEFAULT)
     }
 
     pub(crate) fn work(&self) -> super::Work {

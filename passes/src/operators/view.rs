@@ -5,6 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use super::workspace::CpuKernels;
 use crate::bytes::Bytes;
 use crate::graph::{
     Constant, ElementType, Graph, Node, Tensor, TensorId, Uses, checked_count, count,
@@ -158,6 +159,8 @@ pub(crate) struct View<'a> {
     pub(crate) uses: Option<&'a Uses>,
     /// What stands in for inputs, by tensor; empty for the graph as it is.
     pub(crate) stand_ins: &'a [StandIn],
+    /// What the CPU's kernels allocate by.
+    pub(crate) kernels: CpuKernels,
 }
 
 /// An input of another shape than the graph's.
@@ -179,6 +182,7 @@ impl<'a> View<'a> {
             node,
             uses: None,
             stand_ins: &[],
+            kernels: CpuKernels::DEFAULT,
         }
     }
 

@@ -13,7 +13,7 @@ use super::skeleton::Skeleton;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::graph::{Graph, TensorKind};
-use crate::operators::{self, Provider};
+use crate::operators::{self, CpuKernels, Provider};
 
 /// What a subgraph needs at most besides what it is given, whatever the settings and the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) fn need(body: &Graph, provider: Provider) -> Need {
             Provider::Cuda => node.held.cuda,
         };
         Cost {
-            workspace: operators::workspace(body, node, provider) + held,
+            workspace: operators::workspace(body, node, provider, CpuKernels::DEFAULT) + held,
             ..Cost::default()
         }
     };

@@ -3,7 +3,7 @@
 use super::convolutions::Convolutions;
 use crate::cost::Nanos;
 use crate::graph::{ElementType, Graph, Node};
-use crate::operators::{Family, Provider};
+use crate::operators::{CpuKernels, Family, Provider};
 
 /// The rates of a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Device {
     pub dispatch: Nanos,
     /// How convolutions are computed, where cuDNN does it.
     pub convolutions: Convolutions,
+    /// What kernels allocate by, where it is a CPU.
+    pub kernels: CpuKernels,
 }
 
 /// Name, provider, single and half precision TFLOP/s, GB/s, nanoseconds per launch.
@@ -63,6 +65,7 @@ impl Device {
             launch: Nanos(row.5),
             dispatch: Device::dispatch(Nanos(row.5)),
             convolutions: Convolutions::default(),
+            kernels: CpuKernels::DEFAULT,
         }
     }
 

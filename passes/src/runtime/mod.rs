@@ -59,7 +59,7 @@ pub mod transposes;
 use promise::Promise;
 use settings::RuntimeSettings;
 
-pub use release::{Release, STOCK, TRAINING, is_for_training};
+pub use release::{Release, STOCK, STOCK_WITH_COLUMNS, TRAINING, is_for_training};
 
 /// What a graph is planned for and written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,10 +31,8 @@ pub struct Release {
     pub(crate) shapes_follow: bool,
     /// How the CUDA provider may choose algorithms for convolutions, as far as that can be planned for; the fastest first.
     pub convolutions: &'static [AlgorithmChoice],
-    /// Those of the releases in which a convolution on the CPU takes the columns of a whole image for each image that it works on at the same
-    /// time, where the others take 64 KiB for each thread. Plans do not count it: how many images that are, the session's threads decide
-    /// (measured in 1.20.1, 1.22.1, 1.23.0, 1.23.2, 1.24.4, 1.25.1, 1.26.0, 1.27.0 and 1.32.0).
-    pub whole_columns: Option<&'static str>,
+    /// See [`CpuKernels::whole_columns`](crate::operators::CpuKernels::whole_columns); other releases take 64 KiB for each thread.
+    pub whole_columns: bool,
     /// What lies in the block of a memory pattern?
     pub(crate) pattern: PatternOf,
     /// See [`Release::switched_off`]: those that no plan can do with.
@@ -63,7 +61,7 @@ pub const TRAINING: Release = Release {
     sizes_all: false,
     shapes_follow: true,
     convolutions: &AlgorithmChoice::TRAINING,
-    whole_columns: None,
+    whole_columns: false,
     pattern: PatternOf::ShapesFed,
     never: &[],
     half_kernels: &[],
@@ -85,7 +83,7 @@ pub const STOCK: Release = Release {
     sizes_all: false,
     shapes_follow: false,
     convolutions: &[AlgorithmChoice::Graph],
-    whole_columns: Some("1.23.2 to 1.26.0"),
+    whole_columns: false,
     pattern: PatternOf::FirstStep,
     // They put a Transpose past a Reshape, as a node behind all others: the gradients of convolutions' weights as they are lowered
     // run late in PRIORITY_BASED order then (measured: resnet18, planned for 84 MB, took 101).
@@ -101,6 +99,15 @@ pub const STOCK: Release = Release {
         "SkipLayerNormalization",
         "SkipSimplifiedLayerNormalization",
     ],
+};
+
+/// Those of them whose convolutions take more on the CPU (measured in 1.20.1, 1.22.1, 1.23.0, 1.23.2, 1.24.4, 1.25.1, 1.26.0, 1.27.0 and
+/// 1.32.0).
+pub const STOCK_WITH_COLUMNS: Release = Release {
+    name: "stock-1.26",
+    title: "ONNX Runtime 1.23.2 to 1.26.0",
+    whole_columns: true,
+    ..STOCK
 };
 
 /// The same where nodes run on a GPU.
@@ -123,7 +130,7 @@ impl Default for &'static Release {
 
 impl Release {
     /// All that are known.
-    pub const ALL: [&'static Release; 2] = [&TRAINING, &STOCK];
+    pub const ALL: [&'static Release; 3] = [&TRAINING, &STOCK, &STOCK_WITH_COLUMNS];
 
     /// The same with barriers for where it is promised to run.
     pub fn on(&'static self, provider: Provider, level: Option<Level>) -> &'static Release {

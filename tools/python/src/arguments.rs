@@ -79,6 +79,7 @@ pub(crate) struct Settings {
     conv_table: Option<Source>,
     runtime: Option<String>,
     runtime_settings: Option<String>,
+    threads: Option<i64>,
     order: Option<String>,
     level: Option<String>,
     strategy: String,
@@ -109,6 +110,19 @@ impl Settings {
                 })?)
             }
         };
+        let threads =
+            match self.threads {
+                None => None,
+                Some(count) => {
+                    let threads = u32::try_from(count)
+                        .ok()
+                        .filter(|count| Options::THREADS.contains(count));
+                    let [first, last] = [Options::THREADS.start(), Options::THREADS.end()];
+                    Some(threads.ok_or_else(|| {
+                        usage(format!("threads {count}: expected {first} to {last}"))
+                    })?)
+                }
+            };
         let (order, level) = (self.order.as_deref(), self.level.as_deref());
         let promise = Promise::said(order, level).ok_or_else(|| {
             let orders = Promise::ORDERS.map(|(name, _)| name).join(", ");
@@ -204,6 +218,7 @@ impl Settings {
             profile: profile.map(Arc::new),
             runtime,
             runtime_settings,
+            threads,
             promise,
             strategy,
             variants: variants.into_iter().collect(),

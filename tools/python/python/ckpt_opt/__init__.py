@@ -271,8 +271,8 @@ def optimize(
     if that is given. `InfeasibleError` says what the smallest peak is, and what holds it.
 
     Options, as those of the command line: reserve="0", optimizer=None ("adamw", "sgd", or the optimizer's model), device="cpu" (a name, a file or a dict), costs, profile,
-    conv_table (files or dicts), runtime=None ("training-1.19.2", "stock", or what the operators ask for),
-    runtime_settings=None, order=None, level=None, strategy="auto", variants="all" (or a list), allow=(),
+    conv_table (files or dicts), runtime=None ("training-1.19.2", "stock", "stock-1.26", or what the operators ask for),
+    runtime_settings=None, threads=None, order=None, level=None, strategy="auto", variants="all" (or a list), allow=(),
     seed=0, time_limit=None (seconds), certify=False; and progress, a function that is called with what is done:
     `progress(event, **facts)`, with "planning", "searching" (several times a second) and "writing". With
     progress=True there is a bar, if tqdm is installed.
@@ -362,7 +362,7 @@ def largest(
 
 
 _DEFAULTS: Dict[str, Any] = {
-    "reserve": "0", "optimizer": None, "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime": None, "runtime_settings": None,
+    "reserve": "0", "optimizer": None, "device": "cpu", "costs": None, "profile": None, "conv_table": None, "runtime": None, "runtime_settings": None, "threads": None,
     "order": None, "level": None,
     "strategy": "auto", "variants": "all", "allow": (), "seed": 0, "time_limit": None, "certify": False, "progress": None,
 }
