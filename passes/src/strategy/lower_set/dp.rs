@@ -32,57 +32,55 @@ pub(super) fn best_sequence(
     watch: &Watch,
 ) -> Option<(u32, Vec<usize>)> {
     let sets = &family.sets;
-    let mut table: Vec<Vec<Entry>> = vec![Vec::new(); sets.len()];
-    // By set: so many entries are worth the work of dropping some.
-    let mut many = vec![PRUNED_FROM; sets.len()];
-    table[0].push(Entry {
+    let mut table: Vec<Vec<Entry>> = vec![vec![Entry {
         time: 0,
         kept: 0,
         from: (0, 0),
-    });
-    for lower in 0..sets.len() {
+    }]];
+    // By set: the least that a sequence keeps.
+    let mut least = vec![0];
+    // Of one set, by time.
+    let mut best: Vec<Option<Entry>> = vec![None; sets[sets.len() - 1].time as usize + 1];
+    // Times only grow.
+    let below = match goal {
+        SequenceGoal::LeastTime { below } => below,
+        SequenceGoal::MostTime => u32::MAX,
+    };
+    for (place, upper) in sets.iter().enumerate().skip(1) {
         if watch.is_stopped() {
             return None;
         }
-        prune(&mut table[lower], goal);
-        let entries = std::mem::take(&mut table[lower]);
-        let Some(least) = entries.iter().map(|entry| entry.kept).min() else {
-            continue;
-        };
-        for upper in lower + 1..sets.len() {
-            let inside = sets[upper].bytes - sets[lower].bytes;
-            if least + 2 * inside > budget {
-                // Sets ascend by memory.
-                break;
-            }
-            *work = work.checked_sub(1)?;
-            let need = 2 * inside + sets[upper].behind;
-            if least + need > budget || !sets[lower].members.is_inside(&sets[upper].members) {
+        for step in family
+            .steps(place, upper.bytes.saturating_sub(budget / 2))
+            .iter()
+        {
+            let lower = step.lower as usize;
+            let inside = upper.bytes - sets[lower].bytes;
+            if table[lower].is_empty() || least[lower] + 2 * inside > budget {
                 continue;
             }
-            let (kept, saved) = family.kept(&sets[lower], &sets[upper]);
-            let time = sets[upper].time - sets[lower].time - saved;
-            // Times only grow.
-            let below = match goal {
-                SequenceGoal::LeastTime { below } => below,
-                SequenceGoal::MostTime => u32::MAX,
-            };
-            *work = work.checked_sub(entries.len() as u64)?;
-            for (i, entry) in entries.iter().enumerate() {
-                if entry.kept + need <= budget && entry.time + time < below {
-                    table[upper].push(Entry {
-                        time: entry.time + time,
-                        kept: entry.kept + kept,
-                        from: (lower as u32, i as u32),
-                    });
+            *work = work.checked_sub(1)?;
+            let need = 2 * inside + upper.behind;
+            if least[lower] + need > budget {
+                continue;
+            }
+            *work = work.checked_sub(table[lower].len() as u64)?;
+            let time = upper.time - sets[lower].time - step.saved;
+            for (i, entry) in (0..).zip(&table[lower]) {
+                let (time, kept) = (entry.time + time, entry.kept + step.kept);
+                let best = &mut best[time as usize];
+                if entry.kept + need <= budget
+                    && time < below
+                    && best.is_none_or(|best| kept < best.kept)
+                {
+                    let from = (step.lower, i);
+                    *best = Some(Entry { time, kept, from });
                 }
             }
-            if table[upper].len() > many[upper] {
-                prune(&mut table[upper], goal);
-                many[upper] = PRUNED_FROM.max(2 * table[upper].len());
-            }
         }
-        table[lower] = entries;
+        let entries = useful(&mut best, goal);
+        least.push(entries.iter().map(|entry| entry.kept).min().unwrap_or(0));
+        table.push(entries);
     }
     let last = sets.len() - 1;
     let entries = table[last].iter().enumerate();
@@ -101,21 +99,19 @@ pub(super) fn best_sequence(
     Some((time, sequence))
 }
 
-/// Entries of one set before those are dropped that no best sequence needs.
-const PRUNED_FROM: usize = 1024;
-
-/// Drops entries that keep no less than one with a time that is as good.
-fn prune(entries: &mut Vec<Entry>, goal: SequenceGoal) {
-    entries.sort_by_key(|entry| match goal {
-        SequenceGoal::LeastTime { .. } => (entry.time, entry.kept),
-        SequenceGoal::MostTime => (u32::MAX - entry.time, entry.kept),
-    });
+/// Takes out those that keep less than all whose time is as good, the best time first.
+fn useful(by_time: &mut [Option<Entry>], goal: SequenceGoal) -> Vec<Entry> {
     let mut least = u64::MAX;
-    entries.retain(|entry| {
+    let mut keeps_less = |entry: &Entry| {
         let useful = entry.kept < least;
         least = least.min(entry.kept);
         useful
-    });
+    };
+    let all = by_time.iter_mut().map(Option::take);
+    match goal {
+        SequenceGoal::LeastTime { .. } => all.flatten().filter(&mut keeps_less).collect(),
+        SequenceGoal::MostTime => all.rev().flatten().filter(&mut keeps_less).collect(),
+    }
 }
 
 /// The smallest B for which any sequence fits, by binary search to a thousandth; a larger one if the
@@ -140,25 +136,15 @@ pub(super) fn smallest_budget(family: &Sets, watch: &Watch) -> u64 {
 /// Does any sequence fit? As Algorithm 1 without times.
 fn is_feasible(family: &Sets, budget: u64) -> bool {
     let sets = &family.sets;
-    let mut least: Vec<Option<u64>> = vec![None; sets.len()];
-    least[0] = Some(0);
-    for lower in 0..sets.len() {
-        let Some(held) = least[lower] else { continue };
-        for upper in lower + 1..sets.len() {
-            let inside = sets[upper].bytes - sets[lower].bytes;
-            if held + 2 * inside > budget {
-                break;
-            }
-            if held + 2 * inside + sets[upper].behind > budget
-                || !sets[lower].members.is_inside(&sets[upper].members)
-            {
-                continue;
-            }
-            let kept = held + family.kept(&sets[lower], &sets[upper]).0;
-            if least[upper].is_none_or(|other| kept < other) {
-                least[upper] = Some(kept);
-            }
-        }
+    let mut least: Vec<Option<u64>> = vec![Some(0)];
+    for (place, upper) in sets.iter().enumerate().skip(1) {
+        let steps = family.steps(place, upper.bytes.saturating_sub(budget / 2));
+        let kept = steps.iter().filter_map(|step| {
+            let held = least[step.lower as usize]?;
+            let inside = upper.bytes - sets[step.lower as usize].bytes;
+            (held + 2 * inside + upper.behind <= budget).then_some(held + step.kept)
+        });
+        least.push(kept.min());
     }
     least[sets.len() - 1].is_some()
 }

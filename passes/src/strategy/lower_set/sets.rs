@@ -1,6 +1,7 @@
 //! Lower sets of a forward part, and what formulas (1) and (2) need of each.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::strategy::{ForwardPart, Segments};
 
@@ -27,30 +28,47 @@ impl Bits {
         }
     }
 
-    pub(super) fn is_inside(&self, other: &Bits) -> bool {
+    fn is_inside(&self, other: &Bits) -> bool {
         self.0.iter().zip(&other.0).all(|(a, b)| a & !b == 0)
     }
 
     /// What is in `self` and not in `other`, ascending.
     fn without<'b>(&'b self, other: &'b Bits) -> impl Iterator<Item = u32> + 'b {
         let words = self.0.iter().zip(&other.0).enumerate();
-        words.flat_map(|(i, (a, b))| {
-            let mut left = a & !b;
-            std::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros())?;
-                left &= left - 1;
-                Some(i as u32 * 64 + bit)
-            })
-        })
+        words.flat_map(|(i, (a, b))| ones(i, a & !b))
     }
+
+    /// How many are in it?
+    fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// What is in it, ascending.
+    fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(i, &word)| ones(i, word))
+    }
+}
+
+/// What is in the word at that place.
+fn ones(place: usize, mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(place as u32 * 64 + bit)
+    })
 }
 
 /// A lower set L.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LowerSet {
-    pub(super) members: Bits,
-    /// ∂(L), with all members that cannot be computed again.
-    boundary: Bits,
+    members: Bits,
+    /// The vertex of which these are all ancestors and itself, if they are of one.
+    of: Option<u32>,
+    /// ∂(L), without ...
+    boundary: Vec<u32>,
+    /// ... all members that cannot be computed again: their M and T.
+    always: (u64, u32),
     /// M(L).
     pub(super) bytes: u64,
     /// T(L).
@@ -59,15 +77,44 @@ pub(super) struct LowerSet {
     pub(super) behind: u64,
 }
 
+impl LowerSet {
+    /// Has `other` all of its vertices?
+    fn is_inside(&self, other: &LowerSet) -> bool {
+        match self.of {
+            // Nothing outside a lower set leads into it.
+            Some(v) => other.members.has(v),
+            None => self.members.is_inside(&other.members),
+        }
+    }
+}
+
 /// A family of lower sets, ascending by memory; the empty set first, all vertices last.
 #[derive(Clone, Debug)]
 pub(super) struct Sets {
     pub(super) sets: Vec<LowerSet>,
+    /// By set: those before it of which it has all vertices.
+    below: Vec<Bits>,
+    /// By set: the steps from these, if there are at most [`MOST_STEPS`] in all; otherwise nothing.
+    steps: Vec<Vec<SetStep>>,
     /// By vertex.
     bytes: Vec<u64>,
     /// By vertex, in counted times.
     times: Vec<u32>,
 }
+
+/// From a set to one that has all of its vertices and more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SetStep {
+    /// The place of the smaller one.
+    pub(super) lower: u32,
+    /// T(∂(L') \ L): what the step saves.
+    pub(super) saved: u32,
+    /// M(∂(L') \ L): what it keeps.
+    pub(super) kept: u64,
+}
+
+/// So many steps are worked out once: 96 MiB.
+const MOST_STEPS: usize = 6 << 20;
 
 /// T(V), about.
 const TIMES: f64 = 512.0;
@@ -99,7 +146,7 @@ impl Sets {
                 ));
             }
         }
-        Ok(Sets::of(forward, found))
+        Ok(Sets::of(forward, found.into_iter().map(|set| (set, None))))
     }
 
     /// L^Pruned: for every vertex, what it is computed from and itself; besides, the empty set and
@@ -117,11 +164,14 @@ impl Sets {
             all.insert(v as u32);
             of.push(set);
         }
-        let ends = [Bits::empty(n), all];
-        Sets::of(forward, of.into_iter().chain(ends).collect())
+        let ends = [(Bits::empty(n), None), (all, None)];
+        let of = (0..).zip(of).map(|(v, set)| (set, Some(v)));
+        let different: BTreeMap<Bits, Option<u32>> = ends.into_iter().chain(of).collect();
+        Sets::of(forward, different.into_iter())
     }
 
-    fn of(forward: &ForwardPart, members: BTreeSet<Bits>) -> Sets {
+    /// Of different sets, and the vertices of which they are the ancestors, if they are of one.
+    fn of(forward: &ForwardPart, members: impl Iterator<Item = (Bits, Option<u32>)>) -> Sets {
         let vertices = &forward.vertices;
         let bytes: Vec<u64> = vertices
             .iter()
@@ -132,24 +182,62 @@ impl Sets {
         let times = vertices.iter().map(|vertex| counted(vertex.time)).collect();
         let mut family = Sets {
             sets: Vec::new(),
+            below: Vec::new(),
+            steps: Vec::new(),
             bytes,
             times,
         };
-        let sets = members.into_iter().map(|set| family.describe(forward, set));
+        let sets = members.map(|(set, of)| LowerSet {
+            of,
+            ..family.describe(forward, set)
+        });
         let mut sets: Vec<LowerSet> = sets.collect();
         // A superset holds no less, and more vertices.
-        sets.sort_by_key(|set| {
-            let size: u32 = set.members.0.iter().map(|word| word.count_ones()).sum();
-            (set.bytes, size)
+        sets.sort_by_key(|set| (set.bytes, set.members.count()));
+        let below = sets.iter().enumerate().map(|(i, upper)| {
+            let mut below = Bits::empty(sets.len());
+            let before = (0..).zip(&sets[..i]);
+            let smaller = before.filter(|(_, lower)| lower.is_inside(upper));
+            smaller.for_each(|(lower, _)| below.insert(lower));
+            below
         });
+        family.below = below.collect();
         family.sets = sets;
+        let all: usize = family.below.iter().map(Bits::count).sum();
+        if all <= MOST_STEPS {
+            let uppers = 0..family.sets.len();
+            family.steps = uppers.map(|upper| family.steps_to(upper, 0)).collect();
+        }
         family
+    }
+
+    /// The steps to the set from those of which it has all vertices and that have at least so many bytes, ascending by memory.
+    pub(super) fn steps(&self, upper: usize, least: u64) -> Cow<'_, [SetStep]> {
+        match self.steps.get(upper) {
+            Some(known) => {
+                let bytes = |step: &SetStep| self.sets[step.lower as usize].bytes;
+                let from = known.partition_point(|step| bytes(step) < least);
+                Cow::Borrowed(&known[from..])
+            }
+            None => Cow::Owned(self.steps_to(upper, least)),
+        }
+    }
+
+    fn steps_to(&self, upper: usize, least: u64) -> Vec<SetStep> {
+        let lowers = self.below[upper].all();
+        let from = lowers.skip_while(|&lower| self.sets[lower as usize].bytes < least);
+        let step = |lower: u32| {
+            let (kept, saved) = self.kept(&self.sets[lower as usize], &self.sets[upper]);
+            SetStep { lower, saved, kept }
+        };
+        from.map(step).collect()
     }
 
     fn describe(&self, forward: &ForwardPart, members: Bits) -> LowerSet {
         let n = forward.vertices.len();
         let none = Bits::empty(n);
-        let mut boundary = Bits::empty(n);
+        let mut boundary = Vec::new();
+        let mut always = (0, 0);
         let mut next = Bits::empty(n);
         let (mut bytes, mut time) = (0, 0);
         for v in members.without(&none) {
@@ -157,8 +245,11 @@ impl Sets {
             bytes += self.bytes[v as usize];
             time += self.times[v as usize];
             let mut outside = vertex.after.iter().filter(|&&w| !members.has(w)).peekable();
-            if outside.peek().is_some() || !vertex.recomputable {
-                boundary.insert(v);
+            if !vertex.recomputable {
+                always.0 += self.bytes[v as usize];
+                always.1 += self.times[v as usize];
+            } else if outside.peek().is_some() {
+                boundary.push(v);
             }
             outside.for_each(|&w| next.insert(w));
         }
@@ -171,7 +262,9 @@ impl Sets {
         let behind = self.sum(next.without(&members)) + self.sum(feeding.without(&members));
         LowerSet {
             members,
+            of: None,
             boundary,
+            always,
             bytes,
             time,
             behind,
@@ -182,10 +275,14 @@ impl Sets {
         vertices.map(|v| self.bytes[v as usize]).sum()
     }
 
-    /// M(∂(L') \ L) and T(∂(L') \ L): what the step from L to L' keeps, and saves.
-    pub(super) fn kept(&self, lower: &LowerSet, upper: &LowerSet) -> (u64, u32) {
-        let kept = upper.boundary.without(&lower.members);
-        kept.fold((0, 0), |(bytes, time), v| {
+    /// M(∂(L') \ L) and T(∂(L') \ L): what the step from L to L', which has all of it, keeps, and saves.
+    fn kept(&self, lower: &LowerSet, upper: &LowerSet) -> (u64, u32) {
+        let always = (
+            upper.always.0 - lower.always.0,
+            upper.always.1 - lower.always.1,
+        );
+        let new = upper.boundary.iter().filter(|&&v| !lower.members.has(v));
+        new.fold(always, |(bytes, time), &v| {
             (
                 bytes + self.bytes[v as usize],
                 time + self.times[v as usize],
