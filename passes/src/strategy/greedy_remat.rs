@@ -29,9 +29,17 @@ pub(super) struct Greedy<'t> {
     forward: ForwardPart,
     /// The need without copies, as the pass counts it.
     all: u64,
-    /// By limit: the plan, judged where that mattered.
-    plans: BTreeMap<u64, Plan>,
+    /// By limit.
+    plans: BTreeMap<u64, Pass>,
     unmodified: Plan,
+}
+
+/// What a pass came to.
+enum Pass {
+    /// Its plan, judged.
+    Done(Plan),
+    /// It was ended, since its copies take at least so many nanoseconds.
+    Slow(u64),
 }
 
 /// What a limit is good for.
@@ -56,15 +64,22 @@ impl<'t> Greedy<'t> {
 
     fn judge(&mut self, limit: u64, budget: Bytes, below: u64, work: &mut u64) -> Verdict {
         let (task, forward) = (self.task, &self.forward);
-        let judged = self.plans.entry(limit).or_insert_with(|| {
-            let plan = within(task, forward, limit, work);
-            let plan = plan.without_unread_copies(task.graph, task.recomputation);
-            task.judge(plan)
-        });
-        match judged.predicted_peak <= budget {
-            _ if judged.added >= below => Verdict::TooSlow,
-            true => Verdict::Fits,
-            false => Verdict::TooLarge,
+        let known = self.plans.entry(limit);
+        let known = known.or_insert(Pass::Slow(0));
+        if matches!(known, Pass::Slow(least) if *least < below) {
+            *known = match within(task, forward, limit, below, work) {
+                Some(plan) => {
+                    let plan = plan.without_unread_copies(task.graph, task.recomputation);
+                    Pass::Done(task.judge(plan))
+                }
+                None => Pass::Slow(below),
+            };
+        }
+        match known {
+            Pass::Slow(_) => Verdict::TooSlow,
+            Pass::Done(judged) if judged.added >= below => Verdict::TooSlow,
+            Pass::Done(judged) if judged.predicted_peak <= budget => Verdict::Fits,
+            Pass::Done(_) => Verdict::TooLarge,
         }
     }
 
@@ -128,8 +143,14 @@ impl Planner for Greedy<'_> {
             self.look(budget, below);
         }
         let known = || {
-            let plans = self.plans.values().chain([&self.unmodified]);
-            plans.filter(|judged| judged.added < below)
+            let passes = self.plans.values();
+            let plans = passes.filter_map(|pass| match pass {
+                Pass::Done(plan) => Some(plan),
+                Pass::Slow(_) => None,
+            });
+            plans
+                .chain([&self.unmodified])
+                .filter(|judged| judged.added < below)
         };
         let peak = |judged: &&Plan| judged.predicted_peak;
         let fitting = known().filter(|judged| peak(judged) <= budget);
@@ -143,7 +164,19 @@ impl Planner for Greedy<'_> {
     }
 }
 
-fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) -> Plan {
+/// The pass with that limit; `None` as soon as its copies take `below` nanoseconds or more.
+fn within(
+    task: &Task<'_>,
+    forward: &ForwardPart,
+    limit: u64,
+    below: u64,
+    work: &mut u64,
+) -> Option<Plan> {
+    let copy_time = |id: &NodeId| {
+        let cost = task.recomputation.copy_cost(*id);
+        cost.unwrap_or(task.costs[id.index()]).time.0
+    };
+    let mut added = 0;
     let mut sequence = task.order.to_vec();
     let mut analysis = Analysis::of(task, forward, &sequence);
     let mut step = 0;
@@ -155,6 +188,12 @@ fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) ->
             && let Some((vertex, before)) = analysis.best(forward, step)
         {
             let nodes = &forward.vertices[vertex as usize].nodes;
+            // Somebody reads the copy of one of them at least.
+            let cheapest = nodes.iter().map(copy_time).min().unwrap_or(0);
+            added = u64::saturating_add(added, cheapest);
+            if added >= below {
+                return None;
+            }
             sequence.splice(before..before, nodes.iter().copied());
             *work = work.saturating_sub(sequence.len() as u64);
             if *work == 0 {
@@ -165,10 +204,10 @@ fn within(task: &Task<'_>, forward: &ForwardPart, limit: u64, work: &mut u64) ->
             step += 1;
         }
     }
-    Plan {
+    Some(Plan {
         sequence,
         ..Plan::default()
-    }
+    })
 }
 
 /// One computation of a vertex, or a result of any other node.
@@ -407,10 +446,10 @@ mod tests {
                 ..task.clone()
             };
             let forward = ForwardPart::of(task);
-            let plan = within(task, &forward, 199, &mut 1_000_000);
+            let plan = within(task, &forward, 199, u64::MAX, &mut 1_000_000).unwrap();
             assert_eq!(names(&graph, &plan), "a b c d b loss c dc b db a da");
             let all = Analysis::of(task, &forward, task.order).peak();
-            let plan = within(task, &forward, all, &mut 1_000_000);
+            let plan = within(task, &forward, all, u64::MAX, &mut 1_000_000).unwrap();
             assert_eq!(plan.sequence, task.order);
         });
     }
@@ -431,7 +470,8 @@ mod tests {
                     assert!(found.predicted_peak <= budget, "seed {seed}");
                     // None of the equal steps does better.
                     for place in 0..STEPS {
-                        let plan = within(task, &greedy.forward, place * step, &mut WORK.clone());
+                        let (limit, work) = (place * step, &mut WORK.clone());
+                        let plan = within(task, &greedy.forward, limit, u64::MAX, work).unwrap();
                         let plan = plan.without_unread_copies(task.graph, task.recomputation);
                         let judged = task.judge(plan);
                         let fits = judged.predicted_peak <= budget;
