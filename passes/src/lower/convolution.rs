@@ -24,8 +24,10 @@ const FEWEST_WINDOWS_OF_A_CHANNEL: u64 = 4;
 enum Products {
     /// Each channel by itself, for each number of the kernel.
     Depthwise,
-    /// All channels, for so many numbers of the kernel at once.
+    /// All channels of one image, for so many numbers of the kernel at once.
     Of(u64),
+    /// All channels of all images, for each number of the kernel.
+    OfAllImages,
 }
 
 /// Numbers of windows are at most this large, so that two of them can be multiplied.
@@ -328,6 +330,7 @@ fn weights(
     let products = match channels {
         _ if is_depthwise => Some(Products::Depthwise),
         _ if windows.group != 1 => None,
+        _ if is_larger_than_images(site, windows, dy, w) => Some(Products::OfAllImages),
         _ if is_pointwise => Some(Products::Of(1)),
         // Half as many columns as dY has rows: what they are cut from and put together to takes no more than dY.
         Some(few) if (1..FEWEST_CHANNELS).contains(&few) => {
@@ -348,6 +351,26 @@ fn weights(
     }
 }
 
+/// Is dW larger than what one image has of X and dY in all windows? A product for each image, of which there is a sum then, takes longer
+/// than to put channels first, so that one product sums over all images (measured in 1.32.0 on the CPU with 8 and 32 images: 0.2 to 0.7 of the
+/// time where dW is eight times as large and more, 0.9 where it is about as large).
+fn is_larger_than_images(
+    site: &LoweringSite,
+    windows: &Windows,
+    dy: TensorId,
+    w: TensorId,
+) -> bool {
+    let size = || {
+        let (rows, columns) = (site.size(w, 0)?, site.size(w, 1)?);
+        let mut sizes = (0..windows.axes()).map(|axis| site.size(dy, 2 + axis));
+        let count = sizes.try_fold(1u64, |count, size| Some(count.saturating_mul(size?)))?;
+        let products = rows.saturating_mul(columns);
+        let weights = products.saturating_mul(windows.taps().unsigned_abs());
+        Some(weights >= count.saturating_mul(rows.saturating_add(columns)))
+    };
+    size().unwrap_or(false)
+}
+
 /// For one or several numbers of the kernel a product of matrices: dY of all windows times what these have of X at those places.
 fn weights_by_taps(
     site: &mut LoweringSite,
@@ -362,13 +385,30 @@ fn weights_by_taps(
     let (rows, at_once): (&[i64], usize) = match products {
         Products::Depthwise => (&[0, 0, 1, -1], 1),
         Products::Of(count) => (&[0, 0, -1], count as usize),
+        Products::OfAllImages => (&[0, -1], 1),
     };
-    let phases = phases(site, windows, x, w);
-    let padded = match phases {
+    let channels_first = matches!(products, Products::OfAllImages);
+    let put_first = |site: &mut LoweringSite, tensor: TensorId| match channels_first {
+        true => site.add(op("Transpose", [tensor]).ints("perm", &exchange(windows))),
+        false => tensor,
+    };
+    let mut phases = phases(site, windows, x, w);
+    let mut padded = match phases {
         Some(phases) => phases.apart,
         None => padded(site, windows, x),
     };
-    let gradient = site.reshaped(dy, rows);
+    // What no window meets is not moved.
+    let all_are_met = phases.is_some() || windows.strides.iter().all(|&stride| stride == 1);
+    if all_are_met {
+        padded = put_first(site, padded);
+        phases = phases.map(|phases| Phases {
+            apart: padded,
+            axis: if channels_first { 0 } else { 1 },
+            ..phases
+        });
+    }
+    let dy_first = put_first(site, dy);
+    let gradient = site.reshaped(dy_first, rows);
     let mut parts = Vec::new();
     let mut met = Vec::new();
     let mut place = vec![0i64; axes];
@@ -384,7 +424,11 @@ fn weights_by_taps(
             let [starts, all, steps] =
                 [&starts, &all, &windows.strides].map(|list| site.ints(list));
             let inputs = [padded, starts, ends, all, steps].map(Some).to_vec();
-            site.add(op_of("Slice", inputs))
+            let window = site.add(op_of("Slice", inputs));
+            match all_are_met {
+                true => window,
+                false => put_first(site, window),
+            }
         };
         met.push(window);
         let is_last = !next(&mut place, &windows.kernel);
@@ -409,20 +453,25 @@ fn weights_by_taps(
     // [n, o, i] for each place, or for several one behind the other, summed over the images one by one: nothing larger than dW is kept.
     let mut sums = Vec::with_capacity(parts.len());
     for part in parts {
-        let sum = site.reduced("ReduceSum", part, &[0], true);
-        sums.push(site.add(sum));
+        sums.push(match channels_first {
+            true => part,
+            false => {
+                let sum = site.reduced("ReduceSum", part, &[0], true);
+                site.add(sum)
+            }
+        });
     }
     if windows.taps() == 1 {
         let sum = site.joined(sums, 0);
         site.put(op("Reshape", [sum, shape]), dw);
         return Ok(());
     }
-    let turned = if at_once == 1 {
+    let turned = if at_once == 1 && !channels_first {
         let all = site.joined(sums, 0);
         op("Transpose", [all]).ints("perm", &[1, 2, 0])
     } else {
-        // [1, o, k · i].
-        let all = site.joined(sums, 2);
+        // [1, o, k · i], or without the first dimension.
+        let all = site.joined(sums, if channels_first { 1 } else { 2 });
         let split = [-1, windows.taps(), site.int_size(w, 1).unwrap_or(-1)];
         let by_place = site.reshaped(all, &split);
         op("Transpose", [by_place]).ints("perm", &[0, 2, 1])
@@ -439,6 +488,8 @@ struct Phases {
     apart: TensorId,
     stride: i64,
     channels: i64,
+    /// Where the channels are.
+    axis: i64,
 }
 
 /// `None` where no numbers lie apart, or not so many that it pays, or sizes are not known.
@@ -465,6 +516,7 @@ fn phases(site: &mut LoweringSite, windows: &Windows, x: TensorId, w: TensorId) 
         apart,
         stride,
         channels,
+        axis: 1,
     })
 }
 
@@ -491,7 +543,8 @@ impl Phases {
             .zip(counts)
             .map(|(start, count)| start + count);
         let ends = ends.collect();
-        let [starts, ends, axes] = [starts, ends, vec![1, 2, 3]].map(|list| site.ints(&list));
+        let [starts, ends, axes] =
+            [starts, ends, vec![self.axis, 2, 3]].map(|list| site.ints(&list));
         site.add(op("Slice", [self.apart, starts, ends, axes]))
     }
 }
