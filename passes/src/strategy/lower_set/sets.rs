@@ -66,7 +66,7 @@ pub(super) struct LowerSet {
     /// The vertex of which these are all ancestors and itself, if they are of one.
     of: Option<u32>,
     /// ∂(L), without ...
-    boundary: Vec<u32>,
+    boundary: Vec<Neighbours>,
     /// ... all members that cannot be computed again: their M and T.
     always: (u64, u32),
     /// M(L).
@@ -75,6 +75,19 @@ pub(super) struct LowerSet {
     pub(super) time: u32,
     /// M(δ⁺(L) \ L) + M(δ⁻(δ⁺(L)) \ L): what the backward part of V_i finds occupied behind it.
     pub(super) behind: u64,
+}
+
+/// Vertices in one word of [`Bits`], which a set has all or none of most of the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Neighbours {
+    /// The place of the word.
+    place: usize,
+    /// They themselves.
+    word: u64,
+    /// Their M.
+    bytes: u64,
+    /// Their T.
+    time: u32,
 }
 
 impl LowerSet {
@@ -236,7 +249,7 @@ impl Sets {
     fn describe(&self, forward: &ForwardPart, members: Bits) -> LowerSet {
         let n = forward.vertices.len();
         let none = Bits::empty(n);
-        let mut boundary = Vec::new();
+        let mut boundary = Bits::empty(n);
         let mut always = (0, 0);
         let mut next = Bits::empty(n);
         let (mut bytes, mut time) = (0, 0);
@@ -249,7 +262,7 @@ impl Sets {
                 always.0 += self.bytes[v as usize];
                 always.1 += self.times[v as usize];
             } else if outside.peek().is_some() {
-                boundary.push(v);
+                boundary.insert(v);
             }
             outside.for_each(|&w| next.insert(w));
         }
@@ -263,12 +276,23 @@ impl Sets {
         LowerSet {
             members,
             of: None,
-            boundary,
+            boundary: self.neighbours(&boundary),
             always,
             bytes,
             time,
             behind,
         }
+    }
+
+    fn neighbours(&self, vertices: &Bits) -> Vec<Neighbours> {
+        let words = vertices.0.iter().copied().enumerate();
+        let of = |(place, word)| Neighbours {
+            place,
+            word,
+            bytes: self.sum(ones(place, word)),
+            time: ones(place, word).map(|v| self.times[v as usize]).sum(),
+        };
+        words.filter(|(_, word)| *word != 0).map(of).collect()
     }
 
     fn sum(&self, vertices: impl Iterator<Item = u32>) -> u64 {
@@ -281,13 +305,20 @@ impl Sets {
             upper.always.0 - lower.always.0,
             upper.always.1 - lower.always.1,
         );
-        let new = upper.boundary.iter().filter(|&&v| !lower.members.has(v));
-        new.fold(always, |(bytes, time), &v| {
-            (
-                bytes + self.bytes[v as usize],
-                time + self.times[v as usize],
-            )
-        })
+        let one = |v: u32| (self.bytes[v as usize], self.times[v as usize]);
+        let mut kept = always;
+        let mut add = |(bytes, time): (u64, u32)| {
+            kept.0 += bytes;
+            kept.1 += time;
+        };
+        for all in &upper.boundary {
+            match all.word & !lower.members.0[all.place] {
+                0 => {}
+                new if new == all.word => add((all.bytes, all.time)),
+                new => ones(all.place, new).for_each(|v| add(one(v))),
+            }
+        }
+        kept
     }
 
     /// Formula (2) of the sequence, which ascends to all vertices.
