@@ -30,12 +30,12 @@ pub(super) struct Greedy<'t> {
     /// The need without copies, as the pass counts it.
     all: u64,
     /// By limit.
-    plans: BTreeMap<u64, Pass>,
+    plans: BTreeMap<u64, AtLimit>,
     unmodified: Plan,
 }
 
-/// What a pass came to.
-enum Pass {
+/// What the pass with a limit came to.
+enum AtLimit {
     /// Its plan, judged.
     Done(Plan),
     /// It was ended, since its copies take at least so many nanoseconds.
@@ -65,21 +65,21 @@ impl<'t> Greedy<'t> {
     fn judge(&mut self, limit: u64, budget: Bytes, below: u64, work: &mut u64) -> Verdict {
         let (task, forward) = (self.task, &self.forward);
         let known = self.plans.entry(limit);
-        let known = known.or_insert(Pass::Slow(0));
-        if matches!(known, Pass::Slow(least) if *least < below) {
+        let known = known.or_insert(AtLimit::Slow(0));
+        if matches!(known, AtLimit::Slow(least) if *least < below) {
             *known = match within(task, forward, limit, below, work) {
                 Some(plan) => {
                     let plan = plan.without_unread_copies(task.graph, task.recomputation);
-                    Pass::Done(task.judge(plan))
+                    AtLimit::Done(task.judge(plan))
                 }
-                None => Pass::Slow(below),
+                None => AtLimit::Slow(below),
             };
         }
         match known {
-            Pass::Slow(_) => Verdict::TooSlow,
-            Pass::Done(judged) if judged.added >= below => Verdict::TooSlow,
-            Pass::Done(judged) if judged.predicted_peak <= budget => Verdict::Fits,
-            Pass::Done(_) => Verdict::TooLarge,
+            AtLimit::Slow(_) => Verdict::TooSlow,
+            AtLimit::Done(judged) if judged.added >= below => Verdict::TooSlow,
+            AtLimit::Done(judged) if judged.predicted_peak <= budget => Verdict::Fits,
+            AtLimit::Done(_) => Verdict::TooLarge,
         }
     }
 
@@ -145,8 +145,8 @@ impl Planner for Greedy<'_> {
         let known = || {
             let passes = self.plans.values();
             let plans = passes.filter_map(|pass| match pass {
-                Pass::Done(plan) => Some(plan),
-                Pass::Slow(_) => None,
+                AtLimit::Done(plan) => Some(plan),
+                AtLimit::Slow(_) => None,
             });
             plans
                 .chain([&self.unmodified])
