@@ -158,10 +158,18 @@ impl Error {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         if let Error::Optimize { error, .. } = self
-            && let OptimizeError::Shape(InferShapesError::Unbound { names }) = &**error
+            && let OptimizeError::Shape(error) = &**error
         {
-            let dims: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-            return format!("add {}", dims.join(" "));
+            match error {
+                InferShapesError::Unbound { names, .. } => {
+                    let dims = names.iter().map(|name| format!("--dim {name}=N"));
+                    return format!("add {}", dims.collect::<Vec<_>>().join(" "));
+                }
+                InferShapesError::AtOdds { name, given, .. } => {
+                    return format!("leave --dim {name}={given} out, or correct the other sizes");
+                }
+                _ => {}
+            }
         }
         if let Error::Lowered { output, .. } = self {
             return format!(
@@ -228,6 +236,7 @@ fn optimized(error: &OptimizeError) -> Code {
 fn shaped(error: &InferShapesError) -> Code {
     match error {
         InferShapesError::Zero { .. } | InferShapesError::NoSuchDimension { .. } => DIMENSION,
+        InferShapesError::AtOdds { .. } => DIMENSION,
         InferShapesError::TooLarge { .. } => DIMENSION,
         InferShapesError::Unbound { .. } => UNBOUND_DIMENSION,
         InferShapesError::Undeclared { .. } | InferShapesError::Unknown { .. } => UNKNOWN_SHAPE,

@@ -186,7 +186,9 @@ pub(super) fn inferred(
             Err(error) => error,
         };
         let names = match &missing {
-            InferShapesError::Unbound { names } | InferShapesError::Unknown { names, .. } => names,
+            InferShapesError::Unbound { names, .. } | InferShapesError::Unknown { names, .. } => {
+                names
+            }
             _ => return Err(missing),
         };
         let open = names.iter().find(|name| !bindings.contains_key(*name));

@@ -8,7 +8,9 @@ use super::updates;
 use super::{OptimizeError, Optimized, PlanOptions};
 use crate::graph::{Graph, Node, NodeId};
 use crate::operators::{self, Provider};
-use crate::rewrite::infer_shapes::{self, InferShapes, InferShapesError, Stale, without_stale};
+use crate::rewrite::infer_shapes::{
+    self, InferShapes, InferShapesError, Stale, advised, without_stale,
+};
 use crate::rewrite::take_apart::TakeApart;
 use crate::runtime::functions::awaits_types;
 use crate::runtime::known_shapes::infer_as;
@@ -17,11 +19,12 @@ use crate::verify;
 
 /// The graph with the shapes of all tensors, by the given dimensions.
 pub fn with_shapes(graph: &Graph, options: &PlanOptions) -> Result<Graph, InferShapesError> {
-    let mut graph = graph.clone();
+    let mut shaped = graph.clone();
     let bindings = options.bindings.clone();
-    options.runner.run(&InferShapes { bindings }, &mut graph)?;
-    infer_as(&mut graph, options.runtime.release);
-    Ok(graph)
+    let run = options.runner.run(&InferShapes { bindings }, &mut shaped);
+    run.map_err(|error| advised(graph, &options.bindings, error))?;
+    infer_as(&mut shaped, options.runtime.release);
+    Ok(shaped)
 }
 
 /// `graph`, with the types of all tensors where they decide what is taken apart.

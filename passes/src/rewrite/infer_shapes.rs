@@ -15,6 +15,7 @@
 //! [`Tensor::shape`]: crate::graph::Tensor::shape
 //! [`Tensor::constant`]: crate::graph::Tensor::constant
 
+mod advice;
 mod bodies;
 mod deduce;
 mod expression;
@@ -24,6 +25,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use advice::advised;
 use bodies::Followed;
 pub use bodies::uncounted;
 pub(crate) use deduce::primes;
@@ -54,8 +56,26 @@ pub enum InferShapesError {
     Zero { name: String },
     #[error("there is no dimension {name:?}; {}", dimensions(existing))]
     NoSuchDimension { name: String, existing: Vec<String> },
-    #[error("the size of {} is not given: {}", plural(names.len(), "dimension"), names.join(", "))]
-    Unbound { names: Vec<String> },
+    #[error(
+        "the size of {} is not given: {}{}",
+        plural(names.len(), "dimension"),
+        names.join(", "),
+        from_these(follow)
+    )]
+    Unbound {
+        names: Vec<String>,
+        /// Others, which follow from these.
+        follow: Vec<String>,
+    },
+    #[error(
+        "{error}; dimension {name:?} is bound to {given}, and {follows} follows from the other sizes"
+    )]
+    AtOdds {
+        name: String,
+        given: u64,
+        follows: u64,
+        error: Box<InferShapesError>,
+    },
     #[error("graph input {tensor:?} is not declared as a tensor of known type and rank")]
     Undeclared { tensor: String },
     #[error("{circle}")]
@@ -124,6 +144,14 @@ fn plural(count: usize, what: &str) -> String {
         format!("1 {what}")
     } else {
         format!("{count} {what}s")
+    }
+}
+
+fn from_these(follow: &[String]) -> String {
+    match follow {
+        [] => String::new(),
+        [one] => format!(", from which {one} follows"),
+        more => format!(", from which {} follow", more.join(", ")),
     }
 }
 
@@ -461,6 +489,7 @@ impl Inference {
             true => Ok(()),
             false => Err(InferShapesError::Unbound {
                 names: to_be_given(graph, names),
+                follow: Vec::new(),
             }),
         }
     }
