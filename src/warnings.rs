@@ -377,7 +377,21 @@ mod tests {
                 said(&TRAINING, 2),
             ]
         };
-        insta::assert_debug_snapshot!(found(3, 64), @"");
+        insta::assert_debug_snapshot!(found(3, 64), @r#"
+        [
+            Some(
+                "in ONNX Runtime 1.23.2 to 1.26.0 convolutions take up to 4.44 MiB more than is counted (most in large): --runtime stock-1.26 counts it",
+            ),
+            Some(
+                "in ONNX Runtime 1.23.2 to 1.26.0 convolutions take up to 8.75 MiB more than is counted (most in large): --runtime stock-1.26 counts it",
+            ),
+            Some(
+                "in ONNX Runtime 1.23.2 to 1.26.0 convolutions take up to 4.50 MiB more for each thread above 1 (most in large): --threads says how many there are",
+            ),
+            None,
+            None,
+        ]
+        "#);
         assert_eq!(found(1, 64), [const { None }; 5]);
         assert_eq!(found(3, 7), [const { None }; 5]);
     }

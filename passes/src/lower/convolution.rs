@@ -1,8 +1,9 @@
 //! Gradients of convolutions, and of transposed ones.
 
+use super::facts::Facts;
 use super::operation::{fused_matmul, op, op_of};
 use super::site::{LoweringSite, Obstacle, case};
-use crate::graph::{ElementType, TensorId};
+use crate::graph::{ElementType, Graph, TensorId};
 
 /// Up to so many numbers of a kernel, the weights' gradient is a product of matrices for each of them; above, its
 /// inputs would be cut too often.
@@ -186,6 +187,17 @@ fn pads_of_same(
     }
     begins.extend(ends);
     Ok(begins)
+}
+
+/// Is there a gradient of a convolution whose windows nobody counts? Which form takes less depends on how many there are.
+pub(super) fn want_sizes(graph: &Graph, facts: &Facts) -> bool {
+    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let mut gradients =
+        nodes.filter(|node| matches!(node.op_type.as_str(), "ConvGrad" | "ConvTransposeGrad"));
+    gradients.any(|node| {
+        let sizes = node.input(0).and_then(|dy| facts.sizes(dy));
+        sizes.is_none_or(|sizes| sizes.iter().skip(2).any(Option::is_none))
+    })
 }
 
 /// ConvGrad(dY, X, W) -> (dX, dW, dB).

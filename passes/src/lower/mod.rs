@@ -114,15 +114,21 @@ pub fn lower(
     }
     let original = graph.clone();
     let mut facts = Facts::of(graph, bindings);
-    let lowered = lower_by(graph, bindings, &facts, update);
+    let find_out = |facts: &mut Facts| {
+        let probes = Probes::of(&original, &original);
+        probes.map(|probes| facts.take_numbers(&|id, axis| probes.number(id, axis)))
+    };
     // What the file says is enough for most graphs, and what follows from it takes longer to find out.
+    if convolution::want_sizes(graph, &facts) {
+        find_out(&mut facts);
+    }
+    let lowered = lower_by(graph, bindings, &facts, update);
     if let Err(LowerError::Node {
         problem: Obstacle::Size { .. },
         ..
     }) = lowered
-        && let Some(probes) = Probes::of(&original, &original)
+        && find_out(&mut facts).is_some()
     {
-        facts.take_numbers(&|id, axis| probes.number(id, axis));
         *graph = original;
         return lower_by(graph, bindings, &facts, update);
     }

@@ -163,6 +163,31 @@ fn few_windows_are_not_worth_turned_weights() {
 }
 
 #[test]
+fn weights_larger_than_images_are_summed_up_in_one_product() {
+    let dw = |interface: &str, before: &str| {
+        let node = format!("{before} [c] \"\", dw = com.microsoft.ConvGrad (dy, x, w)");
+        lowered(15, interface, &node)
+    };
+    let declared = |size: u64| {
+        let interface = format!(
+            "(float[N,16,{size},{size}] dy, float[N,24,{size},{size}] x, float[16,24,1,1] w) => (float[16,24,1,1] dw)"
+        );
+        dw(&interface, "")
+    };
+    // 16 * 24 numbers, and for each window 16 + 24.
+    assert!(!declared(3).contains("ReduceSum"), "{}", declared(3));
+    assert!(declared(4).contains("ReduceSum"));
+    // What nothing declares is found out.
+    let found_out = dw(
+        "(float[N,16,9] flat_dy, float[N,24,9] flat, float[16,24,1,1] w) => (float[16,24,1,1] dw)",
+        "a = Constant <value_ints = [0, 24, 3, 3]> () b = Constant <value_ints = [0, 16, 3, 3]> ()
+         x = Reshape(flat, a) dy = Reshape(flat_dy, b)",
+    );
+    assert!(!found_out.contains("ReduceSum"), "{found_out}");
+    assert!(found_out.contains("Transpose(dy)"), "{found_out}");
+}
+
+#[test]
 fn windows_beyond_all_numbers_are_no_panic() {
     const FAR: i64 = i64::MAX / 2;
     let convolution = |size: i64, attributes: &str| {
