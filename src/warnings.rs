@@ -393,7 +393,7 @@ mod tests {
         ]
         "#);
         assert_eq!(found(1, 64), [const { None }; 5]);
-        assert_eq!(found(3, 7), [const { None }; 5]);
+        assert_eq!(found(3, 5), [const { None }; 5]);
     }
 
     #[test]
