@@ -83,7 +83,7 @@ fn stale_sizes_are_named_and_not_believed() {
 
 #[test]
 fn dimensions_without_names_are_asked_for_and_given_by_place() {
-    let asked = ["--dim x:0=N", "--dim labels:0=N"];
+    let asked = ["--dim x:0=N", "from which labels:0 follows"];
     assert_refused("unnamed_dims.onnx --budget fixed+60%", &asked);
     assert_planned("unnamed_dims.onnx --budget fixed+60% --dim x:0=256 --dim labels:0=256");
     // There are as many labels as scores.
