@@ -20,15 +20,38 @@ const FEWEST_COLUMNS: u64 = 16;
 /// included; with 28 x 28 of 128 both take as long, and with 7 x 7 of 512 turning takes longer than columns (1.32.0, on the CPU).
 const FEWEST_WINDOWS_OF_A_CHANNEL: u64 = 4;
 
+/// Up to so many windows, depthwise weights' gradients are of all images. Runtime fact: a product for each channel of each image takes as long as a long
+/// one where the images are small: 2.6 times as long as one for each channel with 7 x 7 windows, 1.3 times with 28 x 28, as long with 56 x 56, where
+/// putting channels first takes the memory of dY for little (8 images, 1.32.0 on the CPU).
+const MOST_WINDOWS_OF_DEPTHWISE: u64 = 1024;
+
 /// What the products of weights' gradients are made of.
 #[derive(Clone, Copy)]
-enum Products {
-    /// Each channel by itself, for each number of the kernel.
-    Depthwise,
-    /// All channels of one image, for so many numbers of the kernel at once.
-    Of(u64),
-    /// All channels of all images, for each number of the kernel.
-    OfAllImages,
+struct Products {
+    /// Of which channels?
+    channels: Channels,
+    /// Of all images, which then stand behind their channels? Otherwise there is one for each image, and their sum.
+    all_images: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Channels {
+    /// Each by itself, for each number of the kernel.
+    Each,
+    /// All of them, for so many numbers of the kernel at once.
+    All(u64),
+}
+
+impl Products {
+    /// The shape of one factor.
+    fn rows(self) -> &'static [i64] {
+        match (self.channels, self.all_images) {
+            (Channels::Each, false) => &[0, 0, 1, -1],
+            (Channels::Each, true) => &[0, 1, -1],
+            (Channels::All(_), false) => &[0, 0, -1],
+            (Channels::All(_), true) => &[0, -1],
+        }
+    }
 }
 
 /// Numbers of windows are at most this large, so that two of them can be multiplied.
@@ -296,11 +319,9 @@ fn is_turned_for_less(site: &LoweringSite, windows: &Windows, dy: TensorId) -> b
     let fits = windows.group == 1
         && windows.strides.iter().all(|&stride| stride == 1)
         && (0..2 * all).all(|at| pads[at] <= windows.reach(at % all));
-    let mut sizes = (0..all).map(|axis| site.size(dy, 2 + axis));
-    let count = sizes.try_fold(1u64, |count, size| Some(count.saturating_mul(size?)));
     let enough = site
         .size(dy, 1)
-        .zip(count)
+        .zip(site.positions(dy))
         .is_some_and(|(of, count)| count >= of.saturating_mul(FEWEST_WINDOWS_OF_A_CHANNEL));
     fits && enough
 }
@@ -339,24 +360,34 @@ fn weights(
     let channels = site.size(w, 1);
     let is_depthwise =
         windows.group > 1 && channels == Some(1) && site.int_size(w, 0) == Some(windows.group);
-    let products = match channels {
-        _ if is_depthwise => Some(Products::Depthwise),
+    let of = match channels {
+        _ if is_depthwise => Some(Channels::Each),
         _ if windows.group != 1 => None,
-        _ if is_larger_than_images(site, windows, dy, w) => Some(Products::OfAllImages),
-        _ if is_pointwise => Some(Products::Of(1)),
+        _ if is_pointwise => Some(Channels::All(1)),
         // Half as many columns as dY has rows: what they are cut from and put together to takes no more than dY.
         Some(few) if (1..FEWEST_CHANNELS).contains(&few) => {
             let columns = site.size(w, 0).map_or(0, |rows| rows / 2);
-            Some(Products::Of((columns.max(FEWEST_COLUMNS) / few).max(1)))
+            Some(Channels::All((columns.max(FEWEST_COLUMNS) / few).max(1)))
         }
-        _ => Some(Products::Of(1)),
+        _ => Some(Channels::All(1)),
     };
-    let most = match products {
-        Some(Products::Of(2..)) => MOST_TAPS_OF_FEW,
+    let all_images = match of {
+        Some(Channels::Each) => site
+            .positions(dy)
+            .is_some_and(|count| count <= MOST_WINDOWS_OF_DEPTHWISE),
+        Some(Channels::All(1)) => is_larger_than_images(site, windows, dy, w),
+        _ => false,
+    };
+    let most = match of {
+        Some(Channels::All(2..)) => MOST_TAPS_OF_FEW,
         _ => MOST_TAPS,
     };
-    match products {
-        Some(products) if windows.taps() <= most => {
+    match of {
+        Some(channels) if windows.taps() <= most => {
+            let products = Products {
+                channels,
+                all_images,
+            };
             weights_by_taps(site, windows, x, dy, w, dw, products)
         }
         _ => weights_by_convolution(site, windows, x, dy, w, dw),
@@ -374,8 +405,7 @@ fn is_larger_than_images(
 ) -> bool {
     let size = || {
         let (rows, columns) = (site.size(w, 0)?, site.size(w, 1)?);
-        let mut sizes = (0..windows.axes()).map(|axis| site.size(dy, 2 + axis));
-        let count = sizes.try_fold(1u64, |count, size| Some(count.saturating_mul(size?)))?;
+        let count = site.positions(dy)?;
         let products = rows.saturating_mul(columns);
         let weights = products.saturating_mul(windows.taps().unsigned_abs());
         Some(weights >= count.saturating_mul(rows.saturating_add(columns)))
@@ -394,12 +424,12 @@ fn weights_by_taps(
     products: Products,
 ) -> Result<(), Obstacle> {
     let axes = windows.axes();
-    let (rows, at_once): (&[i64], usize) = match products {
-        Products::Depthwise => (&[0, 0, 1, -1], 1),
-        Products::Of(count) => (&[0, 0, -1], count as usize),
-        Products::OfAllImages => (&[0, -1], 1),
+    let rows = products.rows();
+    let at_once = match products.channels {
+        Channels::All(count) => count as usize,
+        Channels::Each => 1,
     };
-    let channels_first = matches!(products, Products::OfAllImages);
+    let channels_first = products.all_images;
     let put_first = |site: &mut LoweringSite, tensor: TensorId| match channels_first {
         true => site.add(op("Transpose", [tensor]).ints("perm", &exchange(windows))),
         false => tensor,
@@ -454,7 +484,13 @@ fn weights_by_taps(
         }
     }
     let shape = shape_of_weights(site, w);
-    if matches!(products, Products::Depthwise) {
+    if products.channels == Channels::Each && channels_first {
+        // [c, 1, 1] for each place.
+        let all = site.joined(parts, 2);
+        site.put(op("Reshape", [all, shape]), dw);
+        return Ok(());
+    }
+    if products.channels == Channels::Each {
         // [n, c, 1, 1] for each place.
         let all = site.joined(parts, 3);
         let sum = site.reduced("ReduceSum", all, &[0], false);

@@ -24,9 +24,9 @@ pub(super) fn batch_norm_internal(site: &mut LoweringSite) -> Result<(), Obstacl
         let column = channels(site, mean, rank);
         site.add(op("Sub", [x, column]))
     };
-    let sum = dot_of_channels(site, centred, centred, rank);
-    let others: Vec<usize> = (0..rank).filter(|&axis| axis != 1).collect();
     let original = site.input(0)?;
+    let sum = dot_of_channels(site, (centred, centred), original, rank);
+    let others: Vec<usize> = (0..rank).filter(|&axis| axis != 1).collect();
     let count = site.count_of(original, &others, wide);
     let var = site.add(op("Div", [sum, count]));
     for (place, new, old) in [(1, mean, old_mean), (2, var, old_var)] {
@@ -119,7 +119,8 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let inverse = site.as_type(inverse, of_mean, wide);
     let column = channels(site, mean, rank);
     let centred = site.add(op("Sub", [column, x]));
-    let dot = dot_of_channels(site, dy, centred, rank);
+    let original = site.input(1)?;
+    let dot = dot_of_channels(site, (dy, centred), original, rank);
     let (as_it_is, outputs) = (wide == of_scale, [site.output(1), site.output(2)]);
     let opposite = site.add(op("Neg", [inverse]));
     let dscale = site.put_or_add(op("Mul", [dot, opposite]), outputs[0].filter(|_| as_it_is));
@@ -136,7 +137,6 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
         return Ok(());
     };
     let others: Vec<usize> = (0..rank).filter(|&axis| axis != 1).collect();
-    let original = site.input(1)?;
     let count = site.count_of(original, &others, wide);
     let factor = site.add(op("Mul", [scale, inverse]));
     let per_element = site.add(op("Div", [factor, count]));
@@ -163,11 +163,24 @@ pub(super) fn channels(site: &mut LoweringSite, values: TensorId, rank: usize) -
     site.reshaped(values, &shape)
 }
 
-/// Σ a · b over all dimensions but the second, without memory for a · b.
-fn dot_of_channels(site: &mut LoweringSite, a: TensorId, b: TensorId, rank: usize) -> TensorId {
-    if rank == 2 {
+/// Up to so many numbers in each channel of an image, their products are summed up at once. Runtime fact: a product of matrices for each channel of
+/// each image takes 2.7 to 30 times as long with 196 to 4 numbers; with 784 both take as long, and with more it takes less, and no memory for the
+/// products (1.32.0 on the CPU).
+const FEW_NUMBERS: u64 = 256;
+
+/// Σ a · b over all dimensions but the second, where `images` have the same sizes; where they are large, without memory for a · b.
+fn dot_of_channels(
+    site: &mut LoweringSite,
+    (a, b): (TensorId, TensorId),
+    images: TensorId,
+    rank: usize,
+) -> TensorId {
+    if site
+        .positions(images)
+        .is_some_and(|count| count <= FEW_NUMBERS)
+    {
         let product = site.add(op("Mul", [a, b]));
-        let sum = site.reduced("ReduceSum", product, &[0], false);
+        let sum = site.reduced_to_channels("ReduceSum", product, rank);
         return site.add(sum);
     }
     let rows = [0, 0, 1, -1];

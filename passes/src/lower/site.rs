@@ -320,6 +320,12 @@ impl<'a> LoweringSite<'a> {
         size.ok_or_else(|| self.unknown_size(id, axis))
     }
 
+    /// How many numbers each channel of an image has, if that is known.
+    pub(super) fn positions(&self, images: TensorId) -> Option<u64> {
+        let mut sizes = self.facts.sizes(images)?.get(2..)?.iter();
+        sizes.try_fold(1u64, |count, size| Some(count.saturating_mul((*size)?)))
+    }
+
     pub(super) fn unknown_size(&self, id: TensorId, axis: usize) -> Obstacle {
         Obstacle::Size {
             tensor: self.name(id).to_owned(),
