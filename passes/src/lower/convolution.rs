@@ -29,13 +29,13 @@ const MOST_WINDOWS_OF_DEPTHWISE: u64 = 1024;
 #[derive(Clone, Copy)]
 struct Products {
     /// Of which channels?
-    channels: Channels,
+    channels: ChannelsAtOnce,
     /// Of all images, which then stand behind their channels? Otherwise there is one for each image, and their sum.
     all_images: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Channels {
+enum ChannelsAtOnce {
     /// Each by itself, for each number of the kernel.
     Each,
     /// All of them, for so many numbers of the kernel at once.
@@ -46,10 +46,10 @@ impl Products {
     /// The shape of one factor.
     fn rows(self) -> &'static [i64] {
         match (self.channels, self.all_images) {
-            (Channels::Each, false) => &[0, 0, 1, -1],
-            (Channels::Each, true) => &[0, 1, -1],
-            (Channels::All(_), false) => &[0, 0, -1],
-            (Channels::All(_), true) => &[0, -1],
+            (ChannelsAtOnce::Each, false) => &[0, 0, 1, -1],
+            (ChannelsAtOnce::Each, true) => &[0, 1, -1],
+            (ChannelsAtOnce::All(_), false) => &[0, 0, -1],
+            (ChannelsAtOnce::All(_), true) => &[0, -1],
         }
     }
 }
@@ -361,25 +361,27 @@ fn weights(
     let is_depthwise =
         windows.group > 1 && channels == Some(1) && site.int_size(w, 0) == Some(windows.group);
     let of = match channels {
-        _ if is_depthwise => Some(Channels::Each),
+        _ if is_depthwise => Some(ChannelsAtOnce::Each),
         _ if windows.group != 1 => None,
-        _ if is_pointwise => Some(Channels::All(1)),
+        _ if is_pointwise => Some(ChannelsAtOnce::All(1)),
         // Half as many columns as dY has rows: what they are cut from and put together to takes no more than dY.
         Some(few) if (1..FEWEST_CHANNELS).contains(&few) => {
             let columns = site.size(w, 0).map_or(0, |rows| rows / 2);
-            Some(Channels::All((columns.max(FEWEST_COLUMNS) / few).max(1)))
+            Some(ChannelsAtOnce::All(
+                (columns.max(FEWEST_COLUMNS) / few).max(1),
+            ))
         }
-        _ => Some(Channels::All(1)),
+        _ => Some(ChannelsAtOnce::All(1)),
     };
     let all_images = match of {
-        Some(Channels::Each) => site
+        Some(ChannelsAtOnce::Each) => site
             .positions(dy)
             .is_some_and(|count| count <= MOST_WINDOWS_OF_DEPTHWISE),
-        Some(Channels::All(1)) => is_larger_than_images(site, windows, dy, w),
+        Some(ChannelsAtOnce::All(1)) => is_larger_than_images(site, windows, dy, w),
         _ => false,
     };
     let most = match of {
-        Some(Channels::All(2..)) => MOST_TAPS_OF_FEW,
+        Some(ChannelsAtOnce::All(2..)) => MOST_TAPS_OF_FEW,
         _ => MOST_TAPS,
     };
     match of {
@@ -426,8 +428,8 @@ fn weights_by_taps(
     let axes = windows.axes();
     let rows = products.rows();
     let at_once = match products.channels {
-        Channels::All(count) => count as usize,
-        Channels::Each => 1,
+        ChannelsAtOnce::All(count) => count as usize,
+        ChannelsAtOnce::Each => 1,
     };
     let channels_first = products.all_images;
     let put_first = |site: &mut LoweringSite, tensor: TensorId| match channels_first {
@@ -484,13 +486,13 @@ fn weights_by_taps(
         }
     }
     let shape = shape_of_weights(site, w);
-    if products.channels == Channels::Each && channels_first {
+    if products.channels == ChannelsAtOnce::Each && channels_first {
         // [c, 1, 1] for each place.
         let all = site.joined(parts, 2);
         site.put(op("Reshape", [all, shape]), dw);
         return Ok(());
     }
-    if products.channels == Channels::Each {
+    if products.channels == ChannelsAtOnce::Each {
         // [n, c, 1, 1] for each place.
         let all = site.joined(parts, 3);
         let sum = site.reduced("ReduceSum", all, &[0], false);
