@@ -20,9 +20,9 @@ const FEWEST_COLUMNS: u64 = 16;
 /// included; with 28 x 28 of 128 both take as long, and with 7 x 7 of 512 turning takes longer than columns (1.32.0, on the CPU).
 const FEWEST_WINDOWS_OF_A_CHANNEL: u64 = 4;
 
-/// Up to so many windows, depthwise weights' gradients are of all images. Runtime fact: a product for each channel of each image takes as long as a long
-/// one where the images are small: 2.6 times as long as one for each channel with 7 x 7 windows, 1.3 times with 28 x 28, as long with 56 x 56, where
-/// putting channels first takes the memory of dY for little (8 images, 1.32.0 on the CPU).
+/// Up to so many windows, depthwise weights' gradients are products over all images. Runtime fact: with a product for each channel of each image
+/// they take 2.6 times as long as with one for each channel at 7 x 7 windows, 1.3 times at 28 x 28, and as long at 56 x 56, where putting
+/// channels first only takes memory (8 images, 1.32.0 on the CPU).
 const MOST_WINDOWS_OF_DEPTHWISE: u64 = 1024;
 
 /// What the products of weights' gradients are made of.
