@@ -47,7 +47,7 @@ pub struct Options {
     /// GPU, where what the runtime shares is not known.
     pub runtime_settings: Option<RuntimeSettings>,
     /// The session's worker threads (`intra_op_num_threads`), where kernels' buffers depend on them; without,
-    /// [`CpuKernels::DEFAULT`] has it.
+    /// [`CpuKernels::DEFAULT`] has it; what is not within [`Options::THREADS`], the nearest of these.
     pub threads: Option<u32>,
     /// For which of its orders and levels of optimization the budget holds, and what is told of the graph as it is. Without, that is
     /// a session of which nobody has changed either ([`Promise::USUAL`]), and the budget holds in every other one as well where that
