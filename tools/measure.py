@@ -13,6 +13,9 @@ import tempfile
 import onnx
 
 TOOLS = os.path.dirname(os.path.abspath(__file__))
+# glibc keeps what is freed for the next tensor. Left alone it may give memory back to the system and take it again for each of
+# them, in some processes and not in others, which can double a step's time.
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
 class StepFailed(Exception):
@@ -74,6 +77,7 @@ def step(model, dims=(), order="default", level="disable_all", settings="lean", 
         environment = dict(os.environ)
         if device == "cpu":
             environment["LD_PRELOAD"] = malloc_counter()
+            environment.update(KEPT)
         try:
             done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
         except subprocess.TimeoutExpired:

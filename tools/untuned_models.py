@@ -157,6 +157,71 @@ VISION = {
     "swiftformer": ("SwiftFormer", {"num_labels": 10, "depths": [1, 1, 2, 1]}, 64),
     "van": ("Van", {**STAGES, "depths": [1, 1, 2, 1]}, 64),
 }
+# By name: the class, its configuration, and the inputs by name, each with its sizes behind the batch; a whole number in front of them is how
+# many words there are to choose from.
+SOUND = {**TEXT, "conv_dim": [32, 32], "conv_stride": [5, 4], "conv_kernel": [10, 8], "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16,
+         "num_conv_pos_embedding_groups": 4, "apply_spec_augment": False, "feat_extract_norm": "layer"}
+SERIES = {"prediction_length": 8, "context_length": 16, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "lags_sequence": [1, 2]}
+VIDEO = {**IMAGE, "image_size": 32, "num_frames": 4, "tubelet_size": 2, **EAGER}
+OTHERS = {
+    "audio_spectrogram": ("ASTForAudioClassification", {**TEXT, "patch_size": 8, "max_length": 64, "num_mel_bins": 32, **EAGER},
+                          {"input_values": [64, 32]}),
+    "big_bird": ("BigBirdForMaskedLM", {**TEXT, "attention_type": "original_full"}, {"input_ids": [WORDS, 16]}),
+    "canine": ("CanineForSequenceClassification", {**TEXT, "local_transformer_stride": 16, "num_hash_buckets": 64}, {"input_ids": [WORDS, 64]}),
+    "clip_text": ("CLIPTextModel", {**TEXT, **EAGER, "eos_token_id": 2}, {"input_ids": [WORDS, 16]}),
+    "decision": ("DecisionTransformerModel", {"state_dim": 8, "act_dim": 3, "hidden_size": 64, "n_layer": 2, "n_head": 4, "max_ep_len": 64},
+                 {"states": [10, 8], "actions": [10, 3], "rewards": [10, 1], "returns_to_go": [10, 1], "timesteps": [64, 10]}),
+    "depth_glpn": ("GLPNForDepthEstimation", {"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 4, 4],
+                                              "decoder_hidden_size": 32}, {"pixel_values": [3, 64, 64]}),
+    "electra_pairs": ("ElectraForMultipleChoice", {**TEXT, "embedding_size": 32}, {"input_ids": [WORDS, 2, 16]}),
+    "fsmt": ("FSMTForConditionalGeneration", {**PAIR, "src_vocab_size": WORDS, "tgt_vocab_size": WORDS, "langs": ["a", "b"]},
+             {"input_ids": [WORDS, 16], "decoder_input_ids": [WORDS, 16]}),
+    "hubert": ("HubertForSequenceClassification", {**SOUND, **EAGER}, {"input_values": [800]}),
+    "longformer": ("LongformerForMaskedLM", {**TEXT, "attention_window": 8}, {"input_ids": [WORDS, 16]}),
+    "luke": ("LukeForSequenceClassification", {**TEXT, "entity_vocab_size": WORDS, "entity_emb_size": 32}, {"input_ids": [WORDS, 16]}),
+    "mobilevit_v2": ("MobileViTV2ForImageClassification", {"width_multiplier": 0.5, "image_size": 64, "num_labels": 10}, {"pixel_values": [3, 64, 64]}),
+    "nystrom": ("NystromformerForMaskedLM", {**TEXT, "num_landmarks": 4, "segment_means_seq_len": 16}, {"input_ids": [WORDS, 16]}),
+    "patch_series": ("PatchTSTForPrediction", {"num_input_channels": 3, "context_length": 32, "patch_length": 8, "patch_stride": 8,
+                                               "d_model": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 64,
+                                               "prediction_length": 8}, {"past_values": [32, 3]}),
+    "mixer_series": ("PatchTSMixerForPrediction", {"num_input_channels": 3, "context_length": 32, "patch_length": 8, "patch_stride": 8,
+                                                   "d_model": 16, "num_layers": 2, "prediction_length": 8}, {"past_values": [32, 3]}),
+    "perceiver": ("PerceiverForMaskedLM", {"num_latents": 16, "d_latents": 64, "d_model": 64, "num_blocks": 1, "num_self_attends_per_block": 2,
+                                           "num_self_attention_heads": 4, "num_cross_attention_heads": 4, "vocab_size": WORDS,
+                                           "max_position_embeddings": 16, "qk_channels": 64, "v_channels": 64}, {"inputs": [WORDS, 16]}),
+    "prophet": ("ProphetNetForConditionalGeneration", {"hidden_size": 64, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "num_encoder_layers": 1,
+                                                       "num_decoder_layers": 1, "num_encoder_attention_heads": 4,
+                                                       "num_decoder_attention_heads": 4, "vocab_size": WORDS, "max_position_embeddings": 64},
+                {"input_ids": [WORDS, 16], "decoder_input_ids": [WORDS, 16]}),
+    "rembert": ("RemBertForMaskedLM", {**TEXT, "input_embedding_size": 32, "output_embedding_size": 32}, {"input_ids": [WORDS, 16]}),
+    "resolution": ("Swin2SRForImageSuperResolution", {"image_size": 32, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4,
+                                                      "upscale": 2}, {"pixel_values": [3, 32, 32]}),
+    "rwkv": ("RwkvForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": WORDS, "context_length": 16}, {"input_ids": [WORDS, 8]}),
+    "sew": ("SEWForSequenceClassification", {**SOUND, "squeeze_factor": 2, **EAGER}, {"input_values": [800]}),
+    "splinter": ("SplinterForQuestionAnswering", TEXT, {"input_ids": [WORDS, 16]}),
+    "switch": ("SwitchTransformersForConditionalGeneration", {**T5, "num_experts": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+                                                              "num_decoder_layers": 2}, {"input_ids": [WORDS, 16], "decoder_input_ids": [WORDS, 16]}),
+    "time_series": ("TimeSeriesTransformerForPrediction", {**SERIES, "num_time_features": 2},
+                    {"past_values": [18], "past_time_features": [18, 2], "past_observed_mask": [18], "future_values": [8],
+                     "future_time_features": [8, 2]}),
+    "times_former": ("TimesformerForVideoClassification", {**IMAGE, "image_size": 32, "num_frames": 4}, {"pixel_values": [4, 3, 32, 32]}),
+    "umt5": ("UMT5ForConditionalGeneration", T5, {"input_ids": [WORDS, 16], "decoder_input_ids": [WORDS, 16]}),
+    "video_mae": ("VideoMAEForVideoClassification", VIDEO, {"pixel_values": [4, 3, 32, 32]}),
+    "vilt": ("ViltForQuestionAnswering", {**TEXT, **IMAGE, "max_image_length": -1}, {"input_ids": [WORDS, 16], "pixel_values": [3, 64, 64]}),
+    "vit_det": ("VitDetModel", {**IMAGE, "residual_block_indices": [0], "use_relative_position_embeddings": True, "window_block_indices": [1],
+                                "window_size": 2}, {"pixel_values": [3, 64, 64]}),
+    "vivit": ("VivitForVideoClassification", {**VIDEO, "tubelet_size": [2, 16, 16]}, {"pixel_values": [4, 3, 32, 32]}),
+    "wav2vec": ("Wav2Vec2ForSequenceClassification", {**SOUND, **EAGER}, {"input_values": [800]}),
+    "wavlm": ("WavLMForSequenceClassification", SOUND, {"input_values": [800]}),
+    "xlm": ("XLMWithLMHeadModel", {"emb_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": WORDS, "max_position_embeddings": 64, "n_words": WORDS},
+            {"input_ids": [WORDS, 16]}),
+    "xlnet": ("XLNetLMHeadModel", {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 128, "vocab_size": WORDS}, {"input_ids": [WORDS, 16]}),
+    "yoso": ("YosoForMaskedLM", {**TEXT, "use_expectation": True}, {"input_ids": [WORDS, 16]}),
+    "zoe_dpt": ("DPTForDepthEstimation", {**IMAGE, "backbone_out_indices": [0, 0, 1, 1], "neck_hidden_sizes": [16, 16, 16, 16], "fusion_hidden_size": 16,
+                                          "readout_type": "project", **EAGER}, {"pixel_values": [3, 64, 64]}),
+}
+SEGMENTATION = {"deeplabv3_resnet50": 64, "fcn_resnet50": 64, "lraspp_mobilenet_v3_large": 64}
+VIDEOS = ["r3d_18", "mc3_18", "r2plus1d_18", "s3d"]
 
 
 def networks():
@@ -175,6 +240,16 @@ def networks():
         found[f"vision_{name}"] = (lambda model=model, config=config, size=size:
                                    images(of_transformers(model, "ForImageClassification", config), size))
     for make in [autoencoder, coupling_layers, contrastive, cross_network, distillation, wavenet]:
+        found[make.__name__] = make
+    for name, (model, config, inputs) in OTHERS.items():
+        found[f"other_{name}"] = (lambda model=model, config=config, inputs=inputs:
+                                  squares(of_transformers(model, "", config), inputs))
+    for name, size in SEGMENTATION.items():
+        found[f"pixels_{name}"] = lambda name=name, size=size: of_segmentation(name, size)
+    for name in VIDEOS:
+        found[f"video_{name}"] = lambda name=name: of_video(name)
+    for make in [actor_critic, attention_pool, deep_sets, density_mixture, detector, embedding_bags, generator, graph_attention, hyper_network, maxout,
+                 memory_read, neural_field, ode_steps, pixel_shuffle, quantized_codes, ranking, spectral, style_transfer, tagger, tree_gates]:
         found[make.__name__] = make
     return found
 
@@ -246,8 +321,51 @@ def of_transformers(model, ending, config):
     import transformers
 
     # What is kept from step to step is of no use in training.
-    config = getattr(transformers, model + "Config")(**config, use_cache=False)
-    return getattr(transformers, model + ending)(config)
+    kind = getattr(transformers, model + ending)
+    return kind(kind.config_class(**config, use_cache=False))
+
+
+def squares(network, inputs, batch=2):
+    """The network with the mean square of its first result as loss. The `inputs` are as in OTHERS."""
+    import torch
+
+    def sample(name, sizes):
+        if name in ("input_ids", "decoder_input_ids", "inputs", "timesteps"):
+            return torch.randint(3, sizes[0], (batch, *sizes[1:]))
+        return torch.rand(batch, *sizes)
+
+    def loss(net, *values):
+        found = net(**dict(zip(inputs, values)), return_dict=False)
+        found = found if torch.is_tensor(found) else next(value for value in found if torch.is_tensor(value) and value.is_floating_point())
+        return (found * found).mean()
+
+    return with_loss(network, loss), tuple(sample(name, sizes) for name, sizes in inputs.items()), list(inputs)
+
+
+def of_segmentation(name, size):
+    import torch
+    import torchvision
+
+    options = {} if name.startswith("lraspp") else {"aux_loss": False}
+    network = getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, num_classes=5, **options)
+
+    def loss(net, x, y):
+        return torch.nn.functional.cross_entropy(net(x)["out"], y)
+
+    return with_loss(network, loss), (torch.rand(2, 3, size, size), torch.zeros(2, size, size, dtype=torch.long)), ["x", "y"]
+
+
+def of_video(name):
+    import torch
+    import torchvision
+
+    network = getattr(torchvision.models.video, name)(weights=None, num_classes=10)
+    x = torch.rand(2, 3, 16, 64, 64) if name == "s3d" else torch.rand(2, 3, 4, 32, 32)
+
+    def loss(net, x, y):
+        return torch.nn.functional.cross_entropy(net(x), y)
+
+    return with_loss(network, loss), (x, torch.zeros(2, dtype=torch.long)), ["x", "y"]
 
 
 def autoencoder():
@@ -371,6 +489,438 @@ def wavenet():
             return nn.functional.mse_loss(self.last(nn.functional.relu(skipped)), y)
 
     return Network(), (torch.rand(2, 1, 512), torch.rand(2, 1, 512)), ["x", "y"]
+
+
+def actor_critic():
+    """Policy gradient with an entropy bonus: chosen actions are gathered, ratios clipped."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh())
+            self.policy, self.value = nn.Linear(128, 6), nn.Linear(128, 1)
+
+        def forward(self, x, action, before, gain, worth):
+            found = self.body(x)
+            chances = nn.functional.log_softmax(self.policy(found), 1)
+            ratio = torch.exp(chances.gather(1, action).squeeze(1) - before)
+            policy = torch.min(ratio * gain, torch.clamp(ratio, 0.8, 1.2) * gain).mean()
+            entropy = (chances.exp() * chances).sum(1).mean()
+            return (self.value(found).squeeze(1) - worth).pow(2).mean() - policy + 0.01 * entropy
+
+    return Network(), (torch.rand(64, 32), torch.randint(0, 6, (64, 1)), torch.rand(64), torch.rand(64), torch.rand(64)), [
+        "x", "action", "before", "gain", "worth"]
+
+
+def attention_pool():
+    """Several instances in a bag, weighed by a gated attention."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode = nn.Sequential(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2))
+            self.gate, self.weigh, self.score = nn.Linear(512, 64), nn.Linear(512, 64), nn.Linear(64, 1)
+            self.head = nn.Linear(512, 1)
+
+        def forward(self, x, y):
+            found = self.encode(x.flatten(0, 1)).flatten(1).reshape(-1, 10, 512)
+            weights = torch.softmax(self.score(torch.tanh(self.weigh(found)) * torch.sigmoid(self.gate(found))), 1)
+            score = self.head((weights * found).sum(1)).squeeze(1)
+            return nn.functional.binary_cross_entropy_with_logits(score, y)
+
+    return Network(), (torch.rand(4, 10, 1, 28, 28), torch.rand(4)), ["x", "y"]
+
+
+def deep_sets():
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each = nn.Sequential(nn.Conv1d(3, 64, 1), nn.BatchNorm1d(64), nn.LeakyReLU(0.2), nn.Conv1d(64, 256, 1), nn.BatchNorm1d(256))
+            self.all = nn.Sequential(nn.Linear(512, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.3), nn.Linear(128, 10))
+
+        def forward(self, x, y):
+            found = self.each(x)
+            found = torch.cat([found.max(2)[0], found.mean(2)], 1)
+            return nn.functional.nll_loss(nn.functional.log_softmax(self.all(found), 1), y)
+
+    return Network(), (torch.rand(8, 3, 128), torch.zeros(8, dtype=torch.long)), ["x", "y"]
+
+
+def density_mixture():
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(16, 128), nn.ELU(), nn.Linear(128, 128), nn.Softplus(), nn.LayerNorm(128))
+            self.part, self.mean, self.scale = nn.Linear(128, 5), nn.Linear(128, 5), nn.Linear(128, 5)
+
+        def forward(self, x, y):
+            found = self.body(x)
+            scale = nn.functional.softplus(self.scale(found)) + 1e-3
+            away = (y - self.mean(found)) / scale
+            chance = nn.functional.log_softmax(self.part(found), 1) - 0.5 * away * away - torch.log(scale)
+            return -torch.logsumexp(chance, 1).mean()
+
+    return Network(), (torch.rand(64, 16), torch.rand(64, 1)), ["x", "y"]
+
+
+def detector():
+    """One stage, two scales, a focal loss and one of boxes."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.SiLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.SiLU())
+            self.high = nn.Sequential(nn.Conv2d(32, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.Hardswish())
+            self.side, self.up = nn.Conv2d(32, 64, 1), nn.Upsample(scale_factor=2, mode="nearest")
+            self.head = nn.Conv2d(64, 8, 3, 1, 1)
+
+        def forward(self, x, y, boxes):
+            low = self.low(x)
+            high = self.high(low)
+            low = self.side(low) + self.up(high)
+            found = torch.cat([self.head(part).flatten(2) for part in (low, high)], 2).transpose(1, 2)
+            chance = torch.sigmoid(found[..., 4:])
+            right = torch.where(y > 0.5, chance, 1 - chance)
+            focal = -((1 - right) ** 2 * torch.log(right + 1e-6)).mean()
+            return focal + nn.functional.smooth_l1_loss(found[..., :4], boxes)
+
+    return Network(), (torch.rand(2, 3, 64, 64), torch.rand(2, 320, 4), torch.rand(2, 320, 4)), ["x", "y", "boxes"]
+
+
+def embedding_bags():
+    """Several tables, summed, their products in pairs, and a wide part."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(500 * (i + 1), 16) for i in range(6))
+            self.wide = nn.Embedding(3000, 1)
+            self.deep = nn.Sequential(nn.Linear(96, 128), nn.PReLU(), nn.Linear(128, 64), nn.Mish(), nn.Linear(64, 1))
+
+        def forward(self, x, y):
+            found = torch.stack([table(x[:, i]).sum(1) for i, table in enumerate(self.tables)], 1)
+            total = found.sum(1)
+            pairs = 0.5 * (total * total - (found * found).sum(1)).sum(1, keepdim=True)
+            score = self.deep(found.flatten(1)) + pairs + self.wide(x[:, 0]).sum(1)
+            return nn.functional.binary_cross_entropy_with_logits(score.squeeze(1), y)
+
+    return Network(), (torch.randint(0, 500, (64, 6, 4)), torch.rand(64)), ["x", "y"]
+
+
+def generator():
+    """Images of noise, judged by a critic that is not trained."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.ConvTranspose2d(64, 64, 4), nn.BatchNorm2d(64), nn.ReLU(), nn.ConvTranspose2d(64, 32, 4, 2, 1),
+                                     nn.BatchNorm2d(32), nn.ReLU(), nn.ConvTranspose2d(32, 3, 4, 2, 1), nn.Tanh())
+            self.critic = nn.Sequential(nn.Conv2d(3, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 1, 4, 2, 1)).requires_grad_(False)
+
+        def forward(self, x):
+            return nn.functional.softplus(-self.critic(self.net(x[:, :, None, None]))).mean()
+
+    return Network(), (torch.rand(8, 64),), ["x"]
+
+
+def graph_attention():
+    """Messages along edges, weighed by a softmax over those that arrive at the same node."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 7)
+            self.near, self.far = nn.Linear(32, 1), nn.Linear(32, 1)
+
+        def forward(self, x, start, end, y):
+            found = self.first(x)
+            score = torch.exp(nn.functional.leaky_relu(self.near(found)[start] + self.far(found)[end], 0.2))
+            total = torch.zeros_like(found[:, :1]).scatter_add(0, end[:, None], score)
+            sent = found[start] * (score / (total[end] + 1e-6))
+            found = torch.zeros_like(found).scatter_add(0, end[:, None].expand(-1, 32), sent)
+            return nn.functional.cross_entropy(self.second(nn.functional.elu(found)), y)
+
+    nodes, edges = 40, 200
+    return Network(), (torch.rand(nodes, 16), torch.randint(0, nodes, (edges,)), torch.randint(0, nodes, (edges,)),
+                       torch.zeros(nodes, dtype=torch.long)), ["x", "start", "end", "y"]
+
+
+def hyper_network():
+    """One network makes the weights of another."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.make = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 32 * 16 + 16))
+            self.last = nn.Linear(16, 1)
+
+        def forward(self, task, x, y):
+            made = self.make(task)
+            weight, bias = made[:, : 32 * 16].reshape(-1, 16, 32), made[:, 32 * 16 :]
+            found = x @ weight.transpose(1, 2) + bias[:, None]
+            return nn.functional.l1_loss(self.last(torch.relu(found)).squeeze(2), y)
+
+    return Network(), (torch.rand(16, 8), torch.rand(16, 20, 32), torch.rand(16, 20)), ["task", "x", "y"]
+
+
+def maxout():
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(64, 64 * 4) for _ in range(3))
+            self.last = nn.utils.weight_norm(nn.Linear(64, 10))
+
+        def forward(self, x, y):
+            for layer in self.layers:
+                x = layer(x).reshape(-1, 64, 4).max(2)[0]
+            return nn.functional.cross_entropy(self.last(x), y)
+
+    return Network(), (torch.rand(64, 64), torch.zeros(64, dtype=torch.long)), ["x", "y"]
+
+
+def memory_read():
+    """A recurrent cell that is unrolled and reads a memory in each step."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory = nn.Parameter(torch.rand(32, 24))
+            self.cell, self.key, self.last = nn.GRUCell(8 + 24, 48), nn.Linear(48, 24), nn.Linear(48, 8)
+
+        def forward(self, x, y):
+            state, read, loss = x.new_zeros(x.shape[0], 48), x.new_zeros(x.shape[0], 24), 0
+            for i in range(6):
+                state = self.cell(torch.cat([x[:, i], read], 1), state)
+                read = torch.softmax(self.key(state) @ self.memory.t(), 1) @ self.memory
+                loss = loss + (self.last(state) - y[:, i]).abs().mean()
+            return loss
+
+    return Network(), (torch.rand(16, 6, 8), torch.rand(16, 6, 8)), ["x", "y"]
+
+
+def neural_field():
+    """Colours by place, with sines and a positional encoding, added up along rays."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("waves", 2.0 ** torch.arange(6))
+            self.first, self.second, self.last = nn.Linear(36, 64), nn.Linear(64 + 36, 64), nn.Linear(64, 4)
+
+        def forward(self, x, y):
+            waves = (x[..., None] * self.waves).flatten(2)
+            place = torch.cat([torch.sin(waves), torch.cos(waves)], 2)
+            found = torch.relu(self.first(place))
+            found = self.last(torch.sin(30 * self.second(torch.cat([found, place], 2))))
+            thick = 1 - torch.exp(-torch.relu(found[..., 3]) * 0.1)
+            passed = torch.exp(torch.cumsum(torch.log(1 - thick + 1e-6), 1))
+            colour = ((thick * passed)[..., None] * torch.sigmoid(found[..., :3])).sum(1)
+            return nn.functional.mse_loss(colour, y)
+
+    return Network(), (torch.rand(32, 24, 3), torch.rand(32, 3)), ["x", "y"]
+
+
+def ode_steps():
+    """A few steps of Runge and Kutta through one small network."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slope = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
+
+        def forward(self, x, y):
+            for _ in range(4):
+                a = self.slope(x)
+                b = self.slope(x + 0.125 * a)
+                c = self.slope(x + 0.125 * b)
+                d = self.slope(x + 0.25 * c)
+                x = x + (a + 2 * b + 2 * c + d) * (0.25 / 6)
+            return nn.functional.huber_loss(x, y)
+
+    return Network(), (torch.rand(64, 16), torch.rand(64, 16)), ["x", "y"]
+
+
+def pixel_shuffle():
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(3, 32, 3, padding=1, padding_mode="reflect")
+            self.body = nn.ModuleList(nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1), nn.PReLU(32), nn.Conv2d(32, 32, 3, 1, 1)) for _ in range(4))
+            self.last = nn.Sequential(nn.Conv2d(32, 12, 3, 1, 1), nn.PixelShuffle(2))
+
+        def forward(self, x, y):
+            found = self.first(x)
+            for layer in self.body:
+                found = found + 0.1 * layer(found)
+            found = self.last(found)
+            across, down = found[..., 1:] - found[..., :-1], found[:, :, 1:] - found[:, :, :-1]
+            return torch.sqrt((found - y) ** 2 + 1e-6).mean() + 0.01 * (across.abs().mean() + down.abs().mean())
+
+    return Network(), (torch.rand(2, 3, 32, 32), torch.rand(2, 3, 64, 64)), ["x", "y"]
+
+
+def quantized_codes():
+    """An autoencoder whose codes are the nearest of a table; gradients go straight through."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode = nn.Sequential(nn.Conv2d(3, 32, 4, 2, 1), nn.ReLU(), nn.Conv2d(32, 16, 4, 2, 1))
+            self.decode = nn.Sequential(nn.ConvTranspose2d(16, 32, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(32, 3, 4, 2, 1))
+            self.codes = nn.Parameter(torch.rand(64, 16))
+
+        def forward(self, x):
+            found = self.encode(x).permute(0, 2, 3, 1)
+            flat = found.reshape(-1, 16)
+            away = (flat * flat).sum(1, keepdim=True) - 2 * flat @ self.codes.t() + (self.codes * self.codes).sum(1)
+            near = self.codes[away.argmin(1)].reshape(found.shape)
+            loss = (near - found.detach()).pow(2).mean() + 0.25 * (near.detach() - found).pow(2).mean()
+            found = found + (near - found).detach()
+            return nn.functional.mse_loss(self.decode(found.permute(0, 3, 1, 2)), x) + loss
+
+    return Network(), (torch.rand(4, 3, 32, 32),), ["x"]
+
+
+def ranking():
+    """Users and things, a margin between what was chosen and what was not, and a regularizer of what was looked up."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.user, self.thing = nn.Embedding(200, 32), nn.Embedding(500, 32)
+            self.tower = nn.Sequential(nn.Linear(64, 64), nn.ReLU6(), nn.Linear(64, 1))
+
+        def forward(self, user, good, bad):
+            user, good, bad = self.user(user), self.thing(good), self.thing(bad)
+            score = [self.tower(torch.cat([user, thing], 1)) + nn.functional.cosine_similarity(user, thing).unsqueeze(1)
+                     for thing in (good, bad)]
+            norm = user.norm(dim=1).mean() + good.norm(dim=1).mean()
+            return nn.functional.relu(1 - score[0] + score[1]).mean() + 1e-3 * norm
+
+    ids = [torch.randint(0, 200, (64,)) for _ in range(3)]
+    return Network(), tuple(ids), ["user", "good", "bad"]
+
+
+def spectral():
+    """Sound through a bank of cosines as a convolution, dilated blocks and a loss of its logarithm."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            bank = torch.cos(torch.arange(64)[None] * (torch.arange(32)[:, None] + 0.5) * 3.14159 / 32)
+            self.register_buffer("bank", bank[:, None])
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Conv1d(32, 64, 3, padding=2**i, dilation=2**i, groups=4), nn.BatchNorm1d(64),
+                                                      nn.GLU(1)) for i in range(3))
+            self.last = nn.Linear(32, 10)
+
+        def forward(self, x, y):
+            found = torch.log(nn.functional.conv1d(x, self.bank, stride=32).pow(2) + 1e-5)
+            for block in self.blocks:
+                found = found + block(found)
+            found = nn.functional.adaptive_avg_pool1d(found, 1).squeeze(2)
+            return nn.functional.cross_entropy(self.last(found), y, label_smoothing=0.1)
+
+    return Network(), (torch.rand(4, 1, 1024), torch.zeros(4, dtype=torch.long)), ["x", "y"]
+
+
+def style_transfer():
+    """Correlations of channels through a frozen network, as a loss of the image that another one makes."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.ReflectionPad2d(4), nn.Conv2d(3, 16, 9), nn.BatchNorm2d(16), nn.ReLU(),
+                                     nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False), nn.Conv2d(16, 3, 3, 2, 1))
+            self.look = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU()).requires_grad_(False)
+
+        def forward(self, x, style):
+            found = self.look(self.net(x)).flatten(2)
+            return (found @ found.transpose(1, 2) / found.shape[2] - style).pow(2).mean()
+
+    return Network(), (torch.rand(2, 3, 32, 32), torch.rand(2, 32, 32)), ["x", "style"]
+
+
+def tagger():
+    """Two directions, and a loss over the places that a mask names."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.shape = nn.Embedding(WORDS, 32, padding_idx=0), nn.Conv1d(32, 32, 3, padding=1)
+            self.recur = nn.LSTM(64, 32, batch_first=True, bidirectional=False)
+            self.mix = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+            self.last = nn.Linear(32, 9)
+
+        def forward(self, x, mask, y):
+            found = self.embed(x)
+            found = torch.cat([found, self.shape(found.transpose(1, 2)).transpose(1, 2)], 2)
+            found = self.last(self.mix(self.recur(found)[0]))
+            loss = nn.functional.cross_entropy(found.transpose(1, 2), y, reduction="none")
+            return (loss * mask).sum() / mask.sum()
+
+    return Network(), (words(), torch.ones(2, 16), torch.zeros(2, 16, dtype=torch.long)), ["x", "mask", "y"]
+
+
+def tree_gates():
+    """A soft decision tree: chances along paths are products of gates."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gates, self.leaves = nn.Linear(32, 15), nn.Parameter(torch.rand(16, 10))
+
+        def forward(self, x, y):
+            gates, chance = torch.sigmoid(self.gates(x)), x.new_ones(x.shape[0], 1)
+            for depth in range(4):
+                here = gates[:, 2**depth - 1 : 2 ** (depth + 1) - 1]
+                chance = torch.stack([chance * here, chance * (1 - here)], 2).flatten(1)
+            return nn.functional.nll_loss(torch.log(chance @ torch.softmax(self.leaves, 1)), y)
+
+    return Network(), (torch.rand(64, 32), torch.zeros(64, dtype=torch.long)), ["x", "y"]
 
 
 def write(name, path, opset, fixed, folded):

@@ -5,8 +5,8 @@ use super::site::{LoweringSite, Obstacle, case, cast};
 use crate::graph::{ElementType, TensorId};
 
 const HALF_ROOT: f64 = std::f64::consts::FRAC_1_SQRT_2;
-/// 1 / √(2π)
-const DENSITY: f64 = 0.398_942_280_401_432_7;
+/// ln(1 / √π)
+const LOG_DENSITY: f64 = -0.572_364_942_924_700_1;
 
 /// dX = dY · (Y > 0). A product with a mask of numbers: choosing element by element takes ten times as long.
 pub(super) fn relu(site: &mut LoweringSite) -> Result<(), Obstacle> {
@@ -87,15 +87,14 @@ fn gelu_of(site: &mut LoweringSite, dy: TensorId, x: TensorId) -> Result<(), Obs
     if element == ElementType::Double {
         return case("for numbers of 64 bits: Erf has no kernel for them");
     }
-    let square = site.add(op("Mul", [x, x]));
-    let half = site.number(-0.5, element);
-    let exponent = site.add(op("Mul", [square, half]));
-    let bell = site.add(op("Exp", [exponent]));
-    let factor = site.number(DENSITY, element);
-    let density = site.add(op("Mul", [bell, factor]));
-    let slope = site.add(op("Mul", [density, x]));
+    // With u = X / √2, Φ(X) = ½ · erf(u) + ½ and X · φ(X) = u · exp(ln(1 / √π) − u²).
     let root = site.number(HALF_ROOT, element);
     let scaled = site.add(op("Mul", [x, root]));
+    let square = site.add(op("Mul", [scaled, scaled]));
+    let log_density = site.number(LOG_DENSITY, element);
+    let exponent = site.add(op("Sub", [log_density, square]));
+    let bell = site.add(op("Exp", [exponent]));
+    let slope = site.add(op("Mul", [bell, scaled]));
     let erf = site.add(op("Erf", [scaled]));
     // 0.5 · erf + 0.5 in one node: an error function lies within −1 and 1, where nothing is cut.
     let distribution = half_and_half(site, erf, element);
