@@ -134,7 +134,8 @@ pub(crate) fn doubts(
     if options.device.provider == Provider::Cpu && !overrunning.is_empty() {
         doubts.push(format!(
             "{} clears memory behind the result of gradients of convolutions with groups and \
-             one or three axes on the CPU, so gradients can be wrong, in either graph: {}",
+             one or three axes on the CPU, so gradients can be wrong and the process can end, in either graph (not in what ckpt-opt lower \
+             writes): {}",
             options.runtime.release.name,
             some_of(&overrunning)
         ));

@@ -16,6 +16,7 @@ mod entry;
 mod evaluate;
 mod gather;
 mod generate;
+mod granted;
 mod layout;
 mod loss;
 mod matmul;
@@ -368,6 +369,11 @@ pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Ou
         ..View::alone(graph, node)
     };
     of(node).map(|operator| (operator.shape)(&view))
+}
+
+/// `Err` where the gradient that a node reads is of something else than what it goes with. All sizes must be exact.
+pub(crate) fn goes_together(graph: &Graph, node: &Node) -> Result<(), Fault> {
+    granted::goes_together(&View::alone(graph, node))
 }
 
 /// What its outputs are at most, where their sizes depend on what its inputs hold.

@@ -193,9 +193,10 @@ impl Pass for InferShapes {
             inference.sizes.extend(deduced);
         }
         inference.bind_inputs(graph)?;
-        for id in order {
+        for &id in &order {
             inference.visit(graph, id)?;
         }
+        inference.check_gradients(graph, &order)?;
         if let Some(missing) = all_missing(inference.missing) {
             return Err(missing);
         }
@@ -511,6 +512,20 @@ impl Inference {
         };
         check_fits(tensor, element, &shape)?;
         self.set(graph, id, element, shape);
+        Ok(())
+    }
+
+    /// Do gradients go with what they are of? Where something may be smaller than is said, nothing says so.
+    fn check_gradients(&self, graph: &Graph, order: &[NodeId]) -> Result<(), InferShapesError> {
+        for node in order.iter().map(|&id| graph.node(id)) {
+            if node.reads().any(|id| self.at_most.contains(&id)) {
+                continue;
+            }
+            operators::goes_together(graph, node).map_err(|fault| InferShapesError::Node {
+                node: describe(node),
+                fault,
+            })?;
+        }
         Ok(())
     }
 
