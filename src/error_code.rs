@@ -168,6 +168,7 @@ impl Error {
                 InferShapesError::AtOdds { name, given, .. } => {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
                 }
+                InferShapesError::Gradient { .. } => return NUMBERS.to_owned(),
                 _ => {}
             }
         }
@@ -184,6 +185,10 @@ impl Error {
         }
     }
 }
+
+/// What helps where ONNX Runtime left a sum out of a training graph.
+const NUMBERS: &str = "make the training graph again from a forward graph whose sizes are numbers (torch.onnx.export without \
+                       dynamic_axes): where a size of one has a name, ONNX Runtime leaves out the sum over what is broadcast";
 
 /// What helps where no plan fits.
 fn to_fit(budget: Bytes, smallest: &Peak, settings: RuntimeSettings) -> String {
@@ -241,6 +246,7 @@ fn shaped(error: &InferShapesError) -> Code {
         InferShapesError::Unbound { .. } => UNBOUND_DIMENSION,
         InferShapesError::Undeclared { .. } | InferShapesError::Unknown { .. } => UNKNOWN_SHAPE,
         InferShapesError::Cycle { .. } | InferShapesError::Node { .. } => INVALID_GRAPH,
+        InferShapesError::Gradient { .. } => INVALID_GRAPH,
         InferShapesError::Inside { error, .. } => shaped(error),
         InferShapesError::Contradiction { .. } => CONTRADICTION,
     }

@@ -2,26 +2,25 @@
 //! and read or write behind their memory where it does not (measured for GatherGrad in 1.19.2, which ends the process or not).
 
 use super::MICROSOFT;
-use super::view::{Fault, Shape, View};
+use super::view::{Shape, View};
+use crate::graph::count;
 
-/// `Err` where the gradient that a node reads is of something else. Exact sizes must be known; where one is not, there is nothing to say.
+/// A gradient, and what it should be as large as.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unlike {
+    pub(crate) gradient: Shape,
+    pub(crate) expected: Shape,
+}
+
+/// The gradient that a node reads, if it is of something else. Exact sizes must be known; where one is not, there is nothing to say.
 ///
-/// ONNX Runtime makes such graphs: of an Add that broadcasts along a dimension which the exporter gave two names, each input
+/// ONNX Runtime makes such graphs: of an operation that broadcasts along a dimension of size one that has a name, each input
 /// gets the whole gradient, and not its sum.
-pub(super) fn goes_together(view: &View) -> Result<(), Fault> {
+pub(super) fn unlike(view: &View) -> Option<Unlike> {
     if view.node.domain != MICROSOFT {
-        return Ok(());
+        return None;
     }
-    let alike = |gradient: usize, other: usize| {
-        let (Ok(gradient), Ok(other)) = (view.input(gradient), view.input(other)) else {
-            return Ok(());
-        };
-        match gradient.count() == other.count() {
-            true => Ok(()),
-            false => Err(unlike(gradient.shape, other.shape.to_vec())),
-        }
-    };
-    match view.node.op_type.as_str() {
+    let (gradient, other) = match view.node.op_type.as_str() {
         "ReluGrad"
         | "LeakyReluGrad"
         | "SigmoidGrad"
@@ -39,43 +38,35 @@ pub(super) fn goes_together(view: &View) -> Result<(), Fault> {
         | "BatchNormalizationGrad"
         | "LayerNormalizationGrad"
         | "SimplifiedLayerNormalizationGrad"
-        | "InvertibleLayerNormalizationGrad" => alike(0, 1),
-        "InPlaceAccumulator" | "InPlaceAccumulatorV2" => alike(1, 0),
-        "GatherElementsGrad" => alike(0, 2),
-        "GatherGrad" => of_gathered(view),
-        _ => Ok(()),
-    }
-}
-
-/// GatherGrad(shape, indices, dY): a slice of dY for each index.
-fn of_gathered(view: &View) -> Result<(), Fault> {
-    let (Ok(shape), Ok(indices), Ok(gradient)) = (view.input(0), view.input(1), view.input(2))
-    else {
-        return Ok(());
+        | "InvertibleLayerNormalizationGrad" => (0, 1),
+        "InPlaceAccumulator" | "InPlaceAccumulatorV2" => (1, 0),
+        "GatherElementsGrad" => (0, 2),
+        "GatherGrad" => return of_other(view, 2, gathered(view)?),
+        _ => return None,
     };
-    let sizes: Option<Vec<u64>> = shape
-        .ints()
-        .and_then(|sizes| sizes.iter().map(|&size| u64::try_from(size).ok()).collect());
-    let Some(sizes) = sizes else { return Ok(()) };
-    let axis = view.axis("axis", 0, sizes.len())?;
-    let mut gathered = sizes[..axis].to_vec();
-    gathered.extend(indices.shape);
-    gathered.extend(&sizes[axis + 1..]);
-    let count = gathered
-        .iter()
-        .fold(1_u64, |count, &size| count.saturating_mul(size));
-    match gradient.count() == count {
-        true => Ok(()),
-        false => Err(unlike(gradient.shape, gathered)),
-    }
+    of_other(view, gradient, view.input(other).ok()?.shape.to_vec())
 }
 
-fn unlike(gradient: &[u64], expected: Vec<u64>) -> Fault {
-    Fault::Mismatch {
-        left: Shape(gradient.to_vec()),
-        right: Shape(expected),
-        why: "the gradient is of something else, and the runtime would write or read behind its memory",
-    }
+/// The input at `gradient`, unless it has as many elements as what it is of.
+fn of_other(view: &View, gradient: usize, expected: Vec<u64>) -> Option<Unlike> {
+    let gradient = view.input(gradient).ok()?;
+    (gradient.count() != count(&expected)).then(|| Unlike {
+        gradient: Shape(gradient.shape.to_vec()),
+        expected: Shape(expected),
+    })
+}
+
+/// The shape of what GatherGrad(shape, indices, dY) is of: a slice for each index.
+fn gathered(view: &View) -> Option<Vec<u64>> {
+    let sizes = view.input(0).ok()?.ints()?.iter();
+    let sizes: Vec<u64> = sizes
+        .map(|&size| u64::try_from(size).ok())
+        .collect::<Option<_>>()?;
+    let axis = view.axis("axis", 0, sizes.len()).ok()?;
+    let mut gathered = sizes[..axis].to_vec();
+    gathered.extend(view.input(1).ok()?.shape);
+    gathered.extend(sizes.get(axis + 1..)?);
+    Some(gathered)
 }
 
 #[cfg(test)]
@@ -85,8 +76,10 @@ mod tests {
 
     fn said(case: Case) -> String {
         let (graph, node) = case.bare();
-        goes_together(&View::alone(&graph, &node))
-            .map_or_else(|fault| fault.to_string(), |()| "ok".to_owned())
+        let unlike = unlike(&View::alone(&graph, &node));
+        unlike.map_or("ok".to_owned(), |it| {
+            format!("{} of {}", it.gradient, it.expected)
+        })
     }
 
     #[test]
@@ -94,13 +87,13 @@ mod tests {
         let relu = |y: &[u64]| said(Case::microsoft("ReluGrad").float(&[2, 3]).float(y));
         assert_eq!(relu(&[2, 3]), "ok");
         assert_eq!(relu(&[6]), "ok");
-        insta::assert_snapshot!(relu(&[1, 3]), @"shapes [2, 3] and [1, 3] do not fit: the gradient is of something else, and the runtime would write or read behind its memory");
+        insta::assert_snapshot!(relu(&[1, 3]), @"[2, 3] of [1, 3]");
         let gathered = |dy: &[u64]| {
             let case = Case::microsoft("GatherGrad").ints(&[2], &[64, 32]);
             said(case.int64(&[1, 16]).float(dy))
         };
         assert_eq!(gathered(&[1, 16, 32]), "ok");
         assert_eq!(gathered(&[16, 32]), "ok");
-        insta::assert_snapshot!(gathered(&[4, 16, 32]), @"shapes [4, 16, 32] and [1, 16, 32] do not fit: the gradient is of something else, and the runtime would write or read behind its memory");
+        insta::assert_snapshot!(gathered(&[4, 16, 32]), @"[4, 16, 32] of [1, 16, 32]");
     }
 }

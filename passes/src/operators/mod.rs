@@ -52,6 +52,7 @@ use entry::{
     ATEN, Aliases, Operator, ShapeRule, everything, like_first, microsoft, onnx, output_twice,
     per_input_element, per_output_element,
 };
+pub(crate) use granted::Unlike;
 pub(crate) use sequences::makes_no_tensor;
 pub(crate) use shape_ops::shape_bounds;
 pub use view::{Fault, Known, Shape};
@@ -371,9 +372,9 @@ pub(crate) fn infer(graph: &Graph, uses: &Uses, node: &Node) -> Option<Result<Ou
     of(node).map(|operator| (operator.shape)(&view))
 }
 
-/// `Err` where the gradient that a node reads is of something else than what it goes with. All sizes must be exact.
-pub(crate) fn goes_together(graph: &Graph, node: &Node) -> Result<(), Fault> {
-    granted::goes_together(&View::alone(graph, node))
+/// The gradient that a node reads, if it is of something else than what it goes with. All sizes must be exact.
+pub(crate) fn unlike(graph: &Graph, node: &Node) -> Option<Unlike> {
+    granted::unlike(&View::alone(graph, node))
 }
 
 /// What its outputs are at most, where their sizes depend on what its inputs hold.

@@ -89,6 +89,14 @@ pub enum InferShapesError {
     #[error("{node}: {fault}")]
     Node { node: String, fault: Fault },
     #[error(
+        "{node}: its gradient has shape {gradient}, and what it is of has {expected}: a step would read or write behind their memory"
+    )]
+    Gradient {
+        node: String,
+        gradient: Shape,
+        expected: Shape,
+    },
+    #[error(
         "{node}: its output {tensor:?} is declared as {declared}, but its inputs make it {inferred}"
     )]
     Contradiction {
@@ -521,10 +529,13 @@ impl Inference {
             if node.reads().any(|id| self.at_most.contains(&id)) {
                 continue;
             }
-            operators::goes_together(graph, node).map_err(|fault| InferShapesError::Node {
-                node: describe(node),
-                fault,
-            })?;
+            if let Some(unlike) = operators::unlike(graph, node) {
+                return Err(InferShapesError::Gradient {
+                    node: describe(node),
+                    gradient: unlike.gradient,
+                    expected: unlike.expected,
+                });
+            }
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::graph::{Constant, Node};
+use crate::graph::{AttributeValue, Constant, Node};
 
 /// Graph inputs `x` and `y` of type float with these dimensions, and the nodes
 /// `op(inputs) -> output`.
@@ -580,4 +580,32 @@ fn sizes_of_dimensions_that_are_gone_are_forgotten() {
     retain_existing(&mut bindings, &graph);
     let left: Vec<&str> = bindings.keys().map(String::as_str).collect();
     assert_eq!(left, ["M", "unk__*"]);
+}
+
+#[test]
+fn gradients_of_something_else_are_refused_unless_sizes_are_bounds() {
+    let gradient: (&str, &[&str], &str) = ("com.microsoft::SigmoidGrad", &["dy", "y"], "dx");
+    let of = |dy: &[Dimension], y: &[Dimension]| graph(&[("dy", dy), ("y", y)], &[gradient]);
+    let (rows, one) = ([symbol("rows"), symbol("n")], [symbol("one"), symbol("n")]);
+    let mut g = of(&rows, &one);
+    insta::assert_snapshot!(fault(&mut g, &[("rows", 2), ("n", 3), ("one", 1)]), @r#"node "SigmoidGrad_dx" (com.microsoft::SigmoidGrad): its gradient has shape [2, 3], and what it is of has [1, 3]: a step would read or write behind their memory"#);
+    assert_eq!(
+        run(&mut of(&rows, &one), &[("rows", 2), ("n", 3), ("one", 2)]),
+        Ok(Changed::Yes)
+    );
+    // Of what is chosen there may be less than that.
+    let mut g = graph(
+        &[("x", &rows), ("y", &one)],
+        &[
+            ("NonZero", &["x"], "places"),
+            ("Cast", &["places"], "dy"),
+            gradient,
+        ],
+    );
+    g.node_mut(NodeId(1))
+        .set_attribute("to", AttributeValue::Int(1));
+    assert_eq!(
+        run(&mut g, &[("rows", 2), ("n", 3), ("one", 1)]),
+        Ok(Changed::Yes)
+    );
 }
