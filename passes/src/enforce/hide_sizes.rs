@@ -85,7 +85,7 @@ impl HideSizes<'_> {
     fn is_possible(&self, graph: &Graph) -> bool {
         let mut nodes = graph.order().iter().map(|&id| graph.node(id));
         let yields = nodes.any(operators::hands_over);
-        let has_operators = graph.opsets.get("") >= Some(&OPSET);
+        let has_operators = graph.opset() >= Some(OPSET);
         has_operators && !yields && self.runtime.release.hides_sizes()
     }
 }

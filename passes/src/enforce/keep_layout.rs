@@ -51,7 +51,7 @@ impl Pass for KeepLayout {
     }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        if self.provider != Provider::Cpu || graph.opsets.get("") < Some(&OPSET) {
+        if self.provider != Provider::Cpu || graph.opset() < Some(OPSET) {
             return Ok(Changed::No);
         }
         let in_blocks = self.keepable(graph);

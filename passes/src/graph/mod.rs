@@ -387,6 +387,11 @@ impl Graph {
         id
     }
 
+    /// The version of ai.onnx, if the file names one.
+    pub(crate) fn opset(&self) -> Option<i64> {
+        self.opsets.get("").copied()
+    }
+
     /// The node called `id`.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]

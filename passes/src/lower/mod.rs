@@ -142,7 +142,7 @@ fn lower_by(
     facts: &Facts,
     update: Option<Update>,
 ) -> Result<LoweringSummary, LowerError> {
-    let opset = graph.opsets.get("").copied().unwrap_or(OLDEST);
+    let opset = graph.opset().unwrap_or(OLDEST);
     let uses = Uses::of(graph);
     let original = graph.clone();
     let mut shared = Shared::new(graph);

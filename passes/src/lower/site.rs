@@ -90,7 +90,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(graph: &Graph) -> Shared {
         let nodes = || graph.node_ids().map(|id| graph.node(id));
-        let opset = graph.opsets.get("").copied().unwrap_or(0);
+        let opset = graph.opset().unwrap_or(0);
         Shared {
             opset,
             constants: BTreeMap::new(),

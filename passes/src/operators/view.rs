@@ -236,7 +236,7 @@ impl<'a> View<'a> {
 
     /// The version of the standard operators.
     pub(crate) fn opset(&self) -> i64 {
-        self.graph.opsets.get("").copied().unwrap_or(i64::MAX)
+        self.graph.opset().unwrap_or(i64::MAX)
     }
 
     /// An axis attribute, counted from the back if negative; at most `rank - 1`.

@@ -46,14 +46,14 @@ pub(crate) enum BarrierKind {
 impl BarrierKind {
     /// Of what is a barrier in that graph made?
     pub(super) fn reads_shapes(self, graph: &Graph) -> bool {
-        self == BarrierKind::OnHost && graph.opsets.get("") >= Some(&PARTS_OF_SHAPES)
+        self == BarrierKind::OnHost && graph.opset() >= Some(PARTS_OF_SHAPES)
     }
 
     /// Can any graph with these operators have barriers?
     pub(crate) fn is_possible(self, graph: &Graph) -> bool {
         match self {
             BarrierKind::PassThrough => true,
-            BarrierKind::Reshape | BarrierKind::OnHost => graph.opsets.get("") >= Some(&OPSET),
+            BarrierKind::Reshape | BarrierKind::OnHost => graph.opset() >= Some(OPSET),
         }
     }
 

@@ -40,7 +40,7 @@ fn body(
 ) -> Option<String> {
     // Most have one type, which may be known of one input before it is inferred of others, as that of weights is.
     let any_element = || (0..node.inputs.len()).find_map(&element);
-    let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
+    let opset = graph.opset().unwrap_or(i64::MAX);
     let is = |elements: &[ElementType]| any_element().filter(|of| elements.contains(of));
     let half = || is(&[ElementType::Float16]);
     let half_or_double = || is(&[ElementType::Float16, ElementType::Double]);

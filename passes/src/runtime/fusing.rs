@@ -267,7 +267,7 @@ impl Fusing {
             ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
                 .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),
             ("", "Not") if !is_output && is_read_by_wheres(graph, uses, node) => Fusing::Negates {
-                always: graph.opsets.get("") < Some(&NEW_WHERE),
+                always: graph.opset() < Some(NEW_WHERE),
             },
             ("", "Transpose") => {
                 Transposition::of(graph, uses, node, &shape).map_or(Fusing::No, Fusing::Transposes)
@@ -548,8 +548,7 @@ fn is_done_by_reader(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding)
 /// Does the runtime take casts out that are there for their shape alone? Measured for the opsets 11 to 21. Source:
 /// `PreShapeNodeElimination`.
 fn is_rid_of_casts(graph: &Graph) -> bool {
-    let opset = graph.opsets.get("");
-    opset.is_some_and(|opset| (13..21).contains(opset))
+    graph.opset().is_some_and(|opset| (13..21).contains(&opset))
 }
 
 /// Which addition alone reads the product, and adds what Gemm can add? Source: `MatMulAddFusion`.
@@ -685,8 +684,7 @@ fn part_of_split<'g>(
     const MOST: usize = 64;
     let read = node.input(0)?;
     let readers = uses.readers(read);
-    let opset = graph.opsets.get("")?;
-    if *opset < FROM_OPSET || !(2..=MOST).contains(&readers.len()) {
+    if graph.opset()? < FROM_OPSET || !(2..=MOST).contains(&readers.len()) {
         return None;
     }
     let producer = uses.producer(read).map(|id| graph.node(id));

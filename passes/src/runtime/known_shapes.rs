@@ -422,7 +422,7 @@ impl RuntimeInference {
             (Some(Constant::Ints(sizes)), _) if self.has_contents(to) => sizes,
             _ => {
                 const RANKS_FROM_OPSET: i64 = 14;
-                let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
+                let opset = graph.opset().unwrap_or(i64::MAX);
                 return (opset >= RANKS_FROM_OPSET)
                     .then(|| rank_of(graph, shapes, to, output))
                     .flatten();

@@ -20,7 +20,7 @@ pub(crate) fn equal_nodes(graph: &Graph) -> Vec<u32> {
     let mut first: HashMap<Key<'_>, Vec<(NodeId, usize)>> = HashMap::new();
     let mut equal = vec![0; graph.order().len()];
     let mut numbers = 0;
-    let opset = graph.opsets.get("").copied().unwrap_or(i64::MAX);
+    let opset = graph.opset().unwrap_or(i64::MAX);
     for (position, &id) in graph.order().iter().enumerate() {
         let node = graph.node(id);
         if let ("Identity", &[Some(read)], &[Some(written)]) =

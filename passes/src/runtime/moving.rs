@@ -209,7 +209,7 @@ impl Moves {
     /// come in between, for which this is not simulated.
     pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions]) -> Option<Moves> {
         let nodes = || graph.order().iter().map(|&id| graph.node(id));
-        let opset = *graph.opsets.get("")?;
+        let opset = graph.opset()?;
         let moves = |node: &Node| node.is("", "Transpose") && node.ints("perm").is_some();
         if !OPSETS.contains(&opset) || !nodes().any(moves) || are_there(graph) {
             return None;

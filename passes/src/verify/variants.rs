@@ -152,7 +152,7 @@ impl Rules<'_> {
     }
 
     fn opset(&self) -> i64 {
-        self.graph.opsets.get("").copied().unwrap_or(0)
+        self.graph.opset().unwrap_or(0)
     }
 
     fn alike(&self, a: TensorId, b: TensorId) -> bool {

@@ -235,7 +235,7 @@ impl Site<'_> {
     }
 
     fn opset(&self) -> i64 {
-        self.graph.opsets.get("").copied().unwrap_or(0)
+        self.graph.opset().unwrap_or(0)
     }
 }
 

@@ -30,7 +30,7 @@ impl Normalized {
         };
         let applies = node.is("com.microsoft", "BatchNormInternal")
             && node.int("training_mode") == Some(1)
-            && graph.opsets.get("").is_some_and(|&opset| opset >= 13);
+            && graph.opset().is_some_and(|opset| opset >= 13);
         let mean = float(node.output(3))?;
         // New vectors are declared like it.
         let declared = graph.tensor(mean).declared.as_deref();

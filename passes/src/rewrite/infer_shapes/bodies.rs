@@ -210,7 +210,7 @@ impl Inference {
         let carried = scanned.and_then(|scanned| node.inputs.len().checked_sub(scanned));
         let inner = &body.graph;
         // Before, it had a batch besides.
-        let is_new = graph.opsets.get("").is_none_or(|&version| version >= 9);
+        let is_new = graph.opset().is_none_or(|version| version >= 9);
         let (Some(carried), true) = (carried, is_new) else {
             return Ok(None);
         };
