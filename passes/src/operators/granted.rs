@@ -1,5 +1,5 @@
 //! What kernels of gradients take for granted: that what they read goes with what the forward node read or made. They do not look at it,
-//! and read or write behind their memory where it does not (measured for GatherGrad in 1.19.2, which ends the process or not).
+//! and read or write behind their memory where it does not (measured for GatherGrad on the CPU, which ends the process or not).
 
 use super::MICROSOFT;
 use super::view::{Shape, View};
