@@ -177,10 +177,6 @@ OTHERS = {
              {"input_ids": [WORDS, 16], "decoder_input_ids": [WORDS, 16]}),
     "hubert": ("HubertForSequenceClassification", {**SOUND, **EAGER}, {"input_values": [800]}),
     "luke": ("LukeForSequenceClassification", {**TEXT, "entity_vocab_size": WORDS, "entity_emb_size": 32}, {"input_ids": [WORDS, 16]}),
-    "mobilevit_v2": ("MobileViTV2ForImageClassification", {"width_multiplier": 0.5, "image_size": 64, "num_labels": 10}, {"pixel_values": [3, 64, 64]}),
-    "patch_series": ("PatchTSTForPrediction", {"num_input_channels": 3, "context_length": 32, "patch_length": 8, "patch_stride": 8,
-                                               "d_model": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 64,
-                                               "prediction_length": 8}, {"past_values": [32, 3]}),
     "perceiver": ("PerceiverForMaskedLM", {"num_latents": 16, "d_latents": 64, "d_model": 64, "num_blocks": 1, "num_self_attends_per_block": 2,
                                            "num_self_attention_heads": 4, "num_cross_attention_heads": 4, "vocab_size": WORDS,
                                            "max_position_embeddings": 16, "qk_channels": 64, "v_channels": 64}, {"inputs": [WORDS, 16]}),
@@ -193,8 +189,9 @@ OTHERS = {
     "wav2vec": ("Wav2Vec2ForSequenceClassification", {**SOUND, **EAGER}, {"input_values": [800]}),
     "xlm": ("XLMWithLMHeadModel", {"emb_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": WORDS, "max_position_embeddings": 64, "n_words": WORDS},
             {"input_ids": [WORDS, 16]}),
-    "zoe_dpt": ("DPTForDepthEstimation", {**IMAGE, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [16, 16, 16, 16], "fusion_hidden_size": 16,
-                                          "readout_type": "project", **EAGER}, {"pixel_values": [3, 64, 64]}),
+    "zoe_dpt": ("DPTForDepthEstimation", {**IMAGE, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3],
+                                          "neck_hidden_sizes": [16, 16, 16, 16], "fusion_hidden_size": 16, "readout_type": "project", **EAGER},
+                {"pixel_values": [3, 64, 64]}),
 }
 SEGMENTATION = {"deeplabv3_resnet50": 64, "fcn_resnet50": 64}
 VIDEOS = ["r3d_18", "mc3_18", "r2plus1d_18"]
