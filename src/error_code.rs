@@ -186,9 +186,9 @@ impl Error {
     }
 }
 
-/// What helps where ONNX Runtime left a sum out of a training graph.
-const NUMBERS: &str = "make the training graph again from a forward graph whose sizes are numbers (torch.onnx.export without \
-                       dynamic_axes): where a size of one has a name, ONNX Runtime leaves out the sum over what is broadcast";
+/// What helps where a gradient is of something else: sizes that do not fit, or a sum that ONNX Runtime left out of the training graph.
+const NUMBERS: &str = "if the sizes given with --dim are right, make the training graph again from a forward graph whose sizes are numbers \
+                       (torch.onnx.export without dynamic_axes): where a size of one has a name, ONNX Runtime leaves out the sum over what is broadcast";
 
 /// What helps where no plan fits.
 fn to_fit(budget: Bytes, smallest: &Peak, settings: RuntimeSettings) -> String {

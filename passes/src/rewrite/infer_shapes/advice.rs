@@ -28,7 +28,9 @@ pub(crate) fn advised(
         InferShapesError::Unbound { names, .. } if (2..=FEW).contains(&names.len()) => {
             advice.without_what_follows(bindings, names)
         }
-        InferShapesError::Node { .. } => advice.at_odds(bindings, error),
+        InferShapesError::Node { .. } | InferShapesError::Gradient { .. } => {
+            advice.at_odds(bindings, error)
+        }
         error => error,
     }
 }
@@ -135,6 +137,11 @@ mod tests {
     #[test]
     fn a_size_that_does_not_fit_is_set_against_what_follows() {
         insta::assert_snapshot!(said(LABELS, &[("n", 4), ("m", 4), ("k", 1)]), @r#"node "loss" (SoftmaxCrossEntropyLoss): shapes [32, 10] and [4] do not fit: the labels are for another number of samples; dimension "m" is bound to 4, and 32 follows from the other sizes"#);
+        // A size of one fits an addition, and not the gradients behind it.
+        let one = "<opset_import: [\"\" : 17, \"com.microsoft\" : 1]>
+            g (float[n,8] x, float[m,8] y) => (float[n,8] dy)
+            { z = Add(x, y) s = Sigmoid(y) [grad] dy = com.microsoft.SigmoidGrad(z, s) }";
+        insta::assert_snapshot!(said(one, &[("n", 4), ("m", 1)]), @r#"node "grad" (com.microsoft::SigmoidGrad): its gradient has shape [4, 8], and what it is of has [1, 8]: a step would read or write behind their memory; dimension "m" is bound to 1, and 4 follows from the other sizes"#);
         // What is wrong in the file is not blamed on sizes.
         let wrong =
             "g (float[n,8] x, float[9,4] w) => (float[n,4] y) { [product] y = MatMul(x, w) }";
