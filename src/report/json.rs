@@ -36,7 +36,7 @@ struct Figures<'a> {
     /// Added time / time of the unmodified step.
     overhead: f64,
     recomputation_overhead: f64,
-    lower_bound_overhead: Option<f64>,
+    lower_bound_overhead: f64,
     /// Of a plan that was given up for adding more.
     overhead_in_every_session: Option<f64>,
     recomputed_nodes: usize,

@@ -56,8 +56,8 @@ pub struct Fitting {
     pub peak: Bytes,
     /// Added time / time of the unmodified step.
     pub overhead: f64,
-    /// What every plan adds that keeps the order of first computations, if that is known.
-    pub lower_bound: Option<f64>,
+    /// What every plan adds that keeps the order of first computations.
+    pub lower_bound: f64,
     /// Mirrors.
     pub recomputed: usize,
     /// PassThrough nodes.
@@ -115,7 +115,7 @@ impl RowObject<'_> {
             fits: plan.is_some(),
             peak_after_bytes: plan.map(|plan| plan.peak.0),
             overhead: plan.map(|plan| plan.overhead),
-            lower_bound_overhead: plan.and_then(|plan| plan.lower_bound),
+            lower_bound_overhead: plan.map(|plan| plan.lower_bound),
             recomputed_nodes: plan.map(|plan| plan.recomputed),
             barriers: plan.map(|plan| plan.barriers),
             notes: &cell.notes,
@@ -189,7 +189,7 @@ impl Comparison {
                 let _ = writeln!(text, "{name:<14}{size:>12}{:>12}", "-");
                 continue;
             };
-            let bound = plan.lower_bound.map_or_else(|| "-".to_owned(), percent);
+            let bound = percent(plan.lower_bound);
             let added = percent(plan.overhead);
             let _ = writeln!(
                 text,
@@ -264,7 +264,7 @@ mod tests {
             plan: Some(Fitting {
                 peak: Bytes((budget << 20) - 512),
                 overhead,
-                lower_bound: Some(overhead / 2.0),
+                lower_bound: overhead / 2.0,
                 recomputed: 7,
                 barriers: 2,
             }),

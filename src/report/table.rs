@@ -81,18 +81,11 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
     }
     // Rounded down, and silent where nothing is left to say.
     let bound = summary.lower_bound_overhead();
-    let bound = bound.map(|bound| (1e4 * bound).floor() / 100.0);
-    let bound = match bound {
-        Some(bound) if bound > 0.0 => Some(format!(
-            "no plan that keeps the order adds less than {bound:.2} %"
-        )),
-        // What adds nothing needs none.
-        None if summary.time_added > 0 => {
-            Some("none at this level: what is fused can need less than the graph".to_owned())
-        }
-        _ => None,
-    };
-    facts.extend(bound.map(|bound| ("lower bound", bound)));
+    let bound = (1e4 * bound).floor() / 100.0;
+    if bound > 0.0 {
+        let bound = format!("no plan that keeps the order adds less than {bound:.2} %");
+        facts.push(("lower bound", bound));
+    }
     for note in &summary.notes {
         facts.push(("strategy", note.clone()));
     }

@@ -9,6 +9,8 @@ mod contest;
 mod convolutions;
 mod error;
 mod faults;
+#[cfg(test)]
+mod fused_bounds;
 mod limits;
 mod listing;
 mod loading;

@@ -141,11 +141,10 @@ impl Summary {
     }
 
     /// The least that any plan adds which fits and keeps the order of first computations,
-    /// divided by the time of the unmodified step. Nothing where the budget holds only for what the runtime makes of the graph,
-    /// which can need less than the graph.
-    pub fn lower_bound_overhead(&self) -> Option<f64> {
-        let known = self.promise.holds_unoptimized();
-        known.then(|| self.part(self.lower_bound))
+    /// divided by the time of the unmodified step. Where the budget holds only for what the runtime makes of the graph: any plan of which it
+    /// makes the same, but for copies.
+    pub fn lower_bound_overhead(&self) -> f64 {
+        self.part(self.lower_bound)
     }
 
     /// In which orders and at which levels the budget does not hold; see [`Summary::executions`].

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::listing::as_listed;
-use super::variant_graph::Choices;
+use super::variant_graph::{Choices, Form};
 use super::{Execution, Peak, PlanOptions, buffers};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
@@ -15,6 +15,7 @@ use crate::runtime::level::Level;
 use crate::runtime::liveness::{Holder, Liveness};
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
+use crate::search::{RewrittenRun, Search};
 
 /// A graph that runs, and the way of running it that needs most.
 #[derive(Clone)]
@@ -124,6 +125,30 @@ impl Candidate {
         let promised = executions.promised(options.runtime.promise);
         let all = all.zip(promised).filter(|&(_, promised)| promised);
         all.fold(Reserved::default(), |most, (one, _)| most.max(one))
+    }
+
+    /// A lower bound's view of it in the session of which its peak is told; `planned` is what it was planned for. Nothing where nothing is
+    /// known of that session.
+    pub(super) fn fused_search(&self, planned: &Form, options: &PlanOptions) -> Option<Search> {
+        let listing = self.listing();
+        let graph = listing.as_deref().unwrap_or(&self.graph);
+        let executions = executions_of(graph, &self.costs, options);
+        let (order, level) = options.runtime.promise.reported();
+        let search = Search::fused(
+            RewrittenRun {
+                rewritten: graph,
+                run: executions.run_in(order, level)?,
+                planned: &planned.graph,
+                provider: options.device.provider,
+                costs: &planned.costs,
+                recomputation: &planned.recomputation,
+            },
+            options.effort,
+        );
+        Some(match options.runtime.keeps_results_apart() {
+            true => search.with_outputs_apart(),
+            false => search,
+        })
     }
 
     /// What it needs in each order and at each level.

@@ -54,6 +54,15 @@ pub struct Executions<'g> {
     ways: Vec<Way>,
 }
 
+/// How a session runs a graph.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedRun<'e> {
+    /// The nodes that run. Those tensors that are no tensors of the graph come last.
+    pub(crate) nodes: &'e Skeleton,
+    /// Positions in it.
+    pub(crate) executed: &'e [u32],
+}
+
 struct Way {
     order: ExecutionOrder,
     /// Which of the optimized forms; `None` for the graph as it is.
@@ -180,6 +189,15 @@ impl<'g> Executions<'g> {
         let form = self.levels.at(level);
         let is_it = |way: &Way| way.order == order && way.form == form;
         self.ways.iter().position(is_it)
+    }
+
+    /// What runs in that order and at that level.
+    pub(crate) fn run_in(&self, order: ExecutionOrder, level: Level) -> Option<FusedRun<'_>> {
+        let way = &self.ways[self.at(order, level)?];
+        Some(FusedRun {
+            nodes: self.form(way),
+            executed: &way.executed,
+        })
     }
 
     /// By what [`Executions::simulate`] says: is it promised?

@@ -8,6 +8,7 @@ mod bound;
 mod evict_many;
 mod exact;
 mod first_order;
+mod fused;
 mod greedy;
 mod late_results;
 mod moves;
@@ -39,9 +40,10 @@ use crate::watch::Watch;
 
 pub use all_forms::AllForms;
 pub use first_order::first_orders;
+pub(crate) use fused::RewrittenRun;
 
 use bound::Rounds;
-use problem::{Problem, Step};
+use problem::{Problem, Step, StepInfo};
 use profile::Exponent;
 use starts::{Rough, Starts};
 use state::{Copy, Decisions, State};
@@ -140,6 +142,11 @@ impl Search {
     ) -> Search {
         let problem = Problem::joint(&all_forms, order, provider, costs, recomputation);
         Search::of(problem, Some(all_forms), effort)
+    }
+
+    /// Prepares what a lower bound needs for plans that the runtime runs with these fused nodes in this order, and nothing else.
+    pub(crate) fn fused(plan: RewrittenRun<'_>, effort: Effort) -> Search {
+        Search::of(Problem::fused(plan), None, effort)
     }
 
     fn of(problem: Problem, all_forms: Option<Arc<AllForms>>, effort: Effort) -> Search {
@@ -272,6 +279,10 @@ impl Search {
         let simple = self.lower_bound(budget, known);
         let memory = self.memory();
         let whole = bound::whole_bound(&self.problem, &memory, target, known, solver, limits);
+        if self.problem.steps.iter().any(|step| step.fused) {
+            // It tells what runs when, and not all that runs with it.
+            return simple.max(whole);
+        }
         let periods = bound::period_bound(&self.problem, &memory, target, known, solver, limits);
         let best = simple.max(whole).max(periods);
         if best == known || self.problem.steps.len() > Search::MOST_STEPS_CERTIFIED {
@@ -297,8 +308,12 @@ impl Search {
     /// By step: its need without copies.
     fn memory(&self) -> Vec<f64> {
         let state = State::new(&self.problem, f64::MAX, Exponent::One);
-        let steps = 0..self.problem.steps.len() as Step;
-        steps.map(|step| state.memory(step)).collect()
+        let steps = self.problem.steps.iter().zip(0..);
+        let need = |(info, step): (&StepInfo, Step)| match info.fused {
+            true => 0.0,
+            false => state.memory(step),
+        };
+        steps.map(need).collect()
     }
 
     /// The cheapest plan within `budget` by the exact 0-1 program, and the nanoseconds that every

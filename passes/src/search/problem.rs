@@ -70,6 +70,8 @@ pub(crate) struct StepInfo {
     pub recomputable: bool,
     /// Does a copy do all that the node does?
     pub whole: bool,
+    /// Does it run as a copy alone, since its original is a part of a fused node?
+    pub fused: bool,
     /// Values it writes.
     pub writes: Vec<ValueId>,
     /// Values that it reads, if it belongs to a site; else empty.
@@ -527,6 +529,6 @@ impl<'g> Builder<'g> {
 const LONGEST: u64 = 1 << 42;
 
 /// Sizes as floating point numbers whose sums are exact: capped at 2^42 bytes, 4 TiB.
-fn exact(bytes: Bytes) -> f64 {
+pub(crate) fn exact(bytes: Bytes) -> f64 {
     bytes.0.min(1 << 42) as f64
 }

@@ -46,6 +46,12 @@ impl Pipeline<'_> {
         let late = self.is_late();
         let reordered = (!late).then(|| task.search(&order).without_copies());
         let reordered = reordered.map(|plan| plan.predicted_peak + frame(&form.graph));
+        let relaxed = match runtime.promise.holds_unoptimized() {
+            _ if late || time_added == 0 => None,
+            true => Some(task.relaxed_search(&order)),
+            // What the runtime makes of a graph can take less than the graph.
+            false => candidate.fused_search(&form, self.options),
+        };
         let longer = i128::from(time_of_all(&form.graph, &form.costs)) - i128::from(time_before);
         let (executions_before, reserved_before) = original.needs(self.options).clone();
         Summary {
@@ -66,11 +72,9 @@ impl Pipeline<'_> {
             reordered_peak: reordered.unwrap_or_else(|| original_need(original)) + reserve,
             promise: runtime.promise,
             time_added_for_all: None,
-            // What the runtime makes of a graph can take less than the graph.
-            lower_bound: match late || !runtime.promise.holds_unoptimized() {
-                true => 0,
-                false => self.lower_bound(&task.relaxed_search(&order), room, time_added, longer),
-            },
+            lower_bound: relaxed.map_or(0, |search| {
+                self.lower_bound(&search, room, time_added, longer)
+            }),
             reserved_before,
             reserved_after: candidate.reserved(self.options),
             recomputed_nodes: new().filter(is_mirror).count(),
