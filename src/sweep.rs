@@ -25,7 +25,7 @@ pub fn sweep(
     strategies: &[Strategy],
     options: &Options,
 ) -> Result<Comparison, Error> {
-    let job = Job::new(model, options)?;
+    let job = Job::new(model, options, optimize::check_plannable)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     let before = measured(model, &job.graph, &plan_options)?;
     let mut tried = Vec::new();

@@ -928,7 +928,6 @@ fn unbound_dimensions_are_all_listed() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 304 nodes for a budget of min
     error[unbound-dimension]: in.onnx: the size of 1 dimension is not given: batch
     help: add --dim batch=N
     ");
@@ -937,7 +936,6 @@ fn unbound_dimensions_are_all_listed() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 304 nodes for a budget of fixed+95%
     error[dimension]: in.onnx: there is no dimension "bach"; the graph has batch
     help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
     "#);
@@ -951,6 +949,64 @@ fn unbound_dimensions_are_all_listed() {
 }
 
 #[test]
+fn what_is_refused_is_not_warned_of_first() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    folder.write("costs.json", r#"{"nodes": {"nobody": {"time_us": 1}}}"#);
+    let said = |arguments: &[&str]| {
+        let costs = ["--costs", "costs.json"];
+        let output = folder.output(arguments.iter().copied().chain(costs));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let commands: [&[&str]; 5] = [
+        &["model.onnx", "out.onnx", "--budget", "min"],
+        &["sweep", "model.onnx"],
+        &["inspect", "model.onnx"],
+        &["verify", "model.onnx", "model.onnx"],
+        &["conv-table", "model.onnx", "--device", "h100"],
+    ];
+    for command in commands {
+        let said = said(command);
+        assert!(said.contains("error[unbound-dimension]"), "{said}");
+        assert!(!said.contains("warning"), "{said}");
+    }
+    let inspect = ["inspect", "model.onnx", "--dim", "batch=2"];
+    assert!(said(&inspect).starts_with("warning: the cost table has 1 of 1 entries"));
+    let mut stock = SMALL.to_vec();
+    stock.extend(["--runtime", "stock"]);
+    assert_snapshot!(said(&stock), @r#"
+    reading in.onnx
+    error[runtime]: in.onnx: BatchNormInternal "bn1" is a training operator, which ONNX Runtime 1.20 to 1.32 has not: expected a graph in standard operators only, as ckpt-opt lower writes it, or --runtime training-1.19.2
+    help: name the other runtime with --runtime, or write the graph in standard operators with ckpt-opt lower
+    "#);
+}
+
+#[test]
+fn for_which_sizes_a_profile_is_stands_before_an_error_of_shapes() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let node = "/img/net/net.0/net.0.0/Conv";
+    let profile = format!(
+        r#"[{{"cat": "Node", "name": "{node}_kernel_time", "dur": 1,
+              "args": {{"output_type_shape": [{{"float": [2, 32, 128, 128]}}]}}}}]"#
+    );
+    folder.write("profile.json", &profile);
+    let arguments = ["inspect", "model.onnx", "--profile", "profile.json"];
+    let said = folder.run(
+        arguments
+            .into_iter()
+            .chain(["--dim", "batch=4", "--dim", "bach=4"]),
+    );
+    assert_snapshot!(said, @r#"
+    exit status 1
+    --- errors
+    warning: the profile was made with batch=2, its times are not those of batch=4 (see "/img/net/net.0/net.0.0/Conv_output_0")
+    error[dimension]: model.onnx: there is no dimension "bach"; the graph has batch
+    help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
+    "#);
+}
+
+#[test]
 fn forward_graphs_are_refused_with_advice() {
     let folder = Folder::new();
     folder.add("testdata/onnx/control_flow.onnx", "in.onnx");
@@ -958,7 +1014,6 @@ fn forward_graphs_are_refused_with_advice() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 4 nodes for a budget of fixed+95%
     error[not-training]: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient
     help: make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx; a step in standard operators is taken with --runtime stock
     ");
