@@ -1226,6 +1226,36 @@ fn a_lowered_graph_is_no_plan_of_what_was_lowered() {
 }
 
 #[test]
+fn what_is_lowered_is_the_same_for_all_sizes() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let lower = |out: &'static str, more: &[&'static str]| {
+        folder.run(["lower", "model.onnx", out].iter().chain(more).copied())
+    };
+    let told = lower("plain.onnx", &[]);
+    assert!(
+        told.ends_with("--- errors\nreading model.onnx\nwriting plain.onnx\n"),
+        "{told}"
+    );
+    let quiet = lower("sized.onnx", &["--quiet", "--dim", "batch=2"]);
+    assert!(quiet.starts_with("exit status 0"), "{quiet}");
+    assert!(!quiet.contains("--- errors"), "{quiet}");
+    let bytes = |name| fs::read(folder.path(name)).expect("it is written");
+    assert!(bytes("plain.onnx") == bytes("sized.onnx"));
+    assert_snapshot!(lower("out.onnx", &["-q", "--dim", "bach=2"]), @r#"
+    exit status 1
+    --- errors
+    error[dimension]: model.onnx: there is no dimension "bach"; the graph has batch
+    help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
+    "#);
+    let sizeless = lower("out.onnx", &["-q", "--dim", "batch"]);
+    assert!(
+        sizeless.contains("error[usage]: --dim batch: expected NAME=N"),
+        "{sizeless}"
+    );
+}
+
+#[test]
 fn scripts_read_what_was_lowered() {
     let folder = Folder::new();
     let told = ["lower", "in.onnx", "-o", "lowered.onnx", "--json"];

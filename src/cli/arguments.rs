@@ -278,12 +278,24 @@ pub(super) struct Lower {
     /// optimizer_model.onnx of the training artifacts, with its numbers. The learning rate is an input of OUT.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) optimizer: Option<String>,
+    /// A size of a symbolic dimension, such as batch=8, which OUT does not depend on: it only helps where the graph accepts few
+    /// sizes and the file says too little of its tensors.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    dimensions: Vec<Dimension>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
+    /// No progress on standard error; errors still appear.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
 }
 
 impl Lower {
+    /// The dimensions by name; an error if one has two sizes, or none.
+    pub(super) fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        bindings(&self.dimensions)
+    }
+
     /// OUT, wherever it was named; clap sees to it that it is.
     pub(super) fn out(&self) -> &Path {
         let named = self.output.as_ref().or(self.named_output.as_ref());
@@ -463,16 +475,13 @@ pub(super) struct Largest {
 impl Setting {
     /// The dimensions by name; an error if one has two sizes, or none.
     pub(super) fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
-        match self.wanted().first() {
-            Some(name) => Err(Failure::Usage(format!("--dim {name}: {DIMENSION}"))),
-            None => self.given(),
-        }
+        bindings(&self.dimensions)
     }
 
     /// The dimension whose size is wanted, and the sizes of the others; an error if it is not one.
     pub(super) fn wanted_and_bindings(&self) -> Result<(String, BTreeMap<String, u64>), Failure> {
-        let given = self.given()?;
-        match self.wanted()[..] {
+        let given = given(&self.dimensions)?;
+        match wanted(&self.dimensions)[..] {
             [name] if !given.contains_key(name) => Ok((name.to_owned(), given)),
             [name] => Err(Failure::Usage(format!("--dim gives {name:?} a size, which is to be found"))),
             [] => Err(Failure::Usage(
@@ -484,26 +493,33 @@ impl Setting {
             ))),
         }
     }
+}
 
-    /// The names without sizes.
-    fn wanted(&self) -> Vec<&str> {
-        let wanted = self.dimensions.iter().filter(|one| one.size.is_none());
-        wanted.map(|one| one.name.as_str()).collect()
+fn bindings(dimensions: &[Dimension]) -> Result<BTreeMap<String, u64>, Failure> {
+    match wanted(dimensions).first() {
+        Some(name) => Err(Failure::Usage(format!("--dim {name}: {DIMENSION}"))),
+        None => given(dimensions),
     }
+}
 
-    fn given(&self) -> Result<BTreeMap<String, u64>, Failure> {
-        let mut bindings = BTreeMap::new();
-        for Dimension { name, size } in &self.dimensions {
-            let Some(size) = *size else { continue };
-            let before = bindings.insert(name.clone(), size);
-            if let Some(before) = before.filter(|&before| before != size) {
-                return Err(Failure::Usage(format!(
-                    "--dim gives {name:?} two values, {before} and {size}"
-                )));
-            }
+/// The names without sizes.
+fn wanted(dimensions: &[Dimension]) -> Vec<&str> {
+    let wanted = dimensions.iter().filter(|one| one.size.is_none());
+    wanted.map(|one| one.name.as_str()).collect()
+}
+
+fn given(dimensions: &[Dimension]) -> Result<BTreeMap<String, u64>, Failure> {
+    let mut bindings = BTreeMap::new();
+    for Dimension { name, size } in dimensions {
+        let Some(size) = *size else { continue };
+        let before = bindings.insert(name.clone(), size);
+        if let Some(before) = before.filter(|&before| before != size) {
+            return Err(Failure::Usage(format!(
+                "--dim gives {name:?} two values, {before} and {size}"
+            )));
         }
-        Ok(bindings)
     }
+    Ok(bindings)
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         (Some(Command::Sweep(sweep)), _) => sweep.row.search.quiet,
         (Some(Command::Compare(compare)), _) => compare.row.search.quiet,
         (Some(Command::Largest(largest)), _) => largest.search.quiet,
+        (Some(Command::Lower(lower)), _) => lower.quiet,
         (_, Some(rewrite)) => rewrite.search.quiet,
         (_, None) => true,
     };
@@ -107,7 +108,7 @@ fn no_command(first: &OsStr) -> Option<String> {
 /// Does what a subcommand is for, and gives the text of the result.
 fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
     let text = match command {
-        Command::Lower(lower) => return commands::lower(lower),
+        Command::Lower(lower) => return commands::lower(lower, messages),
         Command::Inspect(inspect) => commands::inspect(inspect, messages),
         Command::Verify(verify) => commands::verify(verify, messages),
         Command::Sweep(sweep) => commands::sweep(sweep, messages),
