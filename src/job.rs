@@ -92,6 +92,16 @@ impl Job {
         failed(&self.model, self.options.settings(), error)
     }
 
+    /// The error of a search, which the time limit may have ended.
+    pub(crate) fn not_found(&self, error: OptimizeError, ended_early: bool) -> Error {
+        Error::Optimize {
+            file: self.model.file_name(),
+            error: error.into(),
+            settings: self.options.settings(),
+            ended_early,
+        }
+    }
+
     /// The file was written to while it was worked on.
     pub(crate) fn unchanged(&self) -> Result<(), Error> {
         match self.model.has_changed() {
@@ -117,6 +127,7 @@ fn failed(model: &Model, settings: RuntimeSettings, error: OptimizeError) -> Err
         file: model.file_name(),
         error: error.into(),
         settings,
+        ended_early: false,
     }
 }
 

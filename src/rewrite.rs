@@ -58,13 +58,14 @@ impl Rewritten {
         });
         let optimized = row.and_then(|mut row| row.pop().expect("one result for one budget"));
         job.go_on()?;
-        if optimized.is_err() && plan_options.watch.is_stopped() {
+        let ended_early = plan_options.watch.is_stopped();
+        if optimized.is_err() && ended_early {
             job.warn(Warning::Doubt(
                 "--time-limit ended the search early; with more time there may be a plan"
                     .to_owned(),
             ));
         }
-        let optimized = optimized.map_err(|error| job.failed(error))?;
+        let optimized = optimized.map_err(|error| job.not_found(error, ended_early))?;
         for fault in &optimized.summary.faults {
             job.warn(Warning::GivenUp(fault.to_string()));
         }

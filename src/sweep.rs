@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, Summary};
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, StopReason, Summary};
 use ckpt_passes::strategy::Strategy;
 
 use crate::control::Event;
@@ -81,6 +81,7 @@ fn planned(
     };
     match job.options.plan(&job.graph, options, &requests) {
         Ok(mut results) => {
+            let ended_early = options.watch.is_stopped().then_some(StopReason::TimeLimit);
             if let Some(Err(OptimizeError::Infeasible { smallest, .. })) = results.pop() {
                 tried.smallest = smallest.bytes;
             }
@@ -94,6 +95,7 @@ fn planned(
                         Cell {
                             budget,
                             plan: None,
+                            stop_reason: ended_early,
                             notes: Vec::new(),
                         }
                     }
@@ -106,6 +108,7 @@ fn planned(
                     Err(error @ OptimizeError::Unproved { budget, .. }) => Cell {
                         budget,
                         plan: None,
+                        stop_reason: ended_early,
                         notes: vec![error.to_string()],
                     },
                     Err(other) => return Err(other),
@@ -132,6 +135,7 @@ fn fitting(summary: Summary) -> Cell {
             recomputed: summary.recomputed_nodes,
             barriers: summary.barriers,
         }),
+        stop_reason: Some(summary.stop_reason),
         notes: summary.notes,
     }
 }

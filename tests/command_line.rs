@@ -1518,6 +1518,57 @@ fn where_a_time_limit_left_no_plan_the_limit_is_named() {
 }
 
 #[test]
+fn rows_and_sizes_say_where_a_time_limit_ended_the_search() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let row = [
+        "sweep",
+        "model.onnx",
+        "--dim",
+        "batch=2",
+        "--budget",
+        "fixed+50%",
+        "-q",
+    ];
+    let sizes = [
+        "largest",
+        "model.onnx",
+        "--dim",
+        "batch",
+        "--budget",
+        "30MB",
+        "-q",
+    ];
+    for (arguments, list, said) in [
+        (
+            row,
+            "/strategies/0/rows",
+            "plans may add less and smaller budgets may fit",
+        ),
+        (sizes, "/tried", "a larger size may fit"),
+    ] {
+        let run = |more: &[&'static str]| {
+            let output = folder.output(arguments.iter().chain(more).copied());
+            assert!(output.status.success(), "{}", shown(&output));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let limited = ["--time-limit", "0.001"];
+        let text = run(&limited);
+        assert!(
+            text.contains("--time-limit ended ") && text.ends_with(&format!("{said}\n")),
+            "{text}"
+        );
+        let told: Value =
+            serde_json::from_str(&run(&[&limited[..], &["--json"]].concat())).expect("JSON");
+        let told = told
+            .pointer(list)
+            .and_then(Value::as_array)
+            .expect("a list");
+        assert_eq!(told.last().expect("an entry")["stop_reason"], "time_limit");
+    }
+}
+
+#[test]
 fn what_is_not_bitwise_is_allowed_by_name_only() {
     let folder = Folder::new();
     let output = folder.output([&SMALL[..], &["--allow", "luck"]].concat());

@@ -175,7 +175,8 @@ pub(super) struct Searching {
     /// The seed of the search. The same input, options and seed give the same file.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
-    /// End each search after so many seconds, with what is found by then. Without it, the search
+    /// End each search after so many seconds, with what is found by then: in sweep and compare one search is for all
+    /// budgets of a strategy, in largest each size is one. Where it ended one, the result says so. Without it, the search
     /// ends by the work it has done, and the result does not depend on the machine's speed.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(super) time_limit: Option<Duration>,

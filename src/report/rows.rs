@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::optimize::StopReason;
 use serde::Serialize;
 
+use super::names::stop_reason;
 use super::plot::{self, Curve};
 use crate::control::Warning;
 
@@ -45,6 +47,8 @@ pub struct Cell {
     pub budget: Bytes,
     /// Its plan; `None` if none fits.
     pub plan: Option<Fitting>,
+    /// Why the search ended; `None` where none fits, although it had the time it takes.
+    pub stop_reason: Option<StopReason>,
     /// What the strategy says of the plan.
     pub notes: Vec<String>,
 }
@@ -92,6 +96,7 @@ struct RowObject<'a> {
     lower_bound_overhead: Option<f64>,
     recomputed_nodes: Option<usize>,
     barriers: Option<usize>,
+    stop_reason: Option<&'static str>,
     notes: &'a [String],
 }
 
@@ -118,6 +123,7 @@ impl RowObject<'_> {
             lower_bound_overhead: plan.and_then(|plan| plan.lower_bound),
             recomputed_nodes: plan.map(|plan| plan.recomputed),
             barriers: plan.map(|plan| plan.barriers),
+            stop_reason: cell.stop_reason.map(stop_reason),
             notes: &cell.notes,
         }
     }
@@ -165,6 +171,9 @@ impl Comparison {
             }
             text.push('\n');
         }
+        if let Some(ended) = self.ended_early() {
+            let _ = writeln!(text, "\n{ended}");
+        }
         text
     }
 
@@ -204,7 +213,19 @@ impl Comparison {
             "\nthe smallest peak that {} finds is {}; planning took {:.1} s",
             tried.strategy, tried.smallest, tried.seconds
         );
+        if let Some(ended) = self.ended_early() {
+            let _ = writeln!(text, "{ended}");
+        }
         text
+    }
+
+    /// What is to be said where the time limit ended a search.
+    fn ended_early(&self) -> Option<&'static str> {
+        let mut cells = self.tried.iter().flat_map(|tried| &tried.cells);
+        let ended = cells.any(|cell| cell.stop_reason == Some(StopReason::TimeLimit));
+        ended.then_some(
+            "--time-limit ended the search; with more time, plans may add less and smaller budgets may fit",
+        )
     }
 
     /// One JSON object on one line.
@@ -268,11 +289,13 @@ mod tests {
                 recomputed: 7,
                 barriers: 2,
             }),
+            stop_reason: Some(StopReason::Evaluations),
             notes: vec!["as an example".to_owned()],
         };
         let too_large = Cell {
             budget: Bytes(20 << 20),
             plan: None,
+            stop_reason: None,
             notes: Vec::new(),
         };
         let tried = |strategy, cells| Tried {
@@ -328,8 +351,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_time_limit_ended_is_said_below() {
+        let mut ended = comparison();
+        ended.tried[1].cells[1].stop_reason = Some(StopReason::TimeLimit);
+        let said = "\n--time-limit ended the search; with more time, plans may add less and smaller budgets may fit\n";
+        for (text, other) in [
+            (ended.table(), comparison().table()),
+            (ended.sweep(), comparison().sweep()),
+        ] {
+            assert!(text.ends_with(said) && !other.contains(said), "{text}");
+        }
+        assert!(ended.json().contains(r#""stop_reason":"time_limit""#));
+    }
+
+    #[test]
     fn a_comparison_is_one_object_without_figures_where_there_is_no_plan() {
-        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null,"notes":[]}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
+        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2,"stop_reason":"evaluations","notes":["as an example"]},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2,"stop_reason":"evaluations","notes":["as an example"]}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2,"stop_reason":"evaluations","notes":["as an example"]},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null,"stop_reason":null,"notes":[]}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
     }
 
     #[test]

@@ -152,6 +152,8 @@ class Point:
     overhead: Optional[float]
     lower_bound_overhead: Optional[float]
     recomputed_nodes: Optional[int]
+    #: "time_limit" if that ended the search, also where nothing was found before.
+    stop_reason: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +177,8 @@ class Attempt:
     size: int
     fits: bool
     overhead: Optional[float]
+    #: "time_limit" if that ended the search, also where nothing was found before.
+    stop_reason: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
