@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, StopReason, Summary};
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
 
 use crate::control::Event;
@@ -125,6 +126,20 @@ fn planned(
     Ok(tried)
 }
 
+/// Where the budget holds: of a graph that stays as it is, maybe in the session alone of which its peak is told.
+fn held(summary: &Summary) -> Promise {
+    match summary.over_budget().next() {
+        None => summary.promise,
+        Some(_) => {
+            let (order, level) = summary.reported;
+            Promise {
+                order: Some(order),
+                level: Some(level),
+            }
+        }
+    }
+}
+
 fn fitting(summary: Summary) -> Cell {
     Cell {
         budget: summary.budget,
@@ -134,6 +149,7 @@ fn fitting(summary: Summary) -> Cell {
             lower_bound: summary.lower_bound_overhead(),
             recomputed: summary.recomputed_nodes,
             barriers: summary.barriers,
+            promise: held(&summary),
         }),
         stop_reason: Some(summary.stop_reason),
         notes: summary.notes,

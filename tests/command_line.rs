@@ -1503,6 +1503,26 @@ fn a_sweep_goes_down_to_what_does_not_fit() {
 }
 
 #[test]
+fn a_row_says_in_which_sessions_each_budget_holds() {
+    let folder = Folder::new();
+    let row = |more: &[&'static str]| {
+        let budgets = ["--budget", "fixed+100%", "--budget", "fixed+95%", "--quiet"];
+        let arguments = ["sweep", "in.onnx"].iter().chain(&budgets).chain(more);
+        folder.output(arguments.copied())
+    };
+    let told = json(&row(&["--order", "priority", "--json"]));
+    let rows = told.pointer("/strategies/0/rows").and_then(Value::as_array);
+    for row in rows.expect("a list") {
+        assert_eq!(
+            (&row["order"], &row["level"]),
+            (&"priority".into(), &"any".into())
+        );
+    }
+    let shown = shown(&row(&[]));
+    assert_eq!(shown.matches("every session").count(), 2, "{shown}");
+}
+
+#[test]
 fn where_a_time_limit_left_no_plan_the_limit_is_named() {
     let folder = Folder::new();
     folder.add("testdata/models/cross_modal.onnx", "model.onnx");

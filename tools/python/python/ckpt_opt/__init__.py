@@ -152,6 +152,9 @@ class Point:
     overhead: Optional[float]
     lower_bound_overhead: Optional[float]
     recomputed_nodes: Optional[int]
+    #: Where the budget holds, as the options of these names call it.
+    order: Optional[str]
+    level: Optional[str]
     #: "time_limit" if that ended the search, also where nothing was found before.
     stop_reason: Optional[str]
 
