@@ -921,6 +921,73 @@ fn options_that_do_not_exist_are_usage_errors() {
 }
 
 #[test]
+fn an_argument_too_many_is_not_called_a_command() {
+    let folder = Folder::new();
+    let run = |more: &[&'static str]| folder.run(SMALL.iter().chain(more).copied());
+    assert_snapshot!(run(&["--dim", "batch", "8"]), @r"
+    exit status 2
+    --- errors
+    error: unexpected argument '8' found: beside the options there are IN and OUT alone, and values have no blanks, as in --dim batch=8 --budget 60MB
+
+    Usage: ckpt-opt [OPTIONS] --budget <SIZE> <IN> [OUT]
+           ckpt-opt <COMMAND>
+
+    For more information, try '--help'.
+    ");
+    let command = run(&["inspect"]);
+    assert!(
+        command.contains(
+            "error: 'inspect' is a command, which comes first: ckpt-opt inspect --help shows how"
+        ),
+        "{command}"
+    );
+}
+
+#[test]
+fn the_largest_size_is_asked_of_a_dimension_without_one() {
+    let folder = Folder::new();
+    let sized = ["largest", "in.onnx", "--budget", "1MB", "--dim", "tokens=8"];
+    assert_snapshot!(folder.run(sized), @r"
+    exit status 2
+    --- errors
+    error[usage]: expected --dim NAME without a size for the dimension whose largest size is wanted, for example --dim tokens
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
+    ");
+}
+
+#[test]
+fn numbers_that_do_not_fit_an_option_say_what_does() {
+    let folder = Folder::new();
+    for (option, values, expected) in [
+        (
+            "--threads",
+            ["0", "-1", "1025", "two"],
+            "expected a whole number from 1 to 1024",
+        ),
+        (
+            "--seed",
+            ["-1", "1.5", "x", "18446744073709551616"],
+            "expected a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            "--time-limit",
+            ["0", "-1", "10s", ""],
+            "expected a number of seconds above 0, such as 30 or 0.5",
+        ),
+    ] {
+        for value in values {
+            let said = folder.run(SMALL.into_iter().chain([option, value]));
+            assert!(said.starts_with("exit status 2"), "{said}");
+            assert!(
+                said.contains(&format!("'{value}' for '{option} <")),
+                "{said}"
+            );
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}
+
+#[test]
 fn unbound_dimensions_are_all_listed() {
     let folder = Folder::new();
     folder.add("testdata/models/cross_modal.onnx", "in.onnx");
@@ -1016,6 +1083,12 @@ fn forward_graphs_are_refused_with_advice() {
     reading in.onnx
     error[not-training]: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient
     help: make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx; a step in standard operators is taken with --runtime stock
+    ");
+    // Nothing in them is to be lowered.
+    assert_snapshot!(folder.run(["lower", "in.onnx", "out.onnx", "-q"]), @r"
+    exit status 0
+    --- output
+    nothing to lower, so the file is written as it is: 4 nodes, all in standard operators, as in a forward model or a graph that was lowered before
     ");
 }
 
