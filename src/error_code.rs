@@ -186,6 +186,10 @@ impl Error {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
                 }
                 InferShapesError::Gradient { .. } => return NUMBERS.to_owned(),
+                InferShapesError::NoSuchDimension { existing, .. } if existing.is_empty() => {
+                    return "all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change"
+                        .to_owned();
+                }
                 _ => {}
             }
         }
@@ -197,6 +201,13 @@ impl Error {
             return "give sizes that the graph accepts with --dim NAME=N, or declare what the message names \
                     (onnx.shape_inference.infer_shapes adds what standard operators tell)"
                 .to_owned();
+        }
+        if let Error::Lower {
+            error: LowerError::NothingToUpdate,
+            ..
+        } = self
+        {
+            return "lower training_model.onnx itself with --optimizer, not what was lowered without it before".to_owned();
         }
         if let Error::Lowered { output, .. } = self {
             return format!(

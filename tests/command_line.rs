@@ -990,6 +990,13 @@ fn numbers_that_do_not_fit_an_option_say_what_does() {
 #[test]
 fn unbound_dimensions_are_all_listed() {
     let folder = Folder::new();
+    let dims = ["--dim", "batch=2", "-q"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
+    exit status 1
+    --- errors
+    error[dimension]: in.onnx: there is no dimension "batch"; the graph has no symbolic dimensions
+    help: all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change
+    "#);
     folder.add("testdata/models/cross_modal.onnx", "in.onnx");
     assert_snapshot!(folder.run(["in.onnx", "out.onnx", "--budget", "min"]), @r"
     exit status 1
@@ -1346,6 +1353,12 @@ fn scripts_read_what_was_lowered() {
     let refused = folder.output(["lower", "none.onnx", "-o", "x.onnx", "--json"]);
     let refused: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(refused["error"], "unreadable");
+    let updated = ["lower", "lowered.onnx", "x.onnx", "--optimizer", "sgd"];
+    let said = folder.run(updated);
+    assert!(
+        said.contains("help: lower training_model.onnx itself with --optimizer, not what was lowered without it before"),
+        "{said}"
+    );
 }
 
 #[test]
