@@ -147,7 +147,7 @@ fn open(
     options: &Options,
 ) -> Result<(Job, optimize::PlanOptions), Error> {
     has_cudnn(asked, &options.device)?;
-    let mut job = Job::new(model, options)?;
+    let mut job = Job::new(model, options, optimize::check_measurable)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     job.graph = with_shapes(&job.graph, &plan_options)
         .map_err(|error| job.failed(OptimizeError::Shape(error)))?;

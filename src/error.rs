@@ -59,6 +59,8 @@ pub enum Error {
         error: Box<OptimizeError>,
         /// Those of the session that was planned for.
         settings: RuntimeSettings,
+        /// Did the time limit end the search?
+        ended_early: bool,
     },
     #[error("{file}: {error}")]
     Lower {
@@ -138,6 +140,17 @@ impl Error {
 }
 
 impl Error {
+    /// Did the time limit end the search?
+    pub(crate) fn ended_early(&self) -> bool {
+        matches!(
+            self,
+            Error::Optimize {
+                ended_early: true,
+                ..
+            }
+        )
+    }
+
     /// What no plan can need less than, where that is known to be above the budget.
     pub fn floor(&self) -> Option<&Floor> {
         match self {

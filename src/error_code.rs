@@ -138,6 +138,10 @@ impl Error {
                 ..
             } => INVALID_GRAPH,
             Error::Lower {
+                error: LowerError::Sizes(error),
+                ..
+            } => shaped(error),
+            Error::Lower {
                 error: LowerError::Undeclared { .. } | LowerError::Shapeless { .. },
                 ..
             } => UNKNOWN_SHAPE,
@@ -155,11 +159,24 @@ impl Error {
         }
     }
 
+    /// What is wrong with shapes or sizes, where that is it.
+    fn of_shapes(&self) -> Option<&InferShapesError> {
+        match self {
+            Error::Optimize { error, .. } => match &**error {
+                OptimizeError::Shape(error) => Some(error),
+                _ => None,
+            },
+            Error::Lower {
+                error: LowerError::Sizes(error),
+                ..
+            } => Some(error),
+            _ => None,
+        }
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> String {
-        if let Error::Optimize { error, .. } = self
-            && let OptimizeError::Shape(error) = &**error
-        {
+        if let Some(error) = self.of_shapes() {
             match error {
                 InferShapesError::Unbound { names, .. } => {
                     let dims = names.iter().map(|name| format!("--dim {name}=N"));
@@ -169,8 +186,28 @@ impl Error {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
                 }
                 InferShapesError::Gradient { .. } => return NUMBERS.to_owned(),
+                InferShapesError::NoSuchDimension { existing, .. } if existing.is_empty() => {
+                    return "all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change"
+                        .to_owned();
+                }
                 _ => {}
             }
+        }
+        if let Error::Lower {
+            error: LowerError::Shapeless { .. },
+            ..
+        } = self
+        {
+            return "give sizes that the graph accepts with --dim NAME=N, or declare what the message names \
+                    (onnx.shape_inference.infer_shapes adds what standard operators tell)"
+                .to_owned();
+        }
+        if let Error::Lower {
+            error: LowerError::NothingToUpdate,
+            ..
+        } = self
+        {
+            return "lower training_model.onnx itself with --optimizer, not what was lowered without it before".to_owned();
         }
         if let Error::Lowered { output, .. } = self {
             return format!(

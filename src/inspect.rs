@@ -1,6 +1,6 @@
 //! What a step of a graph needs.
 
-use ckpt_passes::optimize::{BudgetRequest, Measured, StepLimits, limits};
+use ckpt_passes::optimize::{BudgetRequest, Measured, StepLimits, check_measurable, limits};
 
 use crate::control::Warning;
 use crate::error::Error;
@@ -23,7 +23,7 @@ pub struct Inspection {
 
 /// Measures what one training step of `model` takes as it is.
 pub fn inspect(model: &Model, options: &Options) -> Result<Inspection, Error> {
-    let job = Job::new(model, options)?;
+    let job = Job::new(model, options, check_measurable)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     Ok(Inspection {
         nodes: job.graph.order().len(),

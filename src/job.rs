@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ckpt_passes::graph::Graph;
-use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, measure};
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, PlanOptions, measure};
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 use ckpt_passes::verify::{Correspondence, Role};
@@ -29,9 +29,12 @@ pub(crate) struct Job {
     pub(crate) warnings: Vec<Warning>,
 }
 
+/// Why nothing can be done with a graph, whatever else the user should look at.
+pub(crate) type Check = fn(&Graph, &PlanOptions) -> Result<(), OptimizeError>;
+
 impl Job {
-    /// Reads the graph, and warns of what does not go together.
-    pub(crate) fn new(model: &Model, options: &Options) -> Result<Job, Error> {
+    /// Reads the graph, refuses what does not pass the check, and only then warns of what does not go together.
+    pub(crate) fn new(model: &Model, options: &Options, check: Check) -> Result<Job, Error> {
         let begun = Instant::now();
         let plan_options = options.to_plan(BudgetRequest::Smallest)?;
         let graph = graph(model, &plan_options, options.profile.as_deref())?;
@@ -51,9 +54,21 @@ impl Job {
             warnings: Vec::new(),
         };
         let profile = job.options.profile.clone();
-        for warning in warnings::doubts(model, &job.graph, &plan_options, profile.as_deref()) {
-            job.warn(Warning::Doubt(warning));
+        let profile = profile.as_deref();
+        let refused = check(&job.graph, &plan_options);
+        let doubts = match &refused {
+            Ok(()) => warnings::doubts(model, &job.graph, &plan_options, profile),
+            // Shapes that it tells may be why.
+            Err(OptimizeError::Shape(_)) => {
+                let doubt = profile.and_then(|one| one.other_size(&job.graph, &job.options.dims));
+                doubt.into_iter().collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        for doubt in doubts {
+            job.warn(Warning::Doubt(doubt));
         }
+        refused.map_err(|error| job.failed(error))?;
         job.go_on()?;
         Ok(job)
     }
@@ -77,6 +92,16 @@ impl Job {
         failed(&self.model, self.options.settings(), error)
     }
 
+    /// The error of a search, which the time limit may have ended.
+    pub(crate) fn not_found(&self, error: OptimizeError, ended_early: bool) -> Error {
+        Error::Optimize {
+            file: self.model.file_name(),
+            error: error.into(),
+            settings: self.options.settings(),
+            ended_early,
+        }
+    }
+
     /// The file was written to while it was worked on.
     pub(crate) fn unchanged(&self) -> Result<(), Error> {
         match self.model.has_changed() {
@@ -92,7 +117,7 @@ impl Job {
 pub(crate) fn measured(
     model: &Model,
     graph: &Graph,
-    options: &optimize::PlanOptions,
+    options: &PlanOptions,
 ) -> Result<Measured, Error> {
     measure(graph, options).map_err(|error| failed(model, options.runtime.settings, error))
 }
@@ -102,13 +127,14 @@ fn failed(model: &Model, settings: RuntimeSettings, error: OptimizeError) -> Err
         file: model.file_name(),
         error: error.into(),
         settings,
+        ended_early: false,
     }
 }
 
 /// The model's graph, with what the profile tells of its shapes.
 pub(crate) fn graph(
     model: &Model,
-    options: &optimize::PlanOptions,
+    options: &PlanOptions,
     profile: Option<&Profile>,
 ) -> Result<Graph, ImportError> {
     let mut graph = model.sorted_graph()?;

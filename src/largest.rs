@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ckpt_passes::optimize::{BudgetRequest, OptimizeError};
+use ckpt_passes::optimize::{BudgetRequest, OptimizeError, StopReason};
 use ckpt_passes::rewrite::infer_shapes::InferShapesError;
 
 use crate::control::Event;
@@ -33,6 +33,8 @@ pub struct Attempt {
     pub overhead: Option<f64>,
     /// Does it fit, and adds no more than was allowed?
     pub fits: bool,
+    /// Why the search ended; `None` where nothing fits, although it had the time it takes.
+    pub stop_reason: Option<StopReason>,
 }
 
 impl Largest {
@@ -69,9 +71,14 @@ pub fn largest(
         options.control.tell(&Event::Trying { dim, size });
         let mut options = quiet.clone();
         options.dims.insert(dim.to_owned(), size);
-        let rewritten = match optimize(model, budget, &options) {
-            Ok(rewritten) => Some(rewritten),
-            Err(error) if is_too_large(&error) => None,
+        let (rewritten, stop_reason) = match optimize(model, budget, &options) {
+            Ok(rewritten) => {
+                let stop_reason = rewritten.summary().stop_reason;
+                (Some(rewritten), Some(stop_reason))
+            }
+            Err(error) if is_too_large(&error) => {
+                (None, error.ended_early().then_some(StopReason::TimeLimit))
+            }
             Err(error) => return Err(error),
         };
         let overhead = rewritten.as_ref().map(|one| one.summary().overhead());
@@ -80,6 +87,7 @@ pub fn largest(
             size,
             overhead,
             fits,
+            stop_reason,
         });
         if fits {
             found.rewritten = rewritten;

@@ -12,7 +12,8 @@ use crate::onnx::{Model, Pending, export_lowered, overwrites};
 use crate::rewrite::Target;
 
 /// Writes the training operators of `model` in standard ones, so that a runtime without training runs it. `dims` are
-/// sizes of symbolic dimensions; they are needed only where a file says too little of its tensors. With an `update` the
+/// sizes of symbolic dimensions, on which the result does not depend; they help where the graph accepts few sizes and the file says too
+/// little of its tensors. With an `update` the
 /// weights follow their gradients in the graph, which then is a whole training step.
 pub fn lower(
     model: &Model,

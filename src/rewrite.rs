@@ -26,7 +26,8 @@ const LESS: u64 = 64;
 /// The same model, budget and options give the same graph, unless the search is ended early. If nothing fits, the error
 /// has the smallest peak and what holds it ([`Error::smallest`]).
 pub fn optimize(model: &Model, budget: &Budget, options: &Options) -> Result<Rewritten, Error> {
-    Rewritten::planned(Job::new(model, options)?, budget, Duration::ZERO)
+    let job = Job::new(model, options, optimize::check_plannable)?;
+    Rewritten::planned(job, budget, Duration::ZERO)
 }
 
 /// A graph that fits, and what is known of it; not written yet.
@@ -57,13 +58,14 @@ impl Rewritten {
         });
         let optimized = row.and_then(|mut row| row.pop().expect("one result for one budget"));
         job.go_on()?;
-        if optimized.is_err() && plan_options.watch.is_stopped() {
+        let ended_early = plan_options.watch.is_stopped();
+        if optimized.is_err() && ended_early {
             job.warn(Warning::Doubt(
                 "--time-limit ended the search early; with more time there may be a plan"
                     .to_owned(),
             ));
         }
-        let optimized = optimized.map_err(|error| job.failed(error))?;
+        let optimized = optimized.map_err(|error| job.not_found(error, ended_early))?;
         for fault in &optimized.summary.faults {
             job.warn(Warning::GivenUp(fault.to_string()));
         }
@@ -329,7 +331,7 @@ mod tests {
             runtime_settings: Some(RuntimeSettings::LEAN),
             ..Options::default()
         };
-        let job = Job::new(&model, &options).unwrap();
+        let job = Job::new(&model, &options, optimize::check_plannable).unwrap();
         let plan_options = job.options.to_plan(BudgetRequest::Smallest).unwrap();
         let mut changed = model.graph().unwrap();
         change(&mut changed);

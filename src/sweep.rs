@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, Summary};
+use ckpt_passes::optimize::{self, BudgetRequest, Measured, OptimizeError, StopReason, Summary};
+use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
 
 use crate::control::Event;
@@ -25,7 +26,7 @@ pub fn sweep(
     strategies: &[Strategy],
     options: &Options,
 ) -> Result<Comparison, Error> {
-    let job = Job::new(model, options)?;
+    let job = Job::new(model, options, optimize::check_plannable)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     let before = measured(model, &job.graph, &plan_options)?;
     let mut tried = Vec::new();
@@ -81,6 +82,7 @@ fn planned(
     };
     match job.options.plan(&job.graph, options, &requests) {
         Ok(mut results) => {
+            let ended_early = options.watch.is_stopped().then_some(StopReason::TimeLimit);
             if let Some(Err(OptimizeError::Infeasible { smallest, .. })) = results.pop() {
                 tried.smallest = smallest.bytes;
             }
@@ -94,6 +96,7 @@ fn planned(
                         Cell {
                             budget,
                             plan: None,
+                            stop_reason: ended_early,
                             notes: Vec::new(),
                         }
                     }
@@ -106,6 +109,7 @@ fn planned(
                     Err(error @ OptimizeError::Unproved { budget, .. }) => Cell {
                         budget,
                         plan: None,
+                        stop_reason: ended_early,
                         notes: vec![error.to_string()],
                     },
                     Err(other) => return Err(other),
@@ -122,6 +126,20 @@ fn planned(
     Ok(tried)
 }
 
+/// Where the budget holds: of a graph that stays as it is, maybe in the session alone of which its peak is told.
+fn held(summary: &Summary) -> Promise {
+    match summary.over_budget().next() {
+        None => summary.promise,
+        Some(_) => {
+            let (order, level) = summary.reported;
+            Promise {
+                order: Some(order),
+                level: Some(level),
+            }
+        }
+    }
+}
+
 fn fitting(summary: Summary) -> Cell {
     Cell {
         budget: summary.budget,
@@ -131,7 +149,9 @@ fn fitting(summary: Summary) -> Cell {
             lower_bound: summary.lower_bound_overhead(),
             recomputed: summary.recomputed_nodes,
             barriers: summary.barriers,
+            promise: held(&summary),
         }),
+        stop_reason: Some(summary.stop_reason),
         notes: summary.notes,
     }
 }

@@ -1,7 +1,7 @@
 //! A proof that one file stands for another.
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{BudgetRequest, Measured, verify_written};
+use ckpt_passes::optimize::{BudgetRequest, Measured, check_measurable, verify_written};
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::promise::Promise;
 
@@ -51,7 +51,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
         promise: Some(promise),
         ..said.with_own(options)
     };
-    let job = Job::new(original, options)?;
+    let job = Job::new(original, options, check_measurable)?;
     let plan_options = job.options.to_plan(BudgetRequest::Smallest)?;
     let mut usual = plan_options.clone();
     usual.runtime.promise = told;

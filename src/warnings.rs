@@ -118,12 +118,8 @@ pub(crate) fn doubts(
             ));
         }
     }
-    for doubt in profile
-        .into_iter()
-        .flat_map(|profile| profile.doubts(graph, &options.bindings))
-    {
-        doubts.push(doubt);
-    }
+    let of_profile = profile.map(|profile| profile.doubts(graph, &options.bindings));
+    doubts.extend(of_profile.into_iter().flatten());
     let (missing, all) = products::missing(graph, options);
     if missing > 0 {
         doubts.push(format!(

@@ -922,14 +922,87 @@ fn options_that_do_not_exist_are_usage_errors() {
 }
 
 #[test]
+fn an_argument_too_many_is_not_called_a_command() {
+    let folder = Folder::new();
+    let run = |more: &[&'static str]| folder.run(SMALL.iter().chain(more).copied());
+    assert_snapshot!(run(&["--dim", "batch", "8"]), @r"
+    exit status 2
+    --- errors
+    error: unexpected argument '8' found: beside the options there are IN and OUT alone, and values have no blanks, as in --dim batch=8 --budget 60MB
+
+    Usage: ckpt-opt [OPTIONS] --budget <SIZE> <IN> [OUT]
+           ckpt-opt <COMMAND>
+
+    For more information, try '--help'.
+    ");
+    let command = run(&["inspect"]);
+    assert!(
+        command.contains(
+            "error: 'inspect' is a command, which comes first: ckpt-opt inspect --help shows how"
+        ),
+        "{command}"
+    );
+}
+
+#[test]
+fn the_largest_size_is_asked_of_a_dimension_without_one() {
+    let folder = Folder::new();
+    let sized = ["largest", "in.onnx", "--budget", "1MB", "--dim", "tokens=8"];
+    assert_snapshot!(folder.run(sized), @r"
+    exit status 2
+    --- errors
+    error[usage]: expected --dim NAME without a size for the dimension whose largest size is wanted, for example --dim tokens
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
+    ");
+}
+
+#[test]
+fn numbers_that_do_not_fit_an_option_say_what_does() {
+    let folder = Folder::new();
+    for (option, values, expected) in [
+        (
+            "--threads",
+            ["0", "-1", "1025", "two"],
+            "expected a whole number from 1 to 1024",
+        ),
+        (
+            "--seed",
+            ["-1", "1.5", "x", "18446744073709551616"],
+            "expected a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            "--time-limit",
+            ["0", "-1", "10s", ""],
+            "expected a number of seconds above 0, such as 30 or 0.5",
+        ),
+    ] {
+        for value in values {
+            let said = folder.run(SMALL.into_iter().chain([option, value]));
+            assert!(said.starts_with("exit status 2"), "{said}");
+            assert!(
+                said.contains(&format!("'{value}' for '{option} <")),
+                "{said}"
+            );
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}
+
+#[test]
 fn unbound_dimensions_are_all_listed() {
     let folder = Folder::new();
+    let dims = ["--dim", "batch=2", "-q"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(dims)), @r#"
+    exit status 1
+    --- errors
+    error[dimension]: in.onnx: there is no dimension "batch"; the graph has no symbolic dimensions
+    help: all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change
+    "#);
     folder.add("testdata/models/cross_modal.onnx", "in.onnx");
     assert_snapshot!(folder.run(["in.onnx", "out.onnx", "--budget", "min"]), @r"
     exit status 1
     --- errors
     reading in.onnx
-    planning 304 nodes for a budget of min
     error[unbound-dimension]: in.onnx: the size of 1 dimension is not given: batch
     help: add --dim batch=N
     ");
@@ -938,7 +1011,6 @@ fn unbound_dimensions_are_all_listed() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 304 nodes for a budget of fixed+95%
     error[dimension]: in.onnx: there is no dimension "bach"; the graph has batch
     help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
     "#);
@@ -952,6 +1024,64 @@ fn unbound_dimensions_are_all_listed() {
 }
 
 #[test]
+fn what_is_refused_is_not_warned_of_first() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    folder.write("costs.json", r#"{"nodes": {"nobody": {"time_us": 1}}}"#);
+    let said = |arguments: &[&str]| {
+        let costs = ["--costs", "costs.json"];
+        let output = folder.output(arguments.iter().copied().chain(costs));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let commands: [&[&str]; 5] = [
+        &["model.onnx", "out.onnx", "--budget", "min"],
+        &["sweep", "model.onnx"],
+        &["inspect", "model.onnx"],
+        &["verify", "model.onnx", "model.onnx"],
+        &["conv-table", "model.onnx", "--device", "h100"],
+    ];
+    for command in commands {
+        let said = said(command);
+        assert!(said.contains("error[unbound-dimension]"), "{said}");
+        assert!(!said.contains("warning"), "{said}");
+    }
+    let inspect = ["inspect", "model.onnx", "--dim", "batch=2"];
+    assert!(said(&inspect).starts_with("warning: the cost table has 1 of 1 entries"));
+    let mut stock = SMALL.to_vec();
+    stock.extend(["--runtime", "stock"]);
+    assert_snapshot!(said(&stock), @r#"
+    reading in.onnx
+    error[runtime]: in.onnx: BatchNormInternal "bn1" is a training operator, which ONNX Runtime 1.20 to 1.32 has not: expected a graph in standard operators only, as ckpt-opt lower writes it, or --runtime training-1.19.2
+    help: name the other runtime with --runtime, or write the graph in standard operators with ckpt-opt lower
+    "#);
+}
+
+#[test]
+fn for_which_sizes_a_profile_is_stands_before_an_error_of_shapes() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let node = "/img/net/net.0/net.0.0/Conv";
+    let profile = format!(
+        r#"[{{"cat": "Node", "name": "{node}_kernel_time", "dur": 1,
+              "args": {{"output_type_shape": [{{"float": [2, 32, 128, 128]}}]}}}}]"#
+    );
+    folder.write("profile.json", &profile);
+    let arguments = ["inspect", "model.onnx", "--profile", "profile.json"];
+    let said = folder.run(
+        arguments
+            .into_iter()
+            .chain(["--dim", "batch=4", "--dim", "bach=4"]),
+    );
+    assert_snapshot!(said, @r#"
+    exit status 1
+    --- errors
+    warning: the profile was made with batch=2, its times are not those of batch=4 (see "/img/net/net.0/net.0.0/Conv_output_0")
+    error[dimension]: model.onnx: there is no dimension "bach"; the graph has batch
+    help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
+    "#);
+}
+
+#[test]
 fn forward_graphs_are_refused_with_advice() {
     let folder = Folder::new();
     folder.add("testdata/onnx/control_flow.onnx", "in.onnx");
@@ -959,9 +1089,14 @@ fn forward_graphs_are_refused_with_advice() {
     exit status 1
     --- errors
     reading in.onnx
-    planning 4 nodes for a budget of fixed+95%
     error[not-training]: in.onnx: this is not a training graph: none of its 4 nodes computes a gradient
     help: make one with onnxruntime.training.artifacts.generate_artifacts(forward_model, requires_grad=..., loss=...), and give its training_model.onnx; a step in standard operators is taken with --runtime stock
+    ");
+    // Nothing in them is to be lowered.
+    assert_snapshot!(folder.run(["lower", "in.onnx", "out.onnx", "-q"]), @r"
+    exit status 0
+    --- output
+    nothing to lower, so the file is written as it is: 4 nodes, all in standard operators, as in a forward model or a graph that was lowered before
     ");
 }
 
@@ -1172,6 +1307,36 @@ fn a_lowered_graph_is_no_plan_of_what_was_lowered() {
 }
 
 #[test]
+fn what_is_lowered_is_the_same_for_all_sizes() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let lower = |out: &'static str, more: &[&'static str]| {
+        folder.run(["lower", "model.onnx", out].iter().chain(more).copied())
+    };
+    let told = lower("plain.onnx", &[]);
+    assert!(
+        told.ends_with("--- errors\nreading model.onnx\nwriting plain.onnx\n"),
+        "{told}"
+    );
+    let quiet = lower("sized.onnx", &["--quiet", "--dim", "batch=2"]);
+    assert!(quiet.starts_with("exit status 0"), "{quiet}");
+    assert!(!quiet.contains("--- errors"), "{quiet}");
+    let bytes = |name| fs::read(folder.path(name)).expect("it is written");
+    assert!(bytes("plain.onnx") == bytes("sized.onnx"));
+    assert_snapshot!(lower("out.onnx", &["-q", "--dim", "bach=2"]), @r#"
+    exit status 1
+    --- errors
+    error[dimension]: model.onnx: there is no dimension "bach"; the graph has batch
+    help: give a size that fits, of a dimension that the graph has; the message of ckpt-opt inspect IN names those that need one
+    "#);
+    let sizeless = lower("out.onnx", &["-q", "--dim", "batch"]);
+    assert!(
+        sizeless.contains("error[usage]: --dim batch: expected NAME=N"),
+        "{sizeless}"
+    );
+}
+
+#[test]
 fn scripts_read_what_was_lowered() {
     let folder = Folder::new();
     let told = ["lower", "in.onnx", "-o", "lowered.onnx", "--json"];
@@ -1189,6 +1354,12 @@ fn scripts_read_what_was_lowered() {
     let refused = folder.output(["lower", "none.onnx", "-o", "x.onnx", "--json"]);
     let refused: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(refused["error"], "unreadable");
+    let updated = ["lower", "lowered.onnx", "x.onnx", "--optimizer", "sgd"];
+    let said = folder.run(updated);
+    assert!(
+        said.contains("help: lower training_model.onnx itself with --optimizer, not what was lowered without it before"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -1419,6 +1590,26 @@ fn a_sweep_goes_down_to_what_does_not_fit() {
 }
 
 #[test]
+fn a_row_says_in_which_sessions_each_budget_holds() {
+    let folder = Folder::new();
+    let row = |more: &[&'static str]| {
+        let budgets = ["--budget", "fixed+100%", "--budget", "fixed+95%", "--quiet"];
+        let arguments = ["sweep", "in.onnx"].iter().chain(&budgets).chain(more);
+        folder.output(arguments.copied())
+    };
+    let told = json(&row(&["--order", "priority", "--json"]));
+    let rows = told.pointer("/strategies/0/rows").and_then(Value::as_array);
+    for row in rows.expect("a list") {
+        assert_eq!(
+            (&row["order"], &row["level"]),
+            (&"priority".into(), &"any".into())
+        );
+    }
+    let shown = shown(&row(&[]));
+    assert_eq!(shown.matches("every session").count(), 2, "{shown}");
+}
+
+#[test]
 fn where_a_time_limit_left_no_plan_the_limit_is_named() {
     let folder = Folder::new();
     folder.add("testdata/models/cross_modal.onnx", "model.onnx");
@@ -1431,6 +1622,57 @@ fn where_a_time_limit_left_no_plan_the_limit_is_named() {
         said.contains("--time-limit ended the search early"),
         "{said}"
     );
+}
+
+#[test]
+fn rows_and_sizes_say_where_a_time_limit_ended_the_search() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "model.onnx");
+    let row = [
+        "sweep",
+        "model.onnx",
+        "--dim",
+        "batch=2",
+        "--budget",
+        "fixed+50%",
+        "-q",
+    ];
+    let sizes = [
+        "largest",
+        "model.onnx",
+        "--dim",
+        "batch",
+        "--budget",
+        "30MB",
+        "-q",
+    ];
+    for (arguments, list, said) in [
+        (
+            row,
+            "/strategies/0/rows",
+            "plans may add less and smaller budgets may fit",
+        ),
+        (sizes, "/tried", "a larger size may fit"),
+    ] {
+        let run = |more: &[&'static str]| {
+            let output = folder.output(arguments.iter().chain(more).copied());
+            assert!(output.status.success(), "{}", shown(&output));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let limited = ["--time-limit", "0.001"];
+        let text = run(&limited);
+        assert!(
+            text.contains("--time-limit ended ") && text.ends_with(&format!("{said}\n")),
+            "{text}"
+        );
+        let told: Value =
+            serde_json::from_str(&run(&[&limited[..], &["--json"]].concat())).expect("JSON");
+        let told = told
+            .pointer(list)
+            .and_then(Value::as_array)
+            .expect("a list");
+        assert_eq!(told.last().expect("an entry")["stop_reason"], "time_limit");
+    }
 }
 
 #[test]

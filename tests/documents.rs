@@ -502,8 +502,8 @@ fn long_name(text: &str) -> Option<String> {
 #[test]
 fn the_reference_has_every_option_of_every_command() {
     let options = options();
-    // What plans, inspects or measures a graph is run with sizes.
-    let all = options["--dim"].clone();
+    // What plans, inspects or measures a graph says what a step takes.
+    let all = options["--reserve"].clone();
     let reference = read(&root().join("docs/reference.md"));
     let said: BTreeMap<String, BTreeSet<String>> = rows(&reference, "\n## Options\n")
         .iter()

@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::passes::Dump;
 use super::values::{
     DIMENSION, Dimension, approximations, levels, orders, parse_budget, parse_dimension,
-    parse_percent, parse_seconds, releases, strategies, threads,
+    parse_percent, parse_seconds, parse_seed, parse_threads, releases, strategies,
 };
 use crate::inputs::{Budget, parse_size};
 
@@ -173,11 +173,13 @@ impl Rewrite {
 #[derive(Clone, Debug, Args)]
 pub(super) struct Searching {
     /// The seed of the search. The same input, options and seed give the same file.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = parse_seed)]
+    #[arg(allow_negative_numbers = true)]
     pub(super) seed: u64,
-    /// End each search after so many seconds, with what is found by then. Without it, the search
+    /// End each search after so many seconds, with what is found by then: in sweep and compare one search is for all
+    /// budgets of a strategy, in largest each size is one. Where it ended one, the result says so. Without it, the search
     /// ends by the work it has done, and the result does not depend on the machine's speed.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
     pub(super) time_limit: Option<Duration>,
     /// Print the result as one JSON object.
     #[arg(long)]
@@ -229,7 +231,7 @@ pub(super) struct Setting {
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) runtime_settings: Option<RuntimeSettings>,
     /// The session's worker threads (intra_op_num_threads), where the buffers of kernels on the CPU depend on them: 2, unless told.
-    #[arg(long, value_name = "N", value_parser = threads())]
+    #[arg(long, value_name = "N", value_parser = parse_threads, allow_negative_numbers = true)]
     pub(super) threads: Option<u32>,
     /// In which order of execution the budget holds: default (what every session uses unless told otherwise), priority, or any of
     /// those that there are. Other orders compute the same and may take more. Without --order and --level, the budget holds in
@@ -278,12 +280,24 @@ pub(super) struct Lower {
     /// optimizer_model.onnx of the training artifacts, with its numbers. The learning rate is an input of OUT.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) optimizer: Option<String>,
+    /// A size of a symbolic dimension, such as batch=8, which OUT does not depend on: it only helps where the graph accepts few
+    /// sizes and the file says too little of its tensors.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    dimensions: Vec<Dimension>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
+    /// No progress on standard error; errors still appear.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
 }
 
 impl Lower {
+    /// The dimensions by name; an error if one has two sizes, or none.
+    pub(super) fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        bindings(&self.dimensions)
+    }
+
     /// OUT, wherever it was named; clap sees to it that it is.
     pub(super) fn out(&self) -> &Path {
         let named = self.output.as_ref().or(self.named_output.as_ref());
@@ -450,7 +464,7 @@ pub(super) struct Largest {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_budget, allow_hyphen_values = true)]
     pub(super) budget: Budget,
     /// The most that the plan may add to a step: 10%.
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(super) at_most: Option<f64>,
     /// What the step is run with.
     #[command(flatten)]
@@ -463,47 +477,56 @@ pub(super) struct Largest {
 impl Setting {
     /// The dimensions by name; an error if one has two sizes, or none.
     pub(super) fn bindings(&self) -> Result<BTreeMap<String, u64>, Failure> {
-        match self.wanted().first() {
-            Some(name) => Err(Failure::Usage(format!("--dim {name}: {DIMENSION}"))),
-            None => self.given(),
-        }
+        bindings(&self.dimensions)
     }
 
     /// The dimension whose size is wanted, and the sizes of the others; an error if it is not one.
     pub(super) fn wanted_and_bindings(&self) -> Result<(String, BTreeMap<String, u64>), Failure> {
-        let given = self.given()?;
-        match self.wanted()[..] {
+        let given = given(&self.dimensions)?;
+        match wanted(&self.dimensions)[..] {
             [name] if !given.contains_key(name) => Ok((name.to_owned(), given)),
-            [name] => Err(Failure::Usage(format!("--dim gives {name:?} a size, which is to be found"))),
-            [] => Err(Failure::Usage(
-                "expected --dim NAME, the dimension whose largest size is wanted, for example --dim batch".to_owned(),
-            )),
+            [name] => Err(Failure::Usage(format!(
+                "--dim gives {name:?} a size, which is to be found"
+            ))),
+            [] => {
+                let named = given.keys().next().map_or("batch", String::as_str);
+                Err(Failure::Usage(format!(
+                    "expected --dim NAME without a size for the dimension whose largest size is wanted, for example --dim {named}"
+                )))
+            }
             [one, other, ..] => Err(Failure::Usage(format!(
                 "--dim {one}, --dim {other}: only the dimension whose largest size is wanted has none; expected NAME=N \
                  for the other"
             ))),
         }
     }
+}
 
-    /// The names without sizes.
-    fn wanted(&self) -> Vec<&str> {
-        let wanted = self.dimensions.iter().filter(|one| one.size.is_none());
-        wanted.map(|one| one.name.as_str()).collect()
+fn bindings(dimensions: &[Dimension]) -> Result<BTreeMap<String, u64>, Failure> {
+    match wanted(dimensions).first() {
+        Some(name) => Err(Failure::Usage(format!("--dim {name}: {DIMENSION}"))),
+        None => given(dimensions),
     }
+}
 
-    fn given(&self) -> Result<BTreeMap<String, u64>, Failure> {
-        let mut bindings = BTreeMap::new();
-        for Dimension { name, size } in &self.dimensions {
-            let Some(size) = *size else { continue };
-            let before = bindings.insert(name.clone(), size);
-            if let Some(before) = before.filter(|&before| before != size) {
-                return Err(Failure::Usage(format!(
-                    "--dim gives {name:?} two values, {before} and {size}"
-                )));
-            }
+/// The names without sizes.
+fn wanted(dimensions: &[Dimension]) -> Vec<&str> {
+    let wanted = dimensions.iter().filter(|one| one.size.is_none());
+    wanted.map(|one| one.name.as_str()).collect()
+}
+
+fn given(dimensions: &[Dimension]) -> Result<BTreeMap<String, u64>, Failure> {
+    let mut bindings = BTreeMap::new();
+    for Dimension { name, size } in dimensions {
+        let Some(size) = *size else { continue };
+        let before = bindings.insert(name.clone(), size);
+        if let Some(before) = before.filter(|&before| before != size) {
+            return Err(Failure::Usage(format!(
+                "--dim gives {name:?} two values, {before} and {size}"
+            )));
         }
-        Ok(bindings)
     }
+    Ok(bindings)
 }
 
 #[cfg(test)]

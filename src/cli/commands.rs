@@ -194,7 +194,9 @@ pub(super) fn verify(arguments: &Verify, messages: &Messages) -> Result<String, 
 }
 
 /// Writes the training operators of IN in standard ones to OUT, and shows which they were.
-pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
+pub(super) fn lower(arguments: &Lower, messages: &Messages) -> Result<Printed, Failure> {
+    let dims = arguments.bindings()?;
+    messages.progress(format_args!("reading {}", arguments.input.display()));
     let model = open(&arguments.input)?;
     let target = Target::new(&model, arguments.out())?;
     match &target.sink {
@@ -209,7 +211,8 @@ pub(super) fn lower(arguments: &Lower) -> Result<Printed, Failure> {
     let optimizer = arguments.optimizer.as_deref().map(inputs::Optimizer::find);
     let update = optimizer.map(|found| found.and_then(inputs::Optimizer::update));
     let update = update.transpose().map_err(Error::from)?;
-    let lowered = crate::lower(&model, &BTreeMap::new(), update)?;
+    let lowered = crate::lower(&model, &dims, update)?;
+    messages.progress(format_args!("writing {}", target.path().display()));
     let text = match arguments.json {
         true => report::lowering_json(&lowered),
         false => report::lowering(&lowered),

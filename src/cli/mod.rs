@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
@@ -41,6 +42,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(refused) => {
+            let refused = too_many(refused);
             // Whoever closed the stream does not want to read it.
             let _ = refused.print();
             if let Some(stray) = stray.filter(|_| refused.use_stderr()) {
@@ -53,6 +55,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         (Some(Command::Sweep(sweep)), _) => sweep.row.search.quiet,
         (Some(Command::Compare(compare)), _) => compare.row.search.quiet,
         (Some(Command::Largest(largest)), _) => largest.search.quiet,
+        (Some(Command::Lower(lower)), _) => lower.quiet,
         (_, Some(rewrite)) => rewrite.search.quiet,
         (_, None) => true,
     };
@@ -88,6 +91,25 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
+/// What clap takes for a command behind IN and OUT, it calls one that cannot be used with them.
+fn too_many(refused: clap::Error) -> clap::Error {
+    let word = match refused.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if refused.kind() == ErrorKind::ArgumentConflict => word,
+        _ => return refused,
+    };
+    let mut all = Arguments::command();
+    let text = match all.find_subcommand(word) {
+        Some(_) => {
+            format!("'{word}' is a command, which comes first: ckpt-opt {word} --help shows how")
+        }
+        None => format!(
+            "unexpected argument '{word}' found: beside the options there are IN and OUT alone, and values have no blanks, as in \
+             --dim batch=8 --budget 60MB"
+        ),
+    };
+    all.error(ErrorKind::UnknownArgument, text)
+}
+
 /// What to say of a first argument that looks like a command and is none, nor a file.
 fn no_command(first: &OsStr) -> Option<String> {
     let word = first.to_str()?;
@@ -107,7 +129,7 @@ fn no_command(first: &OsStr) -> Option<String> {
 /// Does what a subcommand is for, and gives the text of the result.
 fn run(command: &Command, messages: &Messages) -> Result<Printed, Failure> {
     let text = match command {
-        Command::Lower(lower) => return commands::lower(lower),
+        Command::Lower(lower) => return commands::lower(lower, messages),
         Command::Inspect(inspect) => commands::inspect(inspect, messages),
         Command::Verify(verify) => commands::verify(verify, messages),
         Command::Sweep(sweep) => commands::sweep(sweep, messages),

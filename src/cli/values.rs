@@ -6,7 +6,7 @@ use ckpt_passes::operators::variants::APPROXIMATIONS;
 use ckpt_passes::runtime::Release;
 use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
-use clap::builder::{PossibleValuesParser, RangedI64ValueParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::inputs::{Budget, SizeProblem};
 use crate::options::Options;
@@ -32,9 +32,23 @@ pub(super) fn parse_percent(text: &str) -> Result<f64, &'static str> {
         .ok_or("expected a part of a step from 0 up, such as 10%")
 }
 
-pub(super) fn threads() -> RangedI64ValueParser<u32> {
-    let [first, last] = [Options::THREADS.start(), Options::THREADS.end()].map(|&n| i64::from(n));
-    clap::value_parser!(u32).range(first..=last)
+pub(super) fn parse_threads(text: &str) -> Result<u32, String> {
+    let (range, threads) = (Options::THREADS, text.trim().parse().ok());
+    threads
+        .filter(|threads| range.contains(threads))
+        .ok_or_else(|| {
+            format!(
+                "expected a whole number from {} to {}",
+                range.start(),
+                range.end()
+            )
+        })
+}
+
+pub(super) fn parse_seed(text: &str) -> Result<u64, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 pub(super) fn strategies() -> impl TypedValueParser<Value = Strategy> {

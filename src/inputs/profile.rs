@@ -160,7 +160,12 @@ impl Profile {
         doubts
     }
 
-    fn other_size(&self, graph: &Graph, bindings: &BTreeMap<String, u64>) -> Option<String> {
+    /// For which size of a dimension it was made that now has another; a sentence.
+    pub(crate) fn other_size(
+        &self,
+        graph: &Graph,
+        bindings: &BTreeMap<String, u64>,
+    ) -> Option<String> {
         let nodes = graph.order().iter().map(|&id| graph.node(id));
         let results = nodes.flat_map(|node| self.results_of(node));
         results.into_iter().find_map(|(tensor, (_, shape))| {

@@ -9,7 +9,8 @@ use ckpt_passes::operators::variants::Approximation;
 use ckpt_passes::optimize::{Execution, Measured, Peak};
 use serde::Serialize;
 
-use super::{Outcome, inspection, stop_reason};
+use super::names::stop_reason;
+use super::{Outcome, inspection};
 use crate::inspect::Inspection;
 use crate::json::line;
 use crate::session::{ProviderOptions, provider_options};

@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
+use ckpt_passes::optimize::StopReason;
 use serde::Serialize;
 
+use super::names::stop_reason;
 use crate::inputs::Budget;
 use crate::largest::{Attempt, Largest};
 
@@ -25,6 +27,7 @@ struct AttemptObject {
     fits: bool,
     /// `null` where nothing fits the budget.
     overhead: Option<f64>,
+    stop_reason: Option<&'static str>,
 }
 
 impl Largest {
@@ -43,6 +46,7 @@ impl Largest {
                     size: attempt.size,
                     fits: attempt.fits,
                     overhead: attempt.overhead,
+                    stop_reason: attempt.stop_reason.map(stop_reason),
                 })
                 .collect(),
         })
@@ -72,6 +76,13 @@ impl Largest {
                 false => "",
             };
             let _ = writeln!(text, "{:<14}{added:>10}{too_slow}", attempt.size);
+        }
+        let mut attempts = self.tried.iter();
+        if attempts.any(|attempt| attempt.stop_reason == Some(StopReason::TimeLimit)) {
+            let _ = writeln!(
+                text,
+                "\n--time-limit ended a search; with more time, a larger size may fit"
+            );
         }
         text
     }

@@ -21,7 +21,8 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
     let _ = match lowered.replaced.is_empty() {
         true => writeln!(
             out,
-            "nothing to lower, so the file is written as it is: {before} nodes, all in standard operators"
+            "nothing to lower, so the file is written as it is: {before} nodes, all in standard operators, as in a forward model or \
+             a graph that was lowered before"
         ),
         false => writeln!(
             out,

@@ -6,6 +6,7 @@ mod json;
 mod largest;
 mod layers;
 mod lowering;
+mod names;
 mod page;
 pub mod plot;
 pub mod png;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ckpt_passes::bytes::Bytes;
-use ckpt_passes::optimize::{Measured, Peak, StopReason};
+use ckpt_passes::optimize::{Measured, Peak};
 
 use self::rows::Comparison;
 use crate::error::Error;
@@ -217,15 +218,6 @@ fn holders(peak: &Peak) -> String {
         let _ = writeln!(text, "{:>12}  in {count} more", size.to_string());
     }
     text
-}
-
-/// As scripts read it.
-fn stop_reason(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::NothingToAdd => "nothing_to_add",
-        StopReason::Evaluations => "evaluations",
-        StopReason::TimeLimit => "time_limit",
-    }
 }
 
 /// A name from a file, on one line whatever is in it.

@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use ckpt_passes::bytes::Bytes;
+use ckpt_passes::optimize::StopReason;
+use ckpt_passes::runtime::promise::Promise;
 use serde::Serialize;
 
+use super::names::{sessions, stop_reason};
 use super::plot::{self, Curve};
 use crate::control::Warning;
 
@@ -45,6 +48,8 @@ pub struct Cell {
     pub budget: Bytes,
     /// Its plan; `None` if none fits.
     pub plan: Option<Fitting>,
+    /// Why the search ended; `None` where none fits, although it had the time it takes.
+    pub stop_reason: Option<StopReason>,
     /// What the strategy says of the plan.
     pub notes: Vec<String>,
 }
@@ -62,6 +67,8 @@ pub struct Fitting {
     pub recomputed: usize,
     /// PassThrough nodes.
     pub barriers: usize,
+    /// In which sessions the budget holds.
+    pub promise: Promise,
 }
 
 #[derive(Serialize)]
@@ -92,6 +99,9 @@ struct RowObject<'a> {
     lower_bound_overhead: Option<f64>,
     recomputed_nodes: Option<usize>,
     barriers: Option<usize>,
+    order: Option<&'static str>,
+    level: Option<&'static str>,
+    stop_reason: Option<&'static str>,
     notes: &'a [String],
 }
 
@@ -118,6 +128,9 @@ impl RowObject<'_> {
             lower_bound_overhead: plan.map(|plan| plan.lower_bound),
             recomputed_nodes: plan.map(|plan| plan.recomputed),
             barriers: plan.map(|plan| plan.barriers),
+            order: plan.map(|plan| plan.promise.order_name()),
+            level: plan.map(|plan| plan.promise.level_name()),
+            stop_reason: cell.stop_reason.map(stop_reason),
             notes: &cell.notes,
         }
     }
@@ -127,6 +140,7 @@ impl Comparison {
     /// Strategies by row; overheads by budget, then peaks.
     pub fn table(&self) -> String {
         let mut text = self.heading();
+        let held = self.held();
         let _ = write!(text, "{:<26}{:>12}", "strategy", "smallest");
         for budget in &self.budgets {
             let _ = write!(text, "{budget:>12}");
@@ -148,8 +162,13 @@ impl Comparison {
             }
             let _ = write!(text, "{:>12}", tried.smallest.to_string());
             for cell in &tried.cells {
-                let overhead = cell.plan.map(|plan| percent(plan.overhead));
-                let shown = overhead.unwrap_or_else(|| "-".to_owned());
+                let shown = cell.plan.map_or_else(
+                    || "-".to_owned(),
+                    |plan| {
+                        let mark = held.iter().position(|&one| one == plan.promise);
+                        percent(plan.overhead) + &"*".repeat(mark.unwrap_or(0))
+                    },
+                );
                 let _ = write!(text, "{shown:>12}");
             }
             let _ = writeln!(text, "{:>10.1}", tried.seconds);
@@ -164,6 +183,19 @@ impl Comparison {
                 let _ = write!(text, "{shown:>12}");
             }
             text.push('\n');
+        }
+        for (place, &promise) in held.iter().enumerate() {
+            let sessions = sessions(promise);
+            let _ = match place {
+                0 => write!(text, "\nthe budgets hold in {sessions}"),
+                _ => write!(text, "; with {}, in {sessions}", "*".repeat(place)),
+            };
+        }
+        if !held.is_empty() {
+            text.push('\n');
+        }
+        if let Some(ended) = self.ended_early() {
+            let _ = writeln!(text, "\n{ended}");
         }
         text
     }
@@ -180,7 +212,7 @@ impl Comparison {
         }
         let _ = writeln!(
             text,
-            "{:<14}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}",
+            "{:<14}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}  holds in",
             "budget", "size", "peak", "added", "at least", "recomputed", "barriers"
         );
         for (name, cell) in self.budgets.iter().zip(&tried.cells) {
@@ -193,10 +225,11 @@ impl Comparison {
             let added = percent(plan.overhead);
             let _ = writeln!(
                 text,
-                "{name:<14}{size:>12}{:>12}{added:>10}{bound:>10}{:>12}{:>10}",
+                "{name:<14}{size:>12}{:>12}{added:>10}{bound:>10}{:>12}{:>10}  {}",
                 plan.peak.to_string(),
                 plan.recomputed,
-                plan.barriers
+                plan.barriers,
+                sessions(plan.promise)
             );
         }
         let _ = writeln!(
@@ -204,7 +237,32 @@ impl Comparison {
             "\nthe smallest peak that {} finds is {}; planning took {:.1} s",
             tried.strategy, tried.smallest, tried.seconds
         );
+        if let Some(ended) = self.ended_early() {
+            let _ = writeln!(text, "{ended}");
+        }
         text
+    }
+
+    /// In which sessions budgets hold; where in most sessions, first.
+    fn held(&self) -> Vec<Promise> {
+        let cells = self.tried.iter().flat_map(|tried| &tried.cells);
+        let mut held = Vec::new();
+        for plan in cells.filter_map(|cell| cell.plan) {
+            if !held.contains(&plan.promise) {
+                held.push(plan.promise);
+            }
+        }
+        held.sort_by_key(|one| u8::from(one.order.is_some()) + u8::from(one.level.is_some()));
+        held
+    }
+
+    /// What is to be said where the time limit ended a search.
+    fn ended_early(&self) -> Option<&'static str> {
+        let mut cells = self.tried.iter().flat_map(|tried| &tried.cells);
+        let ended = cells.any(|cell| cell.stop_reason == Some(StopReason::TimeLimit));
+        ended.then_some(
+            "--time-limit ended the search; with more time, plans may add less and smaller budgets may fit",
+        )
     }
 
     /// One JSON object on one line.
@@ -267,12 +325,15 @@ mod tests {
                 lower_bound: overhead / 2.0,
                 recomputed: 7,
                 barriers: 2,
+                promise: Promise::ANY,
             }),
+            stop_reason: Some(StopReason::Evaluations),
             notes: vec!["as an example".to_owned()],
         };
         let too_large = Cell {
             budget: Bytes(20 << 20),
             plan: None,
+            stop_reason: None,
             notes: Vec::new(),
         };
         let tried = |strategy, cells| Tried {
@@ -311,6 +372,8 @@ mod tests {
         peaks of the rewritten graphs
         auto                                      91.0 MiB    20.0 MiB
         chen-sqrt                                 91.0 MiB           -
+
+        the budgets hold in every session
         ");
     }
 
@@ -319,17 +382,67 @@ mod tests {
         assert_snapshot!(comparison().sweep(), @r"
         unmodified: 100 MiB; the caller owns 10.0 MiB
 
-        budget                size        peak     added  at least  recomputed  barriers
-        fixed+90%         91.0 MiB    91.0 MiB    1.25 %    0.62 %           7         2
-        20MB              20.0 MiB    20.0 MiB   50.00 %   25.00 %           7         2
+        budget                size        peak     added  at least  recomputed  barriers  holds in
+        fixed+90%         91.0 MiB    91.0 MiB    1.25 %    0.62 %           7         2  every session
+        20MB              20.0 MiB    20.0 MiB   50.00 %   25.00 %           7         2  every session
 
         the smallest peak that auto finds is 30.0 MiB; planning took 0.2 s
         ");
     }
 
     #[test]
+    fn budgets_that_hold_in_different_sessions_say_so() {
+        let mut mixed = comparison();
+        let plan = &mut mixed.tried[0].cells[1].plan;
+        plan.as_mut().expect("a plan").promise = Promise::USUAL;
+        assert_snapshot!(mixed.sweep(), @r"
+        unmodified: 100 MiB; the caller owns 10.0 MiB
+
+        budget                size        peak     added  at least  recomputed  barriers  holds in
+        fixed+90%         91.0 MiB    91.0 MiB    1.25 %    0.62 %           7         2  every session
+        20MB              20.0 MiB    20.0 MiB   50.00 %   25.00 %           7         2  DEFAULT, ORT_ENABLE_ALL
+
+        the smallest peak that auto finds is 30.0 MiB; planning took 0.2 s
+        ");
+        assert_snapshot!(mixed.table(), @r"
+        unmodified: 100 MiB; the caller owns 10.0 MiB
+
+        strategy                      smallest   fixed+90%        20MB   seconds
+                                                  91.0 MiB    20.0 MiB
+        auto                          30.0 MiB      1.25 %    50.00 %*       0.2
+        chen-sqrt                     30.0 MiB     25.00 %           -       0.2
+        lower-set-exact             refused: too many lower sets
+
+        peaks of the rewritten graphs
+        auto                                      91.0 MiB    20.0 MiB
+        chen-sqrt                                 91.0 MiB           -
+
+        the budgets hold in every session; with *, in DEFAULT, ORT_ENABLE_ALL
+        ");
+        assert!(
+            mixed
+                .json()
+                .contains(r#""barriers":2,"order":"default","level":"all""#)
+        );
+    }
+
+    #[test]
+    fn what_a_time_limit_ended_is_said_below() {
+        let mut ended = comparison();
+        ended.tried[1].cells[1].stop_reason = Some(StopReason::TimeLimit);
+        let said = "\n--time-limit ended the search; with more time, plans may add less and smaller budgets may fit\n";
+        for (text, other) in [
+            (ended.table(), comparison().table()),
+            (ended.sweep(), comparison().sweep()),
+        ] {
+            assert!(text.ends_with(said) && !other.contains(said), "{text}");
+        }
+        assert!(ended.json().contains(r#""stop_reason":"time_limit""#));
+    }
+
+    #[test]
     fn a_comparison_is_one_object_without_figures_where_there_is_no_plan() {
-        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2,"notes":["as an example"]},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null,"notes":[]}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
+        assert_snapshot!(comparison().json(), @r#"{"fixed_bytes":10485760,"peak_before_bytes":104857600,"budgets":["fixed+90%","20MB"],"strategies":[{"strategy":"auto","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.0125,"lower_bound_overhead":0.00625,"recomputed_nodes":7,"barriers":2,"order":"any","level":"any","stop_reason":"evaluations","notes":["as an example"]},{"budget_bytes":20971520,"fits":true,"peak_after_bytes":20971008,"overhead":0.5,"lower_bound_overhead":0.25,"recomputed_nodes":7,"barriers":2,"order":"any","level":"any","stop_reason":"evaluations","notes":["as an example"]}]},{"strategy":"chen-sqrt","search_seconds":0.25,"refused":null,"smallest_peak_bytes":31457280,"rows":[{"budget_bytes":95420416,"fits":true,"peak_after_bytes":95419904,"overhead":0.25,"lower_bound_overhead":0.125,"recomputed_nodes":7,"barriers":2,"order":"any","level":"any","stop_reason":"evaluations","notes":["as an example"]},{"budget_bytes":20971520,"fits":false,"peak_after_bytes":null,"overhead":null,"lower_bound_overhead":null,"recomputed_nodes":null,"barriers":null,"order":null,"level":null,"stop_reason":null,"notes":[]}]},{"strategy":"lower-set-exact","search_seconds":0.25,"refused":"too many lower sets","smallest_peak_bytes":null,"rows":[]}]}"#);
     }
 
     #[test]

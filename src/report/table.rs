@@ -12,6 +12,7 @@ use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::runtime::settings::RuntimeSettings;
 
+use super::names::sessions;
 use super::{Outcome, peak_and_holders};
 
 /// From this part of a step on, what is added is worth other session options.
@@ -115,7 +116,7 @@ pub(super) fn facts(outcome: &Outcome<'_>) -> Vec<(&'static str, String)> {
         facts.push(("may add less", lean.to_owned()));
     }
     if summary.promise != Promise::ANY {
-        facts.push(("the budget holds in", promised(summary.promise)));
+        facts.push(("the budget holds in", sessions(summary.promise)));
     }
     if let Some(overhead) = summary.overhead_for_all() {
         let all = format!("+{:.2} % (--order any --level any)", 100.0 * overhead);
@@ -162,13 +163,6 @@ fn usual_before(summary: &Summary) -> Option<String> {
     let text = usual.bytes.to_string();
     (text != summary.before.bytes.to_string())
         .then(|| format!("{text} (DEFAULT, {})", usual.level.name()))
-}
-
-/// In which sessions a budget holds.
-fn promised(promise: Promise) -> String {
-    let order = promise.order.map_or("every order", ExecutionOrder::name);
-    let level = promise.level.map_or("every level", Level::name);
-    format!("{order}, {level}")
 }
 
 /// What a graph takes that stays as it is, where that is over its budget.

@@ -152,10 +152,17 @@ impl Facts {
     }
 }
 
-/// The graph with all shapes, for some sizes that its nodes accept.
+/// The graph with all shapes, for some sizes that its nodes accept: with those that are given, if they do.
 pub(super) fn tried(graph: &Graph, bindings: &BTreeMap<String, u64>) -> Option<Graph> {
-    let mut tried = TRIED.iter();
-    let shaped = tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)).ok());
+    let with = |bindings: &BTreeMap<String, u64>| {
+        let mut tried = TRIED.iter();
+        tried.find_map(|&size| inferred(graph, bindings, &mut || Some(size)).ok())
+    };
+    // Where a few are given, others may have to be equal to one of them.
+    let shaped = match bindings.is_empty() {
+        true => with(bindings),
+        false => with(bindings).or_else(|| with(&BTreeMap::new())),
+    };
     shaped.map(|(shaped, _)| shaped)
 }
 
@@ -167,8 +174,8 @@ pub(super) fn fault_of_shapes(
     let mut faults = TRIED
         .iter()
         .map(|&size| inferred(graph, bindings, &mut || Some(size)).err());
-    let first = faults.next().flatten();
-    first.filter(|_| faults.all(|fault| fault.is_some()))
+    let first = faults.next().flatten()?;
+    faults.all(|fault| fault.is_some()).then_some(first)
 }
 
 /// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses, topological};
-use crate::rewrite::infer_shapes::{InferShapesError, undeclared_input};
+use crate::rewrite::infer_shapes::{InferShapes, InferShapesError, undeclared_input};
 use facts::{Facts, fault_of_shapes};
 use probe::Probes;
 use site::{LoweringSite, Shared};
@@ -85,6 +85,8 @@ pub enum LowerError {
         node: String,
         problem: Obstacle,
     },
+    #[error(transparent)]
+    Sizes(#[from] Box<InferShapesError>),
     #[error(
         "the file asks for operator set {found} of ai.onnx; expected {OLDEST} or newer: export it again"
     )]
@@ -102,8 +104,8 @@ pub enum LowerError {
 const OLDEST: i64 = 13;
 
 /// Replaces all operators of the table. `bindings` are sizes of symbolic dimensions; they only help to find out how many
-/// dimensions a tensor has. With an `update`, weights are updated in place of the accumulation of their gradients. After an error the graph
-/// must not be used.
+/// dimensions a tensor has, and those that the graph does not accept change nothing. With an `update`, weights are updated in
+/// place of the accumulation of their gradients. After an error the graph must not be used.
 pub fn lower(
     graph: &mut Graph,
     bindings: &BTreeMap<String, u64>,
@@ -112,6 +114,10 @@ pub fn lower(
     if topological(graph, &Uses::of(graph)).is_err() {
         return Err(LowerError::Circle);
     }
+    let given = InferShapes {
+        bindings: bindings.clone(),
+    };
+    given.check_bindings(graph).map_err(Box::new)?;
     let original = graph.clone();
     let mut facts = Facts::of(graph, bindings);
     let find_out = |facts: &mut Facts| {

@@ -7,11 +7,17 @@ use crate::graph::{Body, Dimension};
 
 /// The nodes that stand for those of a graph with these inputs and outputs.
 fn lowered(opset: i64, interface: &str, nodes: &str) -> String {
+    lowered_with(&[], opset, interface, nodes)
+}
+
+/// The same with sizes of symbolic dimensions.
+fn lowered_with(sizes: &[(&str, u64)], opset: i64, interface: &str, nodes: &str) -> String {
+    let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
     let text = format!(
         r#"<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]> g {interface} {{ {nodes} }}"#
     );
     let mut graph = Graph::parse(&text).unwrap();
-    match lower(&mut graph, &BTreeMap::new(), None) {
+    match lower(&mut graph, &sizes.collect(), None) {
         Ok(_) => {
             crate::verify::structure(&graph).unwrap();
             graph.to_listing()
@@ -337,6 +343,31 @@ fn an_input_that_is_not_declared_is_to_blame_for_what_does_not_follow() {
     let interface = "(float[4] x, buffer) => (float[4] z)";
     let nodes = "[use] y = Exp (x) [sum] z = com.microsoft.InPlaceAccumulatorV2 (buffer, y)";
     assert_snapshot!(lowered(15, interface, nodes), @r#"error: graph input "buffer" is not declared as a tensor of known type and rank, so shapes cannot be worked out; InPlaceAccumulatorV2 "sum": nothing says of which type "buffer" is; expected it in the file's value_info"#);
+}
+
+#[test]
+fn sizes_help_where_the_graph_accepts_few_and_do_not_get_into_it() {
+    // Windows of 3 x 3 leave 5 x 7 places, or 7 x 5.
+    let interface = "(float[N,1,h,w] x, float[1,1,3,3] c, float[35,4] k, float d, int64[N] l) => (float[N,4] dy)";
+    let nodes = "v = Conv (x, c) f = Flatten (v) [y] y = MatMul (f, k) p = LogSoftmax (y)
+        [loss] dy = com.microsoft.SoftmaxCrossEntropyLossGrad (d, p, l)";
+    let with = |sizes: &[(&str, u64)]| lowered_with(sizes, 15, interface, nodes);
+    assert_snapshot!(with(&[]), @r#"error: node "y" (MatMul): shapes [64, 3844] and [35, 4] do not fit: the inner dimensions differ, so shapes cannot be worked out; SoftmaxCrossEntropyLossGrad "loss": nothing says of which type "p" is; expected it in the file's value_info"#);
+    let sized = with(&[("h", 7), ("w", 9)]);
+    assert!(sized.contains("dy = ScatterElements("), "{sized}");
+    assert_eq!(sized, with(&[("h", 9), ("w", 7), ("N", 3)]));
+}
+
+#[test]
+fn a_size_without_the_others_that_are_equal_to_it_changes_nothing_and_an_unknown_one_is_refused() {
+    let interface = "(float[N,4] dy, float[M,4] y, float d, int64[L] l) => (float[M,4] dx)";
+    let nodes = "[r] dr = com.microsoft.ReluGrad (dy, y) p = Neg (dr)
+        [loss] dx = com.microsoft.SoftmaxCrossEntropyLossGrad (d, p, l)";
+    let with = |sizes: &[(&str, u64)]| lowered_with(sizes, 15, interface, nodes);
+    assert!(with(&[]).contains("dx = ScatterElements("), "{}", with(&[]));
+    // Nothing tells that M has to be the same.
+    assert_eq!(with(&[("N", 8)]), with(&[]));
+    assert_snapshot!(with(&[("batch", 8)]), @r#"error: there is no dimension "batch"; the graph has L, M, N"#);
 }
 
 #[test]

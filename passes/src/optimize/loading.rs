@@ -58,6 +58,14 @@ pub(super) fn as_loaded(graph: &Graph, options: &PlanOptions) -> Result<Graph, I
     Ok(graph)
 }
 
+/// The graph as it is measured: as the runtime has it, of sizes that can be.
+pub(super) fn weigh(graph: &Graph, options: &PlanOptions) -> Result<Graph, OptimizeError> {
+    verify::structure(graph).map_err(OptimizeError::Input)?;
+    let graph = as_loaded(graph, options)?;
+    check_sizes(&graph, options, LIMIT)?;
+    Ok(graph)
+}
+
 /// What `graph` declares of sizes otherwise than its nodes make them, by the given dimensions.
 pub fn stale(graph: &Graph, options: &PlanOptions) -> Vec<Stale> {
     match with_shapes(graph, options) {

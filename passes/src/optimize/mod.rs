@@ -38,27 +38,33 @@ pub use error::OptimizeError;
 pub use faults::FailedCandidate;
 pub use limits::{Kept, StepLimits, limits};
 use listing::as_listed;
-use loading::{as_loaded, put_together, understand};
+use loading::{put_together, understand, weigh};
 pub use loading::{stale, uncounted, with_shapes};
 pub use options::{BudgetRequest, PlanOptions};
 pub use pipeline::APPLYING;
 pub use proof::verify_written;
 pub use result::{Chosen, Execution, Floor, Measured, Optimized, Peak, StopReason, Summary};
 use simulation::{at_level, describe, larger};
-use sizes::{LIMIT, check_sizes};
 
 use crate::analysis::cost::costs;
 use crate::graph::Graph;
 use crate::rewrite::infer_shapes::without_stale;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
-use crate::verify;
+
+/// Why [`measure`] does not take this graph, before anything takes long.
+pub fn check_measurable(graph: &Graph, options: &PlanOptions) -> Result<(), OptimizeError> {
+    weigh(graph, options).map(drop)
+}
+
+/// Why [`optimize_each`] and [`optimize_usual`] do not take this graph whatever the budget is, before anything takes long.
+pub fn check_plannable(graph: &Graph, options: &PlanOptions) -> Result<(), OptimizeError> {
+    understand(graph, options).map(drop)
+}
 
 /// What one step of `graph` needs as it is.
 pub fn measure(graph: &Graph, options: &PlanOptions) -> Result<Measured, OptimizeError> {
-    verify::structure(graph).map_err(OptimizeError::Input)?;
-    let graph = as_loaded(graph, options)?;
-    check_sizes(&graph, options, LIMIT)?;
+    let graph = weigh(graph, options)?;
     let options = &options.beside_model(&graph);
     let costs = costs(&graph, &options.device, &options.overrides);
     let (_, level) = options.runtime.promise.reported();

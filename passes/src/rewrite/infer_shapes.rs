@@ -216,7 +216,8 @@ impl Pass for InferShapes {
 }
 
 impl InferShapes {
-    fn check_bindings(&self, graph: &Graph) -> Result<(), InferShapesError> {
+    /// Are all sizes from 1 up, and of dimensions that the graph has?
+    pub(crate) fn check_bindings(&self, graph: &Graph) -> Result<(), InferShapesError> {
         if let Some((name, _)) = self.bindings.iter().find(|(_, size)| **size == 0) {
             return Err(InferShapesError::Zero { name: name.clone() });
         }

@@ -101,6 +101,9 @@ class Package(unittest.TestCase):
         with self.assertRaises(ckpt_opt.CkptOptError) as caught:
             ckpt_opt.optimize(MODEL, budget="fixed+90%", runtime="stock", **LEAN)
         self.assertIn("Grad", str(caught.exception))
+        with self.assertRaises(ckpt_opt.CkptOptError) as caught:
+            ckpt_opt.lower(MODEL, self.out, dims={"bach": 64})
+        self.assertEqual(caught.exception.code, "dimension")
 
     def test_a_whole_step_trains_saves_and_goes_on(self):
         whole = ckpt_opt.lower(MODEL, os.path.join(self.folder, "whole.onnx"), optimizer="adamw")
@@ -220,6 +223,8 @@ class Package(unittest.TestCase):
         found = ckpt_opt.sweep(MODEL, ["fixed+90%", "fixed+80%", 1000], **LEAN)
         self.assertEqual([point.fits for point in found.points], [True, True, False])
         self.assertIsNone(found.points[2].overhead)
+        self.assertEqual([point.level in ("any", "all") for point in found.points], [True, True, False])
+        self.assertNotIn("time_limit", [point.stop_reason for point in found.points])
         self.assertEqual(found.points[2].budget_bytes, 1000)
         self.assertIn("fixed+90%", str(found))
 

@@ -152,6 +152,11 @@ class Point:
     overhead: Optional[float]
     lower_bound_overhead: Optional[float]
     recomputed_nodes: Optional[int]
+    #: Where the budget holds, as the options of these names call it.
+    order: Optional[str]
+    level: Optional[str]
+    #: "time_limit" if that ended the search, also where nothing was found before.
+    stop_reason: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +180,8 @@ class Attempt:
     size: int
     fits: bool
     overhead: Optional[float]
+    #: "time_limit" if that ended the search, also where nothing was found before.
+    stop_reason: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,8 +299,8 @@ def lower(
     optimizer: Optional[Model] = None,
 ) -> str:
     """Writes the model's training operators in standard ones, so that an ONNX Runtime without training runs it; gives the
-    path. `optimize` plans such a file for these builds. `dims` are needed only where a file says too little of its
-    tensors. With an `optimizer` ("adamw", "sgd", or an optimizer_model.onnx) the graph updates its weights itself:
+    path. `optimize` plans such a file for these builds. The file does not depend on `dims`: they help where the graph accepts
+    few sizes and says too little of its tensors. With an `optimizer` ("adamw", "sgd", or an optimizer_model.onnx) the graph updates its weights itself:
     `ckpt_opt.ort.Step` runs it."""
     output = os.fspath(output)
     with _errors():
