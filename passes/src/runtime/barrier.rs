@@ -8,6 +8,7 @@ use super::casting::{Casting, NO_TENSOR};
 use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::level::Level;
+use super::moving::KnownDimensions;
 use super::release::Release;
 use super::skeleton::{Share, Skeleton};
 use crate::graph::{
@@ -239,6 +240,15 @@ pub(crate) struct BarrierWriter {
 impl BarrierWriter {
     /// For a graph that has no barriers yet, or some.
     pub(crate) fn new(release: &Release, graph: &Graph) -> BarrierWriter {
+        BarrierWriter::knowing(release, graph, || runtime_shapes(graph))
+    }
+
+    /// The same of a graph of which these are the [`runtime_shapes`].
+    pub(crate) fn knowing(
+        release: &Release,
+        graph: &Graph,
+        shapes: impl FnOnce() -> Vec<KnownDimensions>,
+    ) -> BarrierWriter {
         let nodes = graph.order().iter().map(|&id| graph.node(id));
         let last = nodes.filter_map(number).max();
         let form = release.barrier;
@@ -250,7 +260,7 @@ impl BarrierWriter {
                 BarrierKind::PassThrough => Vec::new(),
                 BarrierKind::Reshape | BarrierKind::OnHost => {
                     // Behind those of the graph's tensors are those of what casts make of them.
-                    let mut shapes = runtime_shapes(graph);
+                    let mut shapes = shapes();
                     shapes.truncate(graph.tensor_count());
                     shapes
                 }

@@ -49,7 +49,7 @@ use super::level::Level;
 use super::moving::{Added, Moving};
 use super::order::{ExecutionOrder, execution_order};
 use super::skeleton::{Lists, Share, Skeleton};
-use crate::runtime::fusing::{Adding, Fusing};
+use crate::runtime::fusing::Fusing;
 
 /// A skeleton of what runs, and by node its position in the graph's order.
 pub(crate) type OptimizedGraph = (Skeleton, Vec<u32>);
@@ -116,22 +116,15 @@ impl Skeleton {
 
     /// Before casts.
     fn graphs_of_levels(&self) -> (Vec<OptimizedGraph>, GraphsOfLevels) {
-        let (mut graphs, newest) = self.graphs_of(Nodes::of(self), 0);
-        let changed_since = |&fusing: &Fusing| match fusing {
-            Fusing::Product { adds } => adds == Adding::ToRows,
-            Fusing::Reshapes { joins, .. } => joins,
-            Fusing::Gelu { standard, .. } => standard,
-            Fusing::Negates { always } => !always,
-            Fusing::AddsImages => true,
-            _ => false,
-        };
+        let mut nodes = Nodes::of(self);
+        let (mut graphs, newest) = self.graphs_of(&mut nodes, 0);
         let mut oldest = None;
-        if !self.release.trains && self.fusing.iter().any(changed_since) {
-            let nodes = Nodes {
+        if nodes.differs_from_oldest {
+            let mut nodes = Nodes {
                 is_oldest: true,
                 ..Nodes::of(self)
             };
-            let (others, levels) = self.graphs_of(nodes, graphs.len());
+            let (others, levels) = self.graphs_of(&mut nodes, graphs.len());
             if others != graphs {
                 graphs.extend(others);
                 oldest = Some(levels);
@@ -143,7 +136,7 @@ impl Skeleton {
     /// Those of one release, the `first` of which gets that number.
     fn graphs_of<'s>(
         &'s self,
-        mut nodes: Nodes<'s>,
+        nodes: &mut Nodes<'s>,
         first: usize,
     ) -> (Vec<OptimizedGraph>, FormsOfLevels) {
         let mut graphs = Vec::new();
@@ -170,6 +163,46 @@ impl Skeleton {
 }
 
 const NOBODY: u32 = u32::MAX;
+
+/// What a node is, as far as it tells which rules to ask of it: a byte, so that there is little to go through for each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FusingKind {
+    Assembles,
+    Bias,
+    Convolution,
+    Folded,
+    Gemm,
+    HandsOut,
+    Inverts,
+    Normalizes,
+    Pads,
+    Product,
+    Reshapes,
+    Shape,
+    Transposes,
+    Other,
+}
+
+impl FusingKind {
+    fn of(fusing: Fusing) -> FusingKind {
+        match fusing {
+            Fusing::Assembles => FusingKind::Assembles,
+            Fusing::Bias { .. } => FusingKind::Bias,
+            Fusing::Convolution { .. } => FusingKind::Convolution,
+            Fusing::Folded => FusingKind::Folded,
+            Fusing::Gemm => FusingKind::Gemm,
+            Fusing::HandsOut => FusingKind::HandsOut,
+            Fusing::Inverts => FusingKind::Inverts,
+            Fusing::Normalizes => FusingKind::Normalizes,
+            Fusing::Pads => FusingKind::Pads,
+            Fusing::Product { .. } => FusingKind::Product,
+            Fusing::Reshapes { .. } => FusingKind::Reshapes,
+            Fusing::Shape { .. } => FusingKind::Shape,
+            Fusing::Transposes(_) => FusingKind::Transposes,
+            _ => FusingKind::Other,
+        }
+    }
+}
 
 /// A node under change.
 struct FusedNode<'s> {
@@ -229,18 +262,20 @@ impl<'s> FusedNode<'s> {
 
     /// The same, computed in place only of what is `known` to have the same shape ([`Skeleton::known`]), now that it reads something else.
     fn in_place_of_known(self, known: &[Option<u32>]) -> FusedNode<'s> {
-        let shape = |tensor: u32| known.get(tensor as usize);
-        let is_left = |share: &&Share| {
-            let shapes = shape(share.written).zip(shape(share.read));
-            share.always || shapes.is_none_or(|(written, read)| written == read)
-        };
-        if self.shares.iter().all(|share| is_left(&share)) {
+        if self.is_in_place_of_known(known) {
             return self;
         }
+        let shares = self.shares.iter().copied();
+        let left = shares.filter(|share| is_of_known(share, known));
         FusedNode {
-            shares: self.shares.iter().filter(is_left).copied().collect(),
+            shares: left.collect(),
             ..self
         }
+    }
+
+    /// Is it already?
+    fn is_in_place_of_known(&self, known: &[Option<u32>]) -> bool {
+        self.shares.iter().all(|share| is_of_known(share, known))
     }
 
     /// The same, writing for each tensor what `of` says.
@@ -260,10 +295,19 @@ impl<'s> FusedNode<'s> {
     }
 }
 
+/// Does a result take the memory over of nothing but what is known to have the same shape?
+fn is_of_known(share: &Share, known: &[Option<u32>]) -> bool {
+    let shape = |tensor: u32| known.get(tensor as usize);
+    let shapes = shape(share.written).zip(shape(share.read));
+    share.always || shapes.is_none_or(|(written, read)| written == read)
+}
+
 /// All nodes by their index in the runtime; `None` for those that went.
 struct Nodes<'s> {
     skeleton: &'s Skeleton,
     nodes: Vec<Option<FusedNode<'s>>>,
+    /// By index: what the node is, or was.
+    kinds: Vec<FusingKind>,
     /// By tensor.
     producer: Vec<u32>,
     /// By tensor: how many times it is read, and the sum of its readers' indices.
@@ -285,6 +329,8 @@ struct Nodes<'s> {
     /// Does it fuse as 1.19.2 and 1.20.1 do? They join no Reshapes, make no product of rows, leave the standard's Gelu and later Nots alone, and
     /// write no convolution's result over what it adds (measured).
     is_oldest: bool,
+    /// Was anything done that these do not do?
+    differs_from_oldest: bool,
     /// How many of these were renamed.
     #[cfg(test)]
     looked_at: usize,
@@ -292,18 +338,28 @@ struct Nodes<'s> {
 
 impl<'s> Nodes<'s> {
     /// What fuses from ORT_ENABLE_BASIC on, once the rest of that level is done.
-    const BASIC: [Rule<'s>; 3] = [Nodes::gemm, Nodes::add_to_product, Nodes::join_reshapes];
+    const BASIC: [Rule<'s>; 3] = [
+        (&[FusingKind::Gemm], Nodes::gemm),
+        (&[FusingKind::Product], Nodes::add_to_product),
+        (&[FusingKind::Reshapes], Nodes::join_reshapes),
+    ];
 
     /// What fuses from ORT_ENABLE_EXTENDED on.
     const EXTENDED: [Rule<'s>; 7] = [
-        Nodes::gemm,
-        Nodes::activate_gemm,
-        Nodes::activate_convolution,
-        Nodes::transpose_product,
-        Nodes::gelu,
-        Nodes::normalize_sum,
-        Nodes::scale,
+        (&[FusingKind::Gemm], Nodes::gemm),
+        (&[FusingKind::Gemm], Nodes::activate_gemm),
+        (&[FusingKind::Convolution], Nodes::activate_convolution),
+        (&[FusingKind::Product], Nodes::transpose_product),
+        (&[FusingKind::Bias], Nodes::gelu),
+        (&[FusingKind::Normalizes], Nodes::normalize_sum),
+        (&[FusingKind::Product], Nodes::scale),
     ];
+
+    /// What becomes of Transposes and of Shapes behind them.
+    const TRANSPOSES: Rule<'s> = (
+        &[FusingKind::Shape, FusingKind::Transposes],
+        Nodes::transpose,
+    );
 
     /// What ORT_ENABLE_BASIC does. Does it anything?
     fn optimize_basic(&mut self) -> bool {
@@ -340,13 +396,14 @@ impl<'s> Nodes<'s> {
 
     /// What ORT_ENABLE_ALL does besides, as far as it is simulated (`blocks.rs` has the rest).
     fn optimize_all(&mut self) -> bool {
-        self.fuse(Nodes::add_to_convolution)
+        self.fuse((&[FusingKind::Convolution], Nodes::add_to_convolution))
     }
 
     fn of(skeleton: &'s Skeleton) -> Nodes<'s> {
         let mut nodes = Nodes {
             skeleton,
             nodes: Vec::with_capacity(skeleton.len()),
+            kinds: Vec::with_capacity(skeleton.len()),
             producer: vec![NOBODY; skeleton.size.len()],
             readers: vec![(0, 0); skeleton.size.len()],
             gemms: vec![0; skeleton.size.len()],
@@ -357,6 +414,7 @@ impl<'s> Nodes<'s> {
             sized: Vec::new(),
             moved: skeleton.moves.as_deref().map(Moved::of),
             is_oldest: skeleton.release.trains,
+            differs_from_oldest: false,
             #[cfg(test)]
             looked_at: 0,
         };
@@ -382,6 +440,7 @@ impl<'s> Nodes<'s> {
     /// Adds a node with the highest index.
     fn add(&mut self, node: FusedNode<'s>) {
         self.nodes.push(None);
+        self.kinds.push(FusingKind::Other);
         self.put(self.nodes.len() as u32 - 1, node);
     }
 
@@ -395,7 +454,27 @@ impl<'s> Nodes<'s> {
         for &tensor in node.writes.iter() {
             self.producer[tensor as usize] = index;
         }
+        self.kinds[index as usize] = FusingKind::of(node.fusing);
         self.nodes[index as usize] = Some(node);
+    }
+
+    /// The indices of nodes that are, or were, of that kind.
+    fn of_kind(&self, kind: FusingKind) -> Vec<u32> {
+        let indices = (0..).zip(&self.kinds);
+        let of_kind = indices.filter(|&(_, &other)| other == kind);
+        of_kind.map(|(index, _)| index).collect()
+    }
+
+    /// Lets a node read for each tensor what `source` says, in place only of what has the same shape for certain.
+    fn read_from(&mut self, index: u32, source: &[u32]) {
+        let stays = |node: &FusedNode<'_>| node.reads.iter().all(|&t| source[t as usize] == t);
+        if let Some(node) = self.node(index)
+            && !(stays(node) && node.is_in_place_of_known(&self.skeleton.known))
+            && let Some(node) = self.take(index)
+        {
+            let node = node.reading(|tensor| source[tensor as usize]);
+            self.put(index, node.in_place_of_known(&self.skeleton.known));
+        }
     }
 
     fn take(&mut self, index: u32) -> Option<FusedNode<'s>> {

@@ -145,14 +145,21 @@ impl RuntimeInference {
 
     /// What the runtime makes of a node's results, once its inputs have been looked at.
     pub(crate) fn node(&mut self, graph: &Graph, id: NodeId) {
-        let inferred = self.inferred(graph, id);
-        for (output, inferred) in graph.node(id).outputs.iter().zip(inferred) {
-            let Some(output) = *output else { continue };
-            let declared = self.shapes[output.index()].take();
-            let whole = known(&self.shapes, graph.tensor(output).like).cloned();
-            self.shapes[output.index()] = merged(merged(declared, whole), inferred);
-        }
         let node = graph.node(id);
+        // Declared numbers stand, whatever is inferred: in a graph of fixed sizes there is nothing to be asked.
+        let is_declared = |output: TensorId| {
+            let declared = self.shapes[output.index()].as_deref();
+            declared.is_some_and(all_numbers)
+        };
+        if !node.writes().all(is_declared) {
+            let inferred = self.inferred(graph, id);
+            for (output, inferred) in node.outputs.iter().zip(inferred) {
+                let Some(output) = *output else { continue };
+                let declared = self.shapes[output.index()].take();
+                let whole = known(&self.shapes, graph.tensor(output).like).cloned();
+                self.shapes[output.index()] = merged(merged(declared, whole), inferred);
+            }
+        }
         if self.optimizes {
             self.constants.look_at(graph, node, &self.shapes);
         }

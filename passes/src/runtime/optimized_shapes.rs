@@ -37,12 +37,12 @@ pub(crate) fn optimized_shapes(
     for _ in 0..PASSES {
         let known = found.as_ref().map_or(shapes, |found| &found.shapes);
         let targets = targets(graph, (&uses, &equal), known, &folding);
+        // With the same targets the same shapes follow.
+        if found.as_ref().is_some_and(|found| found.targets == targets) {
+            break;
+        }
         let shapes = runtime_shapes_optimized(graph, &targets);
-        let is_same = match &found {
-            Some(found) => found.targets == targets,
-            None => targets.is_empty(),
-        };
-        if is_same && shapes == known {
+        if found.is_none() && targets.is_empty() && shapes == known {
             break;
         }
         folding = Folding::of(graph, &shapes);
@@ -53,7 +53,14 @@ pub(crate) fn optimized_shapes(
 
 /// What [`runtime_shapes`] says of a session that has optimized the graph, from ORT_ENABLE_BASIC on. To be compared with the runtime.
 pub fn runtime_shapes_once_optimized(graph: &Graph) -> Vec<Option<Vec<Dimension>>> {
-    let plain = runtime_shapes(graph);
+    once_optimized(graph, runtime_shapes(graph))
+}
+
+/// The same, where what is known without is known already.
+pub(crate) fn once_optimized(
+    graph: &Graph,
+    plain: Vec<Option<Vec<Dimension>>>,
+) -> Vec<Option<Vec<Dimension>>> {
     optimized_shapes(graph, &plain).map_or(plain, |optimized| optimized.shapes)
 }
 

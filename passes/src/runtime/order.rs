@@ -62,7 +62,7 @@ pub(crate) fn execution_order(skeleton: &Skeleton, order: ExecutionOrder) -> Vec
                 false => found,
             }
         }
-        ExecutionOrder::PriorityBased => by_priority(skeleton, &edges),
+        ExecutionOrder::PriorityBased => by_priority(skeleton, edges),
     }
 }
 
@@ -175,44 +175,89 @@ fn shapes_behind_producers(skeleton: &Skeleton, edges: &Edges, found: Vec<u32>) 
 
 /// The nodes by their `positions` in another sequence, as far as they can run by these.
 pub(crate) fn in_sequence(skeleton: &Skeleton, positions: &[u32]) -> Vec<u32> {
-    if positions.is_sorted() {
-        return (0..skeleton.len() as u32).collect();
+    match positions.is_sorted() {
+        true => (0..skeleton.len() as u32).collect(),
+        false => Precedence::of(skeleton).in_sequence(positions),
     }
-    by_key(skeleton, &Edges::of(skeleton), |i| {
-        Reverse((positions[i as usize], i))
-    })
 }
 
-fn by_priority(skeleton: &Skeleton, edges: &Edges) -> Vec<u32> {
-    by_key(skeleton, edges, |i| {
-        Reverse((!skeleton.reads_only_shape[i as usize], i))
-    })
+/// Who has to run before whom, for whoever asks for many sequences.
+pub(crate) struct Precedence {
+    edges: Edges,
+    consumers: Lists<u32>,
 }
 
-/// Of the nodes that can run, the one with the largest key is next.
-fn by_key<F: Ord + Copy>(
-    skeleton: &Skeleton,
-    edges: &Edges,
-    key: impl Fn(u32) -> Reverse<(F, u32)>,
-) -> Vec<u32> {
-    let consumers = edges.consumers();
-    let nodes = skeleton.len();
-    let mut missing: Vec<usize> = (0..nodes).map(|i| edges.producers.get(i).len()).collect();
-    let mut ready: BinaryHeap<_> = (0..nodes as u32)
-        .filter(|&i| missing[i as usize] == 0)
-        .map(&key)
-        .collect();
-    let mut found = Vec::with_capacity(nodes);
-    while let Some(Reverse((_, i))) = ready.pop() {
-        found.push(i);
-        for &consumer in consumers.get(i as usize) {
-            missing[consumer as usize] -= 1;
-            if missing[consumer as usize] == 0 {
-                ready.push(key(consumer));
-            }
+impl Precedence {
+    pub(crate) fn of(skeleton: &Skeleton) -> Precedence {
+        let edges = Edges::of(skeleton);
+        Precedence {
+            consumers: edges.consumers(),
+            edges,
         }
     }
-    found
+
+    /// See [`in_sequence`].
+    pub(crate) fn in_sequence(&self, positions: &[u32]) -> Vec<u32> {
+        if positions.is_sorted() {
+            return (0..positions.len() as u32).collect();
+        }
+        let nodes = 0..self.edges.producers.len() as u32;
+        let mut sorted: Vec<u64> = nodes.map(|i| key(positions[i as usize], i)).collect();
+        sorted.sort();
+        let sequence: Vec<u32> = sorted.into_iter().map(|key| key as u32).collect();
+        match self.keeps(&sequence) {
+            true => sequence,
+            false => self.by_key(|i| key(positions[i as usize], i)),
+        }
+    }
+
+    /// Does everybody run behind what it reads?
+    fn keeps(&self, sequence: &[u32]) -> bool {
+        let mut has_run = vec![false; sequence.len()];
+        sequence.iter().all(|&node| {
+            let mut producers = self.edges.producers.get(node as usize).iter();
+            let can_run = producers.all(|&producer| has_run[producer as usize]);
+            has_run[node as usize] = true;
+            can_run
+        })
+    }
+
+    /// Of the nodes that can run, the one with the smallest key is next.
+    fn by_key(&self, key: impl Fn(u32) -> u64) -> Vec<u32> {
+        let nodes = self.edges.producers.len();
+        let producers = (0..nodes).map(|i| self.edges.producers.get(i).len());
+        let mut missing: Vec<usize> = producers.collect();
+        let mut ready: BinaryHeap<Reverse<u64>> = (0..nodes as u32)
+            .filter(|&i| missing[i as usize] == 0)
+            .map(|i| Reverse(key(i)))
+            .collect();
+        let mut found = Vec::with_capacity(nodes);
+        while let Some(Reverse(key_of_next)) = ready.pop() {
+            let i = key_of_next as u32;
+            found.push(i);
+            for &consumer in self.consumers.get(i as usize) {
+                missing[consumer as usize] -= 1;
+                if missing[consumer as usize] == 0 {
+                    ready.push(Reverse(key(consumer)));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// By rank, and of equal ranks by number, which is its lower half.
+fn key(rank: u32, node: u32) -> u64 {
+    u64::from(rank) << 32 | u64::from(node)
+}
+
+fn by_priority(skeleton: &Skeleton, edges: Edges) -> Vec<u32> {
+    let rank = |i: u32| u32::from(!skeleton.reads_only_shape[i as usize]);
+    let precedence = Precedence {
+        consumers: edges.consumers(),
+        edges,
+    };
+    precedence.by_key(|i| key(rank(i), i))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! repeated until the step fits or nothing frees anything; then the next step follows. Like XLA's,
 //! the pass minds memory alone, not what the recomputation takes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{ForwardPart, Planner, Task, Unplanned};
@@ -183,7 +184,7 @@ fn within(
     // A value that is computed again and again would never let a step fit.
     let most = sequence.len() * 4;
     while step < sequence.len() {
-        if analysis.need[step] > limit
+        if analysis.need(step) > limit
             && sequence.len() < most
             && let Some((vertex, before)) = analysis.best(forward, step)
         {
@@ -210,28 +211,48 @@ fn within(
     })
 }
 
+/// What is no life.
+const NONE: u32 = u32::MAX;
+
+/// Where a step is in the sequence: that of a later one is larger, and stays so when steps come in between.
+type StepLabel = u64;
+
 /// One computation of a vertex, or a result of any other node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     vertex: Option<u32>,
-    bytes: u64,
-    first: usize,
+    /// Is it one of a vertex that can run again?
+    recomputable: bool,
+    first: StepLabel,
     /// Steps that read it, ascending.
-    uses: Vec<usize>,
+    uses: Vec<StepLabel>,
 }
 
-impl Life {
-    fn last(&self) -> usize {
-        self.uses.last().copied().unwrap_or(self.first)
-    }
+/// How much memory a life takes, and from when to when.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    bytes: u64,
+    first: StepLabel,
+    last: StepLabel,
 }
 
 /// Who lives where in one sequence, counted plainly: without sharing of memory and workspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Analysis {
     lives: Vec<Life>,
+    /// By life.
+    spans: Vec<Span>,
     /// By step.
-    need: Vec<u64>,
+    labels: Vec<StepLabel>,
+    /// By step: bytes.
+    live: Vec<i128>,
+    /// By step: the life that begins there, or [`NONE`].
+    begins: Vec<u32>,
+    /// Of lives that began before a step, and can run again, those that had not ended when it was looked at; and that step.
+    open: Vec<u32>,
+    looked_at: usize,
+    /// By life: is it one of them?
+    is_open: Vec<bool>,
     /// By vertex: its computations, ascending.
     of_vertex: Vec<Vec<u32>>,
     /// By tensor that no vertex writes: its life.
@@ -240,23 +261,30 @@ struct Analysis {
 
 impl Analysis {
     fn of(task: &Task<'_>, forward: &ForwardPart, sequence: &[NodeId]) -> Analysis {
-        const NONE: u32 = u32::MAX;
         let graph = task.graph;
         let mut analysis = Analysis {
             lives: Vec::new(),
-            need: vec![0; sequence.len()],
+            spans: Vec::new(),
+            labels: labels(sequence.len()),
+            live: Vec::new(),
+            begins: vec![NONE; sequence.len()],
+            open: Vec::new(),
+            looked_at: 0,
+            is_open: Vec::new(),
             of_vertex: vec![Vec::new(); forward.vertices.len()],
             of_tensor: vec![None; graph.tensor_count()],
         };
         let mut latest = vec![NONE; graph.tensor_count()];
         let mut latest_of_vertex = vec![NONE; forward.vertices.len()];
         for (step, &id) in sequence.iter().enumerate() {
-            let node = graph.node(id);
+            let (node, label) = (graph.node(id), analysis.labels[step]);
             for tensor in node.reads() {
-                if let Some(life) = analysis.lives.get_mut(latest[tensor.index()] as usize)
-                    && life.uses.last() != Some(&step)
+                let read = latest[tensor.index()];
+                if let Some(life) = analysis.lives.get_mut(read as usize)
+                    && life.uses.last() != Some(&label)
                 {
-                    life.uses.push(step);
+                    life.uses.push(label);
+                    analysis.spans[read as usize].last = label;
                 }
             }
             let vertex = forward.vertex_of[id.index()];
@@ -266,11 +294,19 @@ impl Analysis {
                 None => {
                     let bytes = |tensor: TensorId| graph.tensor(tensor).bytes();
                     let written = node.writes().filter_map(bytes).sum::<Bytes>().0;
+                    analysis.begins[step] = analysis.lives.len() as u32;
+                    analysis.is_open.push(false);
                     analysis.lives.push(Life {
                         vertex,
-                        bytes: vertex.map_or(written, |v| forward.vertices[v as usize].bytes.0),
-                        first: step,
+                        recomputable: vertex
+                            .is_some_and(|v| forward.vertices[v as usize].recomputable),
+                        first: label,
                         uses: Vec::new(),
+                    });
+                    analysis.spans.push(Span {
+                        bytes: vertex.map_or(written, |v| forward.vertices[v as usize].bytes.0),
+                        first: label,
+                        last: label,
                     });
                     analysis.lives.len() as u32 - 1
                 }
@@ -294,33 +330,37 @@ impl Analysis {
     /// `before`.
     fn insert(&mut self, task: &Task<'_>, forward: &ForwardPart, vertex: u32, before: usize) {
         let of = &forward.vertices[vertex as usize];
-        for life in &mut self.lives {
-            if life.first >= before {
-                life.first += of.nodes.len();
-            }
-            let later = life.uses.partition_point(|&at| at < before);
-            for at in &mut life.uses[later..] {
-                *at += of.nodes.len();
-            }
-        }
+        let next = self.make_room(before, of.nodes.len());
         // Who read the computation before from here on reads the new one.
         let place = self.of_vertex[vertex as usize]
-            .partition_point(|&life| self.lives[life as usize].first < before);
+            .partition_point(|&life| self.lives[life as usize].first < next);
         let new = self.lives.len() as u32;
         let earlier = self.of_vertex[vertex as usize][..place].last().copied();
         let uses = earlier.map_or(Vec::new(), |earlier| {
             let uses = &mut self.lives[earlier as usize].uses;
-            uses.split_off(uses.partition_point(|&at| at < before))
+            let later = uses.split_off(uses.partition_point(|&at| at < next));
+            self.end(earlier);
+            later
         });
+        let first = self.labels[before];
+        self.begins[before] = new;
+        self.is_open.push(false);
         self.lives.push(Life {
             vertex: Some(vertex),
-            bytes: of.bytes.0,
-            first: before,
+            recomputable: of.recomputable,
+            first,
             uses,
         });
+        self.spans.push(Span {
+            bytes: of.bytes.0,
+            first,
+            last: first,
+        });
+        self.live[before] += i128::from(of.bytes.0);
+        self.end(new);
         self.of_vertex[vertex as usize].insert(place, new);
         for (offset, &id) in of.nodes.iter().enumerate() {
-            let at = before + offset;
+            let at = self.labels[before + offset];
             for tensor in task.graph.node(id).reads() {
                 let life = match forward.vertex(tensor) {
                     Some(read) => {
@@ -335,58 +375,155 @@ impl Analysis {
                 let place = uses.partition_point(|&use_at| use_at < at);
                 if uses.get(place) != Some(&at) {
                     uses.insert(place, at);
+                    self.end(life);
                 }
             }
         }
-        let steps = self.need.len() + of.nodes.len();
-        self.need.resize(steps, 0);
-        self.count();
+    }
+
+    /// Makes room for so many steps before a step, which nobody reads or writes yet; the label of that step.
+    fn make_room(&mut self, before: usize, steps: usize) -> StepLabel {
+        let between = |labels: &[StepLabel]| {
+            let behind = before.checked_sub(1).map_or(0, |step| labels[step]);
+            (behind, (labels[before] - behind) / (steps as u64 + 1))
+        };
+        let (mut behind, mut apart) = between(&self.labels);
+        if apart == 0 {
+            self.label_anew();
+            (behind, apart) = between(&self.labels);
+        }
+        let next = self.labels[before];
+        let there = self.spans.iter();
+        let there = there.filter(|span| span.first < next && span.last >= next);
+        let live: i128 = there.map(|span| i128::from(span.bytes)).sum();
+        self.live
+            .splice(before..before, std::iter::repeat_n(live, steps));
+        self.begins
+            .splice(before..before, std::iter::repeat_n(NONE, steps));
+        let new = (1..=steps as u64).map(|step| behind + step * apart);
+        self.labels.splice(before..before, new);
+        next
+    }
+
+    fn label_anew(&mut self) {
+        let old = std::mem::take(&mut self.labels);
+        self.labels = labels(old.len());
+        let renew = |label: &mut StepLabel| {
+            *label = self.labels[old.partition_point(|other| other < label)];
+        };
+        for life in &mut self.lives {
+            renew(&mut life.first);
+            life.uses.iter_mut().for_each(renew);
+        }
+        for span in &mut self.spans {
+            renew(&mut span.first);
+            renew(&mut span.last);
+        }
+    }
+
+    /// Takes in that a life has another last use.
+    fn end(&mut self, life: u32) {
+        let Life {
+            first,
+            uses,
+            recomputable,
+            ..
+        } = &self.lives[life as usize];
+        let span = &mut self.spans[life as usize];
+        let last = uses.last().copied().unwrap_or(*first);
+        let (old, bytes) = (std::mem::replace(&mut span.last, last), span.bytes);
+        let began = self.labels.get(self.looked_at).is_some_and(|at| first < at);
+        if *recomputable && began && !std::mem::replace(&mut self.is_open[life as usize], true) {
+            self.open.push(life);
+        }
+        let (from, to) = (self.step(old.min(last)), self.step(old.max(last)));
+        let change = match last < old {
+            true => -i128::from(bytes),
+            false => i128::from(bytes),
+        };
+        for live in &mut self.live[from + 1..=to] {
+            *live += change;
+        }
+    }
+
+    /// The step that has the label.
+    fn step(&self, label: StepLabel) -> usize {
+        self.labels.partition_point(|&other| other < label)
     }
 
     fn count(&mut self) {
-        let mut change = vec![0i128; self.need.len() + 1];
-        for life in &self.lives {
-            change[life.first] += i128::from(life.bytes);
-            change[life.last() + 1] -= i128::from(life.bytes);
+        let mut change = vec![0i128; self.labels.len() + 1];
+        for span in &self.spans {
+            change[self.step(span.first)] += i128::from(span.bytes);
+            change[self.step(span.last) + 1] -= i128::from(span.bytes);
         }
         let mut live = 0;
-        for (need, change) in self.need.iter_mut().zip(change) {
-            live += change;
-            *need = u64::try_from(live).unwrap_or(u64::MAX);
-        }
+        let steps = change[..self.labels.len()].iter();
+        self.live = steps
+            .map(|change| {
+                live += change;
+                live
+            })
+            .collect();
+    }
+
+    fn need(&self, step: usize) -> u64 {
+        u64::try_from(self.live[step]).unwrap_or(u64::MAX)
     }
 
     fn peak(&self) -> u64 {
-        self.need.iter().copied().max().unwrap_or(0)
+        let needs = (0..self.live.len()).map(|step| self.need(step));
+        needs.max().unwrap_or(0)
     }
 
-    /// The vertex that frees most at `step`, and the step before which it is to be computed again.
-    fn best(&self, forward: &ForwardPart, step: usize) -> Option<(u32, usize)> {
-        let mut best: Option<(u64, u32, usize)> = None;
-        for life in &self.lives {
+    /// The vertex that frees most at `step`, and the step before which it is to be computed again. Steps are asked for in their sequence.
+    fn best(&mut self, forward: &ForwardPart, step: usize) -> Option<(u32, usize)> {
+        let now = self.labels[step];
+        let begun = self.begins[self.looked_at.min(step)..step].iter();
+        for &life in begun.filter(|&&life| life != NONE) {
+            let is_open = &mut self.is_open[life as usize];
+            if self.lives[life as usize].recomputable && !std::mem::replace(is_open, true) {
+                self.open.push(life);
+            }
+        }
+        self.looked_at = step;
+        self.open.retain(|&life| {
+            let stays = self.spans[life as usize].last > now;
+            self.is_open[life as usize] = stays;
+            stays
+        });
+        // Of equal ones the first.
+        let mut best: Option<(u64, Reverse<u32>, u32, StepLabel)> = None;
+        for &number in &self.open {
+            let (life, span) = (&self.lives[number as usize], &self.spans[number as usize]);
             let Some(v) = life.vertex else { continue };
             let vertex = &forward.vertices[v as usize];
-            if life.first >= step || life.last() <= step || !vertex.recomputable {
-                continue;
-            }
-            let next = life.uses.partition_point(|&at| at < step);
-            let Some(&before) = life.uses.get(next).filter(|&&before| before > step) else {
+            let next = life.uses.partition_point(|&at| at < now);
+            let Some(&before) = life.uses.get(next).filter(|&&before| before > now) else {
                 continue;
             };
             // What had died before would have to live until then.
             let revived = vertex.before.iter().filter_map(|&u| {
                 let of = &self.of_vertex[u as usize];
-                let latest = of.iter().rev().map(|&life| &self.lives[life as usize]);
-                let latest = latest.into_iter().find(|life| life.first < before)?;
-                (latest.first <= step && latest.last() < step).then_some(latest.bytes)
+                let latest = of.iter().rev().map(|&life| &self.spans[life as usize]);
+                let latest = latest.into_iter().find(|span| span.first < before)?;
+                (latest.first <= now && latest.last < now).then_some(latest.bytes)
             });
-            let freed = life.bytes.saturating_sub(revived.sum());
-            if freed > 0 && best.is_none_or(|(most, ..)| freed > most) {
-                best = Some((freed, v, before));
+            let freed = span.bytes.saturating_sub(revived.sum());
+            let is_better =
+                best.is_none_or(|(most, first, ..)| (freed, Reverse(number)) > (most, first));
+            if freed > 0 && is_better {
+                best = Some((freed, Reverse(number), v, before));
             }
         }
-        best.map(|(_, vertex, before)| (vertex, before))
+        best.map(|(_, _, vertex, before)| (vertex, self.step(before)))
     }
+}
+
+/// Labels for so many steps, as far apart as can be.
+fn labels(steps: usize) -> Vec<StepLabel> {
+    let apart = StepLabel::MAX / (steps as u64 + 1);
+    (1..=steps as u64).map(|step| step * apart).collect()
 }
 
 #[cfg(test)]
@@ -414,9 +551,15 @@ mod tests {
                     analysis.insert(task, &forward, vertex, before);
                     let afresh = Analysis::of(task, &forward, &sequence);
                     let shown = |of: &Analysis| {
-                        let mut lives = of.lives.clone();
-                        lives.sort_by_key(|life| life.first);
-                        (lives, of.need.clone())
+                        let step = |&label: &StepLabel| of.step(label);
+                        let life = |(life, span): (&Life, &Span)| {
+                            let uses: Vec<usize> = life.uses.iter().map(step).collect();
+                            assert_eq!(life.uses.last().unwrap_or(&life.first), &span.last);
+                            (step(&life.first), uses, life.vertex, span.bytes)
+                        };
+                        let mut lives: Vec<_> = of.lives.iter().zip(&of.spans).map(life).collect();
+                        lives.sort_unstable();
+                        (lives, of.live.clone())
                     };
                     assert_eq!(shown(&analysis), shown(&afresh), "seed {seed}, step {step}");
                     inserted += 1;

@@ -231,7 +231,7 @@ impl<'p> BarrierChoice<'p> {
             let built = Built::of(self.placement, &[]);
             let planned = |number: usize| {
                 let run = PlannedRun::of(self.placement, &built, number);
-                let sequence = run.sequence(None);
+                let sequence = run.sequence();
                 let lean = Needs::of(run.form, &sequence, None, self.object).most();
                 let need = PlannedNeed::of(&self.needs(&built, run.form, &sequence));
                 PlannedOrder { number, need, lean }

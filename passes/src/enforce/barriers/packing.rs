@@ -11,7 +11,7 @@ use super::placement::Placement;
 use super::runs::Built;
 use crate::random::Random;
 use crate::runtime::liveness::Needs;
-use crate::runtime::order::{ExecutionOrder, in_sequence};
+use crate::runtime::order::{ExecutionOrder, Precedence, in_sequence};
 use crate::runtime::skeleton::Skeleton;
 
 /// How many visits of nodes it may take: one to two seconds.
@@ -40,19 +40,16 @@ impl<'b> PlannedRun<'b> {
         PlannedRun { form, position }
     }
 
-    /// Its nodes in the file's order, or in that of the `rank` that the file's nodes get.
-    pub(super) fn sequence(&self, rank: Option<&[u32]>) -> Vec<u32> {
-        let Some(rank) = rank else {
-            return in_sequence(self.form, &self.position);
-        };
-        let ranks = self.position.iter().map(|&place| rank[place as usize]);
-        in_sequence(self.form, &ranks.collect::<Vec<_>>())
+    /// Its nodes in the file's order.
+    pub(super) fn sequence(&self) -> Vec<u32> {
+        in_sequence(self.form, &self.position)
     }
 }
 
 pub(super) struct Packing<'p> {
     placement: &'p Placement,
     run: &'p PlannedRun<'p>,
+    precedence: Precedence,
     /// By position in the file: who has to run before, and who behind.
     before: Vec<Vec<u32>>,
     behind: Vec<Vec<u32>>,
@@ -86,6 +83,7 @@ impl<'p> Packing<'p> {
         Packing {
             placement,
             run,
+            precedence: Precedence::of(run.form),
             before,
             behind,
         }
@@ -124,7 +122,8 @@ impl<'p> Packing<'p> {
         for (place, &node) in (0..).zip(&order) {
             rank[node as usize] = place;
         }
-        let sequence = self.run.sequence(Some(&rank));
+        let ranks = self.run.position.iter().map(|&place| rank[place as usize]);
+        let sequence = self.precedence.in_sequence(&ranks.collect::<Vec<_>>());
         Packed {
             needs: need(&sequence),
             order,

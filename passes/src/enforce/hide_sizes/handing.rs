@@ -20,7 +20,7 @@ use crate::runtime::fusing::{Adding, Fusing};
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from};
 use crate::runtime::known_shapes::runtime_shapes;
 use crate::runtime::moving::KnownDimensions;
-use crate::runtime::optimized_shapes::runtime_shapes_once_optimized;
+use crate::runtime::optimized_shapes::once_optimized;
 use crate::runtime::skeleton::Skeleton;
 
 /// How often nodes that would be fused otherwise are given their numbers back before nothing is hidden.
@@ -58,7 +58,8 @@ impl ByBarriers {
             return None;
         }
         let uses = Uses::of(graph);
-        let base = Skeleton::without_costs(graph, &runtime_shapes(graph), hide.provider);
+        let shapes = BothShapes::of(graph);
+        let base = Skeleton::without_costs(graph, &shapes.declared, hide.provider);
         let base = base.run_by(hide.runtime.release);
         let (mut numbered, mut inside) = (BTreeSet::new(), BTreeSet::new());
         let adds = Adding::ToRows;
@@ -68,13 +69,14 @@ impl ByBarriers {
                 inside.extend(graph.node(id).writes());
             }
         }
-        let known = runtime_shapes_once_optimized(graph).into_iter();
+        let kinds = shapes.kinds(graph, hide.provider);
+        let known = shapes.optimized.iter();
         let known = known.map(|shape| shape.as_deref().is_some_and(super::are_numbers));
         let mut all = ByBarriers {
-            writer: BarrierWriter::new(hide.runtime.release, graph),
+            writer: BarrierWriter::knowing(hide.runtime.release, graph, || shapes.declared.clone()),
             parting: Parting::of(graph, &uses, &base, hide.provider),
             uses,
-            kinds: kinds(graph, hide.provider),
+            kinds,
             numbered,
             known: known.collect(),
             fixed: graph.fixed_shapes(),
@@ -113,7 +115,10 @@ impl ByBarriers {
             };
             let mut hidden = graph.clone();
             let hiding = Hiding::of(&mut hidden, hide, Some(handing))?;
-            let changed = changed(&self.kinds, &kinds(&hidden, hide.provider));
+            let changed = changed(
+                &self.kinds,
+                &BothShapes::of(&hidden).kinds(&hidden, hide.provider),
+            );
             if changed.is_empty() {
                 *graph = hidden;
                 return Some((hiding, numbered));
@@ -429,23 +434,37 @@ fn out_of_computed(graph: &Graph) -> Vec<bool> {
     found
 }
 
-/// What the graph's nodes are, as they are declared and once constants are worked out.
-fn kinds(graph: &Graph, provider: Provider) -> Kinds {
-    let uses = Uses::of(graph);
-    let of = |shapes: Vec<KnownDimensions>| {
-        let folding = Folding::of(graph, &shapes);
-        let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
-        let of =
-            |&id: &NodeId| Fusing::of(graph, &uses, graph.node(id), provider, (shape, &folding));
-        graph.order().iter().map(of).collect::<Vec<_>>()
-    };
-    let (declared, optimized) = (
-        of(runtime_shapes(graph)),
-        of(runtime_shapes_once_optimized(graph)),
-    );
-    let both = declared.into_iter().zip(optimized);
-    let both = both.map(|(one, other)| [one, other]);
-    graph.order().iter().copied().zip(both).collect()
+/// What the runtime knows of the shapes of a graph, as it is declared and once constants are worked out.
+struct BothShapes {
+    declared: Vec<KnownDimensions>,
+    optimized: Vec<KnownDimensions>,
+}
+
+impl BothShapes {
+    fn of(graph: &Graph) -> BothShapes {
+        let declared = runtime_shapes(graph);
+        let optimized = once_optimized(graph, declared.clone());
+        BothShapes {
+            declared,
+            optimized,
+        }
+    }
+
+    /// What the graph's nodes are by them.
+    fn kinds(&self, graph: &Graph, provider: Provider) -> Kinds {
+        let uses = Uses::of(graph);
+        let of = |shapes: &[KnownDimensions]| {
+            let folding = Folding::of(graph, shapes);
+            let shape = |tensor: TensorId| shapes[tensor.index()].as_deref();
+            let of = |&id: &NodeId| {
+                Fusing::of(graph, &uses, graph.node(id), provider, (shape, &folding))
+            };
+            graph.order().iter().map(of).collect::<Vec<_>>()
+        };
+        let both = of(&self.declared).into_iter().zip(of(&self.optimized));
+        let both = both.map(|(one, other)| [one, other]);
+        graph.order().iter().copied().zip(both).collect()
+    }
 }
 
 /// The nodes that are something else than before, so that other bits might come out. What is computed in the step, and not before it,

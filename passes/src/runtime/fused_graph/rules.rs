@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{FusedNode, NOBODY, Nodes};
+use super::{FusedNode, FusingKind, NOBODY, Nodes};
 use crate::runtime::casting::Casting;
 use crate::runtime::fusing::{Adding, Fusing};
 use crate::runtime::moving::Moving;
@@ -49,8 +49,8 @@ impl Change {
     }
 }
 
-/// What becomes of the node with an index.
-pub(super) type Rule<'s> = fn(&Nodes<'s>, u32) -> Option<Change>;
+/// Of which kinds of nodes something becomes, and what of the node with an index.
+pub(super) type Rule<'s> = (&'static [FusingKind], fn(&Nodes<'s>, u32) -> Option<Change>);
 
 impl<'s> Nodes<'s> {
     /// Applies rules, and what comes last, in turn until none changes anything. Did any?
@@ -72,12 +72,16 @@ impl<'s> Nodes<'s> {
     }
 
     /// Applies a rule to each node in the DEFAULT order of what is there now. Did it change anything?
-    pub(super) fn fuse(&mut self, rule: Rule<'s>) -> bool {
+    pub(super) fn fuse(&mut self, (kinds, rule): Rule<'s>) -> bool {
         // Most rules find nothing most of the time; the order is dear.
-        if !(0..self.nodes.len() as u32).any(|index| rule(self, index).is_some()) {
+        let mut indices = (0..).zip(&self.kinds);
+        if !indices.any(|(index, kind)| kinds.contains(kind) && rule(self, index).is_some()) {
             return false;
         }
         for index in self.in_default_order() {
+            if !kinds.contains(&self.kinds[index as usize]) {
+                continue;
+            }
             match rule(self, index) {
                 Some(Change::Reader(reader)) => self.take_in_reader(index, reader),
                 Some(Change::Rows(addition)) => self.multiply_rows(index, addition),
@@ -491,6 +495,8 @@ impl<'s> Nodes<'s> {
         let adds = Adding::ToMatrix;
         let becomes_gemm = node.fusing == Fusing::Product { adds };
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
+        let is_standard = matches!(reader.fusing, Fusing::Gelu { standard, .. } if standard);
+        self.differs_from_oldest |= !self.is_oldest && (adds_image || is_standard);
         // What a convolution adds may be where the result is written, but not in 1.19.2 and 1.20.1 (measured there, in 1.26.0 and 1.32.0); nothing
         // else is where it was.
         let written = reader.writes[0];
@@ -545,6 +551,7 @@ impl<'s> Nodes<'s> {
     /// Replaces a product and the addition of a vector that alone reads it by a Gemm behind two Reshapes, one of what it reads and one of
     /// what it writes. Source: `MatMulAddFusion`.
     fn multiply_rows(&mut self, product: u32, addition: u32) {
+        self.differs_from_oldest = true;
         let (Some(product), Some(addition)) = (self.take(product), self.take(addition)) else {
             return;
         };
@@ -581,6 +588,7 @@ impl<'s> Nodes<'s> {
 
     /// Replaces a Reshape and those that follow it, up to this one, by a Reshape with the highest index.
     fn join_up_to(&mut self, first: u32, last: u32) {
+        self.differs_from_oldest = true;
         let written = self.node(last).map(|node| node.writes[0]);
         let (Some(node), Some(written)) = (self.take(first), written) else {
             return;
@@ -667,7 +675,7 @@ impl<'s> Nodes<'s> {
     pub(super) fn move_transposes(&mut self) -> bool {
         match self.moved.is_some() {
             true => self.move_behind_readers(),
-            false => self.fuse(Nodes::transpose),
+            false => self.fuse(Self::TRANSPOSES),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::{FusedNode, NOBODY, Nodes};
+use super::{FusedNode, FusingKind, NOBODY, Nodes};
 use crate::runtime::casting::{Casting, NO_TENSOR};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::moving::Moving;
@@ -16,7 +16,7 @@ impl<'s> Nodes<'s> {
     pub(super) fn close_ranks(&mut self) {
         let mut source: Vec<u32> = (0..self.skeleton.size.len() as u32).collect();
         for index in 0..self.nodes.len() as u32 {
-            let Some(node) = self.take(index) else {
+            let Some(node) = self.node(index) else {
                 continue;
             };
             let input = match node.fusing {
@@ -30,10 +30,11 @@ impl<'s> Nodes<'s> {
             ) {
                 // Positions are topological: whatever is forwarded has its source already.
                 source[written as usize] = source[read as usize];
+                self.differs_from_oldest |= !node.fusing.goes(true);
+                self.take(index);
                 continue;
             }
-            let node = node.reading(|tensor| source[tensor as usize]);
-            self.put(index, node.in_place_of_known(&self.skeleton.known));
+            self.read_from(index, &source);
         }
     }
 
@@ -41,7 +42,7 @@ impl<'s> Nodes<'s> {
     /// nobody else reads, and it is none yet. Was there any? Source: `EliminateIdentity`; measured in 1.19.2, 1.20.1 and 1.32.0.
     pub(super) fn hand_out(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::HandsOut) {
             let hands_out = self
                 .node(index)
                 .filter(|node| node.fusing == Fusing::HandsOut);
@@ -69,7 +70,7 @@ impl<'s> Nodes<'s> {
     /// Lets a Div of the number 1 divide what the Mul multiplies that alone reads it, which goes. The Div keeps its index. Was there any?
     pub(super) fn divide(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::Inverts) {
             let inverts =
                 |div: &FusedNode<'_>| div.fusing == Fusing::Inverts && div.reads.len() == 2;
             if !self.node(index).is_some_and(inverts) {
@@ -116,7 +117,7 @@ impl<'s> Nodes<'s> {
     /// it. Was there anything?
     pub(super) fn fold(&mut self) -> bool {
         let mut read = Vec::new();
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::Folded) {
             if self.is(index, Fusing::Folded)
                 && let Some(node) = self.take(index)
             {
@@ -134,7 +135,7 @@ impl<'s> Nodes<'s> {
     /// Takes out what puts a shape together that is constant, and what it alone reads. Was there anything?
     pub(super) fn assemble(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::Assembles) {
             if self.is(index, Fusing::Assembles)
                 && let Some(node) = self.take(index)
             {
@@ -169,7 +170,7 @@ impl<'s> Nodes<'s> {
     /// Takes out what pads for one reader, which does so itself. Was there anything?
     pub(super) fn take_in_pads(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::Pads) {
             let reader = self.only_reader(index);
             if let Some(reader) = reader.filter(|_| self.is(index, Fusing::Pads))
                 && let (Some(pad), Some(node)) = (self.take(index), self.take(reader))
@@ -188,7 +189,7 @@ impl<'s> Nodes<'s> {
     pub(super) fn take_in_constants(&mut self) -> bool {
         const WITHOUT_BIAS: usize = 2;
         let mut any = false;
-        for index in 0..self.nodes.len() as u32 {
+        for index in self.of_kind(FusingKind::Convolution) {
             while self.is(index, Fusing::Convolution { constant: true })
                 && let Some(reader) = self.only_reader(index)
                 && let Some(Fusing::Channels { biased }) = self.node(reader).map(|of| of.fusing)
@@ -255,14 +256,19 @@ impl<'s> Nodes<'s> {
     /// Takes the Casts of computed tensors out that only Shapes read. Were there any?
     pub(super) fn measure_before_casts(&mut self) -> bool {
         let skeleton = self.skeleton;
-        if !skeleton.fusing.contains(&PASSES_CASTS) {
+        let measuring = self.of_kind(FusingKind::Shape).into_iter();
+        let measuring: Vec<u32> = measuring
+            .filter(|&index| self.is(index, PASSES_CASTS))
+            .collect();
+        if measuring.is_empty() {
             return false;
         }
         // By tensor: how many read only its shape.
         let mut measured = vec![0; self.readers.len()];
-        for node in self.nodes.iter().flatten() {
-            if node.fusing == PASSES_CASTS {
-                measured[node.reads[0] as usize] += 1;
+        for &index in &measuring {
+            let read = self.node(index).and_then(|node| node.reads.first());
+            if let Some(&read) = read {
+                measured[read as usize] += 1;
             }
         }
         let mut source: Vec<u32> = (0..skeleton.size.len() as u32).collect();
@@ -288,10 +294,8 @@ impl<'s> Nodes<'s> {
                 source[node.writes[0] as usize] = source[node.reads[0] as usize];
             }
         }
-        for index in 0..self.nodes.len() as u32 {
-            if self.is(index, PASSES_CASTS)
-                && let Some(node) = self.take(index)
-            {
+        for index in measuring {
+            if let Some(node) = self.take(index) {
                 let node = node.reading(|tensor| source[tensor as usize]);
                 let wide = skeleton.wide.get(node.reads[0] as usize);
                 let casting = match wide.is_some_and(|&wide| wide != NO_TENSOR) {
@@ -315,7 +319,11 @@ impl<'s> Nodes<'s> {
             source[constant as usize] = first;
         }
         for index in 0..self.nodes.len() as u32 {
-            if let Some(node) = self.take(index) {
+            let reads_other =
+                |node: &FusedNode<'_>| node.reads.iter().any(|&t| source[t as usize] != t);
+            if self.node(index).is_some_and(reads_other)
+                && let Some(node) = self.take(index)
+            {
                 self.put(index, node.reading(|tensor| source[tensor as usize]));
             }
         }
@@ -332,11 +340,10 @@ impl<'s> Nodes<'s> {
         let mut first: HashMap<(u32, Vec<u32>), Vec<u32>> = HashMap::new();
         let mut any = false;
         for index in self.in_default_order() {
-            let Some(node) = self.take(index) else {
+            self.read_from(index, &source);
+            let Some(node) = self.node(index) else {
                 continue;
             };
-            let node = node.reading(|tensor| source[tensor as usize]);
-            let node = node.in_place_of_known(&self.skeleton.known);
             let mut goes = false;
             if node.equal != 0 {
                 let key = (node.equal, node.reads.to_vec());
@@ -350,8 +357,8 @@ impl<'s> Nodes<'s> {
                     }
                 }
             }
-            if !goes {
-                self.put(index, node);
+            if goes {
+                self.take(index);
             }
         }
         any

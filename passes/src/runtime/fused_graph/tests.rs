@@ -798,7 +798,7 @@ fn transposes_that_cancel_are_found_in_linear_time() {
         let costs = vec![Cost::default(); graph.node_count()];
         let skeleton = Skeleton::of(&graph, Provider::Cpu, &costs);
         let mut nodes = Nodes::of(&skeleton);
-        assert!(nodes.fuse_all(&[Nodes::transpose], |_| false));
+        assert!(nodes.fuse_all(&[Nodes::TRANSPOSES], |_| false));
         let is_left = |node: &&FusedNode<'_>| matches!(node.fusing, Fusing::Transposes(_));
         assert_eq!(nodes.nodes.iter().flatten().filter(is_left).count(), 0);
         nodes.looked_at

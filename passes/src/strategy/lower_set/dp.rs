@@ -66,13 +66,12 @@ pub(super) fn best_sequence(
             }
             *work = work.checked_sub(table[lower].len() as u64)?;
             let time = upper.time - sets[lower].time - step.saved;
-            for (i, entry) in (0..).zip(&table[lower]) {
+            // The later ones keep less.
+            let fitting = table[lower].partition_point(|entry| entry.kept + need > budget);
+            for (i, entry) in (0..).zip(&table[lower]).skip(fitting) {
                 let (time, kept) = (entry.time + time, entry.kept + step.kept);
                 let best = &mut best[time as usize];
-                if entry.kept + need <= budget
-                    && time < below
-                    && best.is_none_or(|best| kept < best.kept)
-                {
+                if time < below && best.is_none_or(|best| kept < best.kept) {
                     let from = (step.lower, i);
                     *best = Some(Entry { time, kept, from });
                 }
