@@ -610,6 +610,14 @@ fn memory_over_one_step_is_drawn_before_and_after() {
     folder.output(SMALL.into_iter().chain(arguments));
     let picture = fs::read(folder.path("step.PNG")).expect("a picture");
     assert_eq!(picture, ckpt_opt::report::png::png(&plot).expect("a PNG"));
+    let output = folder.output(SMALL.into_iter().chain(["--plot", "step.jpg"]));
+    assert_eq!(output.status.code(), Some(2));
+    let said = shown(&output);
+    assert!(
+        said.contains("--plot step.jpg ends with .jpg; expected .svg or .png"),
+        "{said}"
+    );
+    assert_eq!(folder.files(), ["in.onnx", "step.PNG", "step.svg"]);
 }
 
 #[test]

@@ -428,10 +428,10 @@ pub(super) struct Row {
     /// The training graph.
     #[arg(value_name = "IN")]
     pub(super) input: PathBuf,
-    /// A budget as for rewriting; may be repeated. Without it: fixed+90%, fixed+80% and so on down
-    /// to fixed+20%.
+    /// A budget as for rewriting; may be repeated, or a list with commas. Without it: fixed+90%, fixed+80% and so on
+    /// down to fixed+20%.
     #[arg(short, long = "budget", value_name = "SIZE", value_parser = parse_budget)]
-    #[arg(allow_hyphen_values = true)]
+    #[arg(allow_hyphen_values = true, value_delimiter = ',')]
     pub(super) budgets: Vec<Budget>,
     /// Which operators may be replaced, as for rewriting. Auto uses them, and monet-ilp all but
     /// sums unless they are none.

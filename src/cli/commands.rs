@@ -106,6 +106,9 @@ pub(super) fn rewrite(
             }
         }
     }
+    plot_file
+        .as_ref()
+        .map_or(Ok(()), ReportFile::check_picture)?;
     let optimized = optimize(&model, &arguments.budget, &options);
     log.end(arguments.timings, messages);
     let mut rewritten = Some(optimized?);
@@ -268,6 +271,7 @@ fn compared(
     let plot = plot
         .map(|path| ReportFile::at("--plot", path, &sources))
         .transpose()?;
+    plot.as_ref().map_or(Ok(()), ReportFile::check_picture)?;
     let budgets = match row.budgets.is_empty() {
         true => crate::usual_budgets(),
         false => row.budgets.clone(),

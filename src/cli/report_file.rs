@@ -81,6 +81,19 @@ impl ReportFile {
         }
     }
 
+    /// Refuses the name of a picture in a form that is not written.
+    pub(crate) fn check_picture(&self) -> Result<(), Failure> {
+        match self.path.extension() {
+            Some(ending) if !self.ends_with(&["svg", "png"]) => Err(Failure::Usage(format!(
+                "{} {} ends with .{}; expected .svg or .png",
+                self.option,
+                self.path.display(),
+                ending.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the report, all of it or nothing.
     pub(crate) fn write(self, text: &str) -> Result<(), Failure> {
         self.write_bytes(text.as_bytes())

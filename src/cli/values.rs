@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use ckpt_passes::operators::variants::APPROXIMATIONS;
 use ckpt_passes::runtime::Release;
+use ckpt_passes::runtime::level::Level;
+use ckpt_passes::runtime::order::ExecutionOrder;
 use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::inputs::{Budget, SizeProblem};
 use crate::options::Options;
@@ -69,12 +71,18 @@ pub(super) fn releases() -> PossibleValuesParser {
 
 /// What `--order` takes.
 pub(super) fn orders() -> PossibleValuesParser {
-    PossibleValuesParser::new(Promise::ORDERS.map(|(name, _)| name))
+    let name = |(name, order): (&'static str, Option<ExecutionOrder>)| {
+        PossibleValue::new(name).aliases(order.map(ExecutionOrder::name))
+    };
+    PossibleValuesParser::new(Promise::ORDERS.map(name))
 }
 
 /// What `--level` takes.
 pub(super) fn levels() -> PossibleValuesParser {
-    PossibleValuesParser::new(Promise::LEVELS.map(|(name, _)| name))
+    let name = |(name, level): (&'static str, Option<Level>)| {
+        PossibleValue::new(name).aliases(level.map(Level::name))
+    };
+    PossibleValuesParser::new(Promise::LEVELS.map(name))
 }
 
 pub(super) fn approximations() -> PossibleValuesParser {

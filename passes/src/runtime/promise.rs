@@ -49,11 +49,11 @@ impl Promise {
         ("disable", Some(Level::DisableAll)),
     ];
 
-    /// What these names stand for.
+    /// What these names stand for; the runtime's own names are known, too.
     pub fn named(order: &str, level: &str) -> Option<Promise> {
         Some(Promise {
-            order: by_name(&Promise::ORDERS, order)?,
-            level: by_name(&Promise::LEVELS, level)?,
+            order: by_name(&Promise::ORDERS, order, ExecutionOrder::name)?,
+            level: by_name(&Promise::LEVELS, level, Level::name)?,
         })
     }
 
@@ -113,9 +113,16 @@ impl Promise {
     }
 }
 
-fn by_name<T: Copy>(all: &[(&'static str, T)], name: &str) -> Option<T> {
+fn by_name<T: Copy>(
+    all: &[(&'static str, Option<T>)],
+    name: &str,
+    in_runtime: impl Fn(T) -> &'static str,
+) -> Option<Option<T>> {
     let mut named = all.iter();
-    named.find(|(other, _)| *other == name).map(|&(_, one)| one)
+    let is_it = |&&(other, one): &&(&str, Option<T>)| {
+        other == name || one.is_some_and(|one| in_runtime(one) == name)
+    };
+    named.find(is_it).map(|&(_, one)| one)
 }
 
 fn name_of<T: PartialEq>(all: &[(&'static str, T)], one: T) -> &'static str {
@@ -144,12 +151,14 @@ mod tests {
         assert!(!named.covers(Promise::ANY));
         assert_eq!(Promise::named("default", "all"), Some(named));
         assert_eq!(Promise::named("any", "any"), Some(Promise::ANY));
-        assert_eq!(Promise::named("DEFAULT", "any"), None);
+        // As the tables call them.
+        assert_eq!(Promise::named("DEFAULT", "ORT_ENABLE_ALL"), Some(named));
+        assert_eq!(Promise::named("Default", "any"), None);
         assert_eq!(Promise::said(None, None), Some(None));
         let at_all = Promise::named("any", "all");
         assert!(at_all.is_some());
         assert_eq!(Promise::said(None, Some("all")), at_all.map(Some));
-        assert_eq!(Promise::said(Some("DEFAULT"), None), None);
+        assert_eq!(Promise::said(Some("Default"), None), None);
         assert_eq!(
             Promise::ANY.reported(),
             (ExecutionOrder::Default, Level::DisableAll)
