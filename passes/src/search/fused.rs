@@ -44,6 +44,9 @@ pub(crate) struct RewrittenRun<'a> {
     pub recomputation: &'a Recomputation,
 }
 
+/// So many nodes are looked past, one behind the other. Fewer make a weaker bound, not a wrong one.
+const MOST_PASSED: usize = 24;
+
 impl Problem {
     /// See the module's documentation.
     pub(crate) fn fused(plan: RewrittenRun<'_>) -> Problem {
@@ -300,44 +303,50 @@ impl<'a> FusedBuilder<'a> {
             ..
         } = self.plan;
         for tensor in recomputation.copy_reads(planned, id) {
-            let value = self.source(tensor, f64::MAX);
+            let value = self.source(tensor);
             self.steps[step].copy_reads.extend(value);
         }
     }
 
     /// The value without which there is no copy that reads this tensor, which is kept in no fewer bytes than it has. Nothing if that is not
     /// certain.
-    fn source(&mut self, tensor: TensorId, least: f64) -> Option<ValueId> {
-        if let Some(value) = self.value_of[tensor.index()] {
-            let size = self.values[value as usize].size;
-            let is_certain = !self.is_left(value) && self.is_read_by_known(value);
-            return (is_certain && size <= least).then_some(value);
-        }
-        let (id, position) = self.writer[tensor.index()]?;
+    fn source(&mut self, mut tensor: TensorId) -> Option<ValueId> {
         let planned = self.plan.planned;
-        let size = planned.tensor(tensor).memory()?;
-        match self.kinds[id.index()] {
-            Absorbed::ByReaders => {
-                let read = planned.node(id).input(0)?;
-                self.source(read, least.min(exact(size)))
+        // What is kept of it may be any of those that are looked past.
+        let mut least = f64::MAX;
+        for _ in 0..MOST_PASSED {
+            if let Some(value) = self.value_of[tensor.index()] {
+                let size = self.values[value as usize].size;
+                let is_certain = !self.is_left(value) && self.is_read_by_known(value);
+                return (is_certain && size <= least).then_some(value);
             }
-            Absorbed::WithItsReader if self.readers[tensor.index()] == 1 => {
-                if exact(size) > least {
-                    return None;
+            let (id, position) = self.writer[tensor.index()]?;
+            let size = planned.tensor(tensor).memory()?;
+            match self.kinds[id.index()] {
+                Absorbed::ByReaders => {
+                    least = least.min(exact(size));
+                    tensor = planned.node(id).input(0)?;
                 }
-                if self.inside_of[tensor.index()].is_none() {
-                    let step = match self.step_of[id.index()] {
-                        Some(_) => return None,
-                        None => self.add_step(id, true),
-                    };
-                    let value = self.add_value(step, (id, position, tensor), size);
-                    self.steps[step as usize].writes.push(value);
-                    self.inside_of[tensor.index()] = Some(value);
+                Absorbed::WithItsReader if self.readers[tensor.index()] == 1 => {
+                    let is_certain = exact(size) <= least;
+                    return is_certain.then(|| self.inside((id, position, tensor), size))?;
                 }
-                self.inside_of[tensor.index()]
+                _ => return None,
             }
-            _ => None,
         }
+        None
+    }
+
+    /// The value that a copy writes of what is passed on inside of a fused node.
+    fn inside(&mut self, written: (NodeId, usize, TensorId), size: Bytes) -> Option<ValueId> {
+        let (id, _, tensor) = written;
+        if self.inside_of[tensor.index()].is_none() && self.step_of[id.index()].is_none() {
+            let step = self.add_step(id, true);
+            let value = self.add_value(step, written, size);
+            self.steps[step as usize].writes.push(value);
+            self.inside_of[tensor.index()] = Some(value);
+        }
+        self.inside_of[tensor.index()]
     }
 
     fn is_read_by_known(&self, value: ValueId) -> bool {
@@ -438,10 +447,15 @@ mod tests {
 
     /// By node that runs again: what it reads, by the nodes that write it; in brackets those that never run but as copies.
     fn copies(nodes: &str) -> Vec<String> {
+        copies_of("", nodes)
+    }
+
+    /// The same with further tensors that are declared.
+    fn copies_of(declared: &str, nodes: &str) -> Vec<String> {
         let text = format!(
             r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
             g (float[16,8] x, float[16,4] w, float[4] b) => (float[8,4] z)
-            <float[16,8] y, float[8,16] t, float[8,16] u, float[8,16] a, float[8,16] c, float[8,16] d, float[8,4] p, float[8,4] s>
+            <float[16,8] y, float[8,16] t, float[8,16] u, float[8,16] a, float[8,16] c, float[8,16] d, float[8,4] p, float[8,4] s{declared}>
             {{ {nodes} }}"#
         );
         let graph = Graph::parse(&text).unwrap();
@@ -480,6 +494,22 @@ mod tests {
             copies(gemm),
             ["Exp: ", "Add: [MatMul]", "Neg: Add", "[MatMul]: Exp"]
         );
+    }
+
+    #[test]
+    fn a_chain_of_what_is_looked_past_is_left_where_it_is_long() {
+        let product = |length: usize| {
+            let link = |at: usize| format!("i{} = Identity (i{at})", at + 1);
+            let chain: Vec<String> = (0..length).map(link).collect();
+            let declared = (0..=length).map(|at| format!(", float[16,8] i{at}"));
+            let nodes = format!(
+                "i0 = Exp (x) {} t = Transpose <perm = [1, 0]> (i{length}) p = MatMul (t, w) z = Neg (p)",
+                chain.join(" ")
+            );
+            copies_of(&declared.collect::<String>(), &nodes)
+        };
+        assert_eq!(product(2), ["Exp: ", "MatMul: Exp", "Neg: MatMul"]);
+        assert_eq!(product(20_000), ["Exp: ", "MatMul: ", "Neg: MatMul"]);
     }
 
     #[test]

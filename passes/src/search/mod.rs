@@ -1,7 +1,7 @@
 //! The schedule search: which nodes run again, and when.
 //!
-//! It decides on a `problem::Problem`; graphs are read in `problem`, `first_order` and `all_forms` alone, and none that is written is
-//! changed.
+//! It decides on a `problem::Problem`; graphs are read in `problem`, `fused`, `first_order` and `all_forms` alone, and none that is
+//! written is changed.
 
 mod all_forms;
 mod bound;
