@@ -2,8 +2,8 @@
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::graph::{Dimension, Graph, TensorId};
-use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation};
-use ckpt_passes::operators::{CpuKernels, Provider, workspace};
+use ckpt_passes::operators::variants::{APPROXIMATIONS, Approximation, Group};
+use ckpt_passes::operators::{CpuKernels, Provider, clears_behind_its_result, workspace};
 use ckpt_passes::optimize::{PlanOptions, stale, uncounted, with_shapes};
 use ckpt_passes::runtime::blocks::in_blocks;
 use ckpt_passes::runtime::promise::Promise;
@@ -128,10 +128,16 @@ pub(crate) fn doubts(
     }
     let overrunning = overrunning(graph);
     if options.device.provider == Provider::Cpu && !overrunning.is_empty() {
+        let plans = match options.variants.contains(&Group::Convolution) {
+            true => {
+                "plans have transposed convolutions in their place, which compute the same bits, unless they are not in float32 or pad by \"auto_pad\""
+            }
+            false => "plans, too, since --variants leaves out \"convolution\"",
+        };
         doubts.push(format!(
             "{} clears memory behind the result of gradients of convolutions with groups and \
-             one or three axes on the CPU, so gradients can be wrong and the process can end, in either graph (not in what ckpt-opt lower \
-             writes): {}",
+             one or three axes on the CPU, so in the graph as it is gradients can be wrong and the process can end; {plans}. What ckpt-opt lower \
+             writes is right: {}",
             options.runtime.release.name,
             some_of(&overrunning)
         ));
@@ -249,18 +255,10 @@ fn uncounted_columns(graph: &Graph, options: &PlanOptions) -> Option<String> {
     })
 }
 
-/// The names of the nodes whose CPU kernel writes behind dX (`tools/test_variants.py`).
+/// The names of the nodes whose kernels write behind their results.
 fn overrunning(graph: &Graph) -> Vec<&str> {
     let nodes = graph.order().iter().map(|&id| graph.node(id));
-    let found = nodes.filter(|node| {
-        let weights = node
-            .input(2)
-            .and_then(|w| graph.tensor(w).declared.as_ref());
-        node.is("com.microsoft", "ConvGrad")
-            && node.output(0).is_some()
-            && node.int("group").unwrap_or(1) > 1
-            && weights.is_some_and(|dims| dims.len() != 4)
-    });
+    let found = nodes.filter(|node| clears_behind_its_result(graph, node));
     found.map(|node| node.name.as_str()).collect()
 }
 

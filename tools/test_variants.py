@@ -67,13 +67,17 @@ class NegativeZero(unittest.TestCase):
         self.assertGreater(signs, 0)
 
 
-def gradients(axes, group):
-    """dX and dW of all ones by ConvGrad, both read by another node, so that they lie in one block."""
+def gradients(axes, group, mended=False):
+    """dX and dW of all ones by ConvGrad, or dX by ConvTranspose, both read by another node, so that they lie in one block."""
     x, w = [2, 8] + [8] * axes, [8, 8 // group] + [3] * axes
     shapes = [("dy", [2, 8] + [6] * axes), ("x", x), ("w", w)]
-    nodes = [
-        helper.make_node("ConvGrad", ["dy", "x", "w"], ["dx", "dw"], domain="com.microsoft", group=group,
-                         dilations=[1] * axes, kernel_shape=[3] * axes, pads=[0] * 2 * axes, strides=[1] * axes),
+    windows = {"group": group, "dilations": [1] * axes, "kernel_shape": [3] * axes, "pads": [0] * 2 * axes, "strides": [1] * axes}
+    gradient = lambda outputs: helper.make_node("ConvGrad", ["dy", "x", "w"], outputs, domain="com.microsoft", **windows)
+    if mended:
+        nodes = [helper.make_node("ConvTranspose", ["dy", "w"], ["dx"], **windows), gradient(["", "dw"])]
+    else:
+        nodes = [gradient(["dx", "dw"])]
+    nodes += [
         helper.make_node("Abs", ["dx"], ["adx"]),
         helper.make_node("Abs", ["dw"], ["adw"]),
     ]
@@ -92,7 +96,7 @@ def gradients(axes, group):
 
 
 class Overrun(unittest.TestCase):
-    """Why there are no approximations of gradients of such convolutions, and a warning of them."""
+    """Why there are no approximations of gradients of such convolutions, and a warning of them, and what plans have instead."""
 
     def test_with_groups_and_not_two_axes_the_weights_gradient_is_overwritten(self):
         for axes in (1, 2, 3):
@@ -100,6 +104,9 @@ class Overrun(unittest.TestCase):
                 # One product for each of 6 windows an axis, in each of 2 images.
                 right = numpy.all(gradients(axes, group)[1] == 2 * 6**axes)
                 self.assertEqual(right, group == 1 or axes == 2, (axes, group))
+                mended = gradients(axes, group, mended=True)
+                self.assertTrue(numpy.all(mended[1] == 2 * 6**axes), (axes, group))
+                numpy.testing.assert_array_equal(mended[0], gradients(axes, group)[0])
 
 
 class Dropout(unittest.TestCase):

@@ -5,7 +5,7 @@ use super::window::{Padding, Window, numbers};
 use super::workspace::MlasConvolution;
 use super::{Family, Operator, Provider, Recompute, microsoft, onnx};
 use crate::bytes::Bytes;
-use crate::graph::Node;
+use crate::graph::{Graph, Node};
 
 pub(super) const OPERATORS: &[Operator] = &[
     convolution(onnx("Conv", Family::Convolution, forward)),
@@ -262,6 +262,22 @@ fn transposed_workspace(view: &View, provider: Provider) -> Option<Bytes> {
         .checked_mul(weights.shape[1])?;
     let windows = product(data.shape.get(2..)?).ok()?;
     Some(data.element.bytes(kernel.checked_mul(windows)?))
+}
+
+/// Does the kernel of this gradient of a convolution clear memory behind dX on the CPU, so that whatever lies there is wrong: dW, for one?
+///
+/// Runtime fact (`tools/test_variants.py`, and valgrind): with groups and one or three axes it does, for dX of each group is cleared as if it were
+/// as large as all of it. Where dX is left out it does not, nor does ConvTranspose, which computes the same bits.
+pub fn clears_behind_its_result(graph: &Graph, node: &Node) -> bool {
+    let axes = || {
+        let weights = graph.tensor(node.input(2)?);
+        let known = weights.shape.as_ref().map(Vec::len);
+        known.or(weights.declared.as_ref().map(Vec::len))
+    };
+    node.is("com.microsoft", "ConvGrad")
+        && node.output(0).is_some()
+        && node.int("group").unwrap_or(1) > 1
+        && axes().is_some_and(|rank| rank != 4)
 }
 
 fn gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {

@@ -46,6 +46,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 pub(crate) use arithmetic::early_workspace;
+pub use conv::clears_behind_its_result;
 pub(crate) use einsum::dimensions as einsum_dimensions;
 pub(crate) use entry::MICROSOFT;
 use entry::{

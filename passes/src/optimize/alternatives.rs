@@ -364,15 +364,17 @@ fn monet(
     budget: BudgetRequest,
 ) -> Result<Optimized, OptimizeError> {
     let mut choices = plain(original, options).dominating();
-    choices
-        .retain(|&(id, variant)| keeps_to_plan(variant, options) && !original.is_in_sequence(id));
+    let can_be = |id: NodeId, variant: &Variant| {
+        id.index() < original.graph.node_count()
+            && keeps_to_plan(variant, options)
+            && !original.is_in_sequence(id)
+            && !original.is_mended(id)
+    };
+    choices.retain(|&(id, variant)| can_be(id, variant));
     choices.sort_by_key(|&(id, _)| id);
     let may = |id: NodeId, variant: &Variant| {
         let replaced = choices.iter().any(|choice| choice.0 == id);
-        id.index() < original.graph.node_count()
-            && !replaced
-            && keeps_to_plan(variant, options)
-            && !original.is_in_sequence(id)
+        !replaced && can_be(id, variant)
     };
     let pipeline = Pipeline::new(original, choices.clone(), &Choices::new(), options);
     let joint = pipeline.implementations(budget, &may);

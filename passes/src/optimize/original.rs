@@ -7,17 +7,20 @@ use super::listing::as_listed;
 use super::simulation::{
     describe, in_default_order, in_reported_session, larger, need, simulated, unmodified,
 };
+use super::variant_graph::{Choices, apply};
 use super::{BudgetRequest, Execution, Peak, PlanOptions};
 use crate::analysis::cost::{costs, time_of_all};
 use crate::analysis::sequences::sequences;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
 use crate::graph::{Graph, NodeId, Uses, topological};
-use crate::operators::Provider;
+use crate::operators::variants::{Group, TRANSPOSED};
+use crate::operators::{Provider, clears_behind_its_result};
 use crate::runtime::Runtime;
 use crate::runtime::as_run::as_run;
 use crate::runtime::executions::Reserved;
 use crate::runtime::liveness::Liveness;
+use crate::runtime::rounding::Rounding;
 use crate::search::first_orders;
 use crate::watch::Watch;
 
@@ -33,6 +36,9 @@ pub(super) struct Original<'g> {
     pub(super) liveness: Liveness,
     /// Pairs of nodes of which the first has to run before the second in every order. Variants replace none of them.
     pub(super) sequences: Vec<(NodeId, NodeId)>,
+    /// Nodes whose kernels write behind their results, and what every plan has in their place: where tensors lie elsewhere, something else is
+    /// behind them.
+    pub(super) mended: Choices,
     provider: Provider,
     runtime: Runtime,
     watch: Arc<Watch>,
@@ -55,10 +61,12 @@ impl<'g> Original<'g> {
         };
         let default = most(&|graph| in_default_order(&as_listed(graph), &costs, options));
         let liveness = most(&|graph| in_reported_session(&as_listed(graph), &costs, options));
+        let sequences = sequences(graph, &default.nodes());
         Original {
             graph,
             declared,
-            sequences: sequences(graph, &default.nodes()),
+            mended: mended(graph, &sequences, options),
+            sequences,
             liveness,
             costs,
             provider: options.device.provider,
@@ -105,8 +113,17 @@ impl<'g> Original<'g> {
 
     /// Has the node to run before or after another though nothing passes between them? It must stay what it is then.
     pub(super) fn is_in_sequence(&self, id: NodeId) -> bool {
-        let mut pairs = self.sequences.iter();
-        pairs.any(|&(first, second)| first == id || second == id)
+        is_in(&self.sequences, id)
+    }
+
+    /// Is the node one of those that every plan replaces?
+    pub(super) fn is_mended(&self, id: NodeId) -> bool {
+        self.mended.iter().any(|&(mended, _)| mended == id)
+    }
+
+    /// It with what every plan replaces, should there be something.
+    pub(super) fn with_mended(&self, options: &PlanOptions) -> Option<Graph> {
+        (!self.mended.is_empty()).then(|| apply(self.graph, &self.mended, options))
     }
 
     /// Nanoseconds of all its nodes.
@@ -170,6 +187,35 @@ impl<'g> Original<'g> {
         }
         orders
     }
+}
+
+/// Is the node in one of these pairs?
+fn is_in(pairs: &[(NodeId, NodeId)], id: NodeId) -> bool {
+    let mut pairs = pairs.iter();
+    pairs.any(|&(first, second)| first == id || second == id)
+}
+
+/// What takes the place of kernels that write behind their results, as far as the user lets forms of convolutions be replaced.
+fn mended(graph: &Graph, sequences: &[(NodeId, NodeId)], options: &PlanOptions) -> Choices {
+    let provider = options.device.provider;
+    let overrun = |id: &NodeId| clears_behind_its_result(graph, graph.node(*id));
+    let mut nodes = graph.order().iter().copied().filter(overrun).peekable();
+    if provider != Provider::Cpu
+        || nodes.peek().is_none()
+        || !options.variants.contains(&Group::Convolution)
+    {
+        return Choices::new();
+    }
+    let uses = Uses::of(graph);
+    let rounding = Rounding::of(graph, provider, options.runtime.release);
+    let can_be = |&id: &NodeId| {
+        !rounding.touches(graph.node(id))
+            && !is_in(sequences, id)
+            && TRANSPOSED.parts(graph, &uses, id).is_some()
+    };
+    let mut mended: Choices = nodes.filter(can_be).map(|id| (id, &TRANSPOSED)).collect();
+    mended.sort_by_key(|&(id, _)| id);
+    mended
 }
 
 /// The runtime makes initializers of Constant nodes, so the simulation lets them stand anywhere; one that reads something, which the

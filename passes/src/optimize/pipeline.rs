@@ -69,6 +69,7 @@ pub(super) struct Pipeline<'o> {
     original: &'o Original<'o>,
     /// It with the variants that are decided before the search.
     base: Arc<Form>,
+    /// What is mended in every plan first.
     decided: Choices,
     /// What the search may replace in it.
     joint: Option<Joint>,
@@ -85,20 +86,25 @@ pub(super) struct Pipeline<'o> {
 }
 
 impl<'o> Pipeline<'o> {
-    /// `decided` variants are taken, of the `offers` the search chooses; none of them is for the
-    /// same node.
+    /// `chosen` variants are taken, of the `offers` the search chooses; none of them is for the
+    /// same node. Nodes that every plan mends are no longer there to be replaced.
     pub(super) fn new(
         original: &'o Original<'o>,
-        decided: Choices,
+        chosen: Choices,
         offers: &Choices,
         options: &'o PlanOptions,
     ) -> Pipeline<'o> {
+        let others = chosen.into_iter();
+        let others = others.filter(|&(id, _)| !original.is_mended(id));
+        let decided: Choices = original.mended.iter().copied().chain(others).collect();
+        let offers = offers.iter().copied();
+        let offers: Choices = offers.filter(|&(id, _)| !original.is_mended(id)).collect();
         let base = Form::new(apply(original.graph, &decided, options), options);
         let orders = match decided.is_empty() {
             true => original.orders().to_vec(),
             false => original.orders_of(&base.graph, &base.costs),
         };
-        let mut all_forms = AllForms::of(&base.graph, offers, &orders);
+        let mut all_forms = AllForms::of(&base.graph, &offers, &orders);
         let joint = (!all_forms.is_empty()).then(|| {
             let all = Form::new(all_forms.graph.clone(), options);
             all_forms.run_as(base.run(options));
@@ -250,12 +256,12 @@ impl<'o> Pipeline<'o> {
 
     /// May it find what a pipeline without variants does not?
     pub(super) fn may_vary(&self) -> bool {
-        self.joint.is_some() || !self.decided.is_empty() || self.base.recomputation.has_parts()
+        self.joint.is_some() || !self.begins_as_it_is() || self.base.recomputation.has_parts()
     }
 
-    /// Are no nodes replaced in it before the search?
+    /// Are no nodes replaced in it before the search, but for those that every plan replaces?
     pub(super) fn begins_as_it_is(&self) -> bool {
-        self.decided.is_empty()
+        self.decided.len() == self.original.mended.len()
     }
 
     /// Memory that the graph does not show.
@@ -267,11 +273,11 @@ impl<'o> Pipeline<'o> {
     pub(super) fn untried(&self, found: &Found) -> Untried {
         let variants = match found {
             Ok(found) => !found.summary.variants.is_empty(),
-            Err(_) => self.joint.is_some() || !self.decided.is_empty(),
+            Err(_) => self.joint.is_some() || !self.begins_as_it_is(),
         };
         Untried {
             fewer_variants: variants || self.base.recomputation.has_parts(),
-            published: !self.decided.is_empty(),
+            published: !self.begins_as_it_is(),
         }
     }
 
@@ -468,10 +474,13 @@ impl<'o> Pipeline<'o> {
             |candidate: &Candidate| candidate.need() <= budget && self.keeps_sequences(candidate);
         let mut untouched = self.original_candidate();
         let moved = self.moved(&untouched.graph);
+        if untouched.need() + moved <= budget && fits(&untouched) {
+            return Some(untouched);
+        }
+        if let Some(mended) = self.original.with_mended(self.options) {
+            untouched = Candidate::new(self.in_its_layout(mended), self.options);
+        }
         if moved > Bytes::ZERO {
-            if untouched.need() + moved <= budget && fits(&untouched) {
-                return Some(untouched);
-            }
             let release = self.options.runtime.release;
             let provider = self.options.device.provider;
             let keep_apart = KeepApart { provider, release };
@@ -512,6 +521,9 @@ impl<'o> Pipeline<'o> {
         let is_lean = self.options.runtime.settings == RuntimeSettings::LEAN;
         if is_lean || self.options.strategy != Strategy::Auto || self.is_large() {
             return None;
+        }
+        if !self.original.mended.is_empty() {
+            return self.reordered(budget);
         }
         let settled = |order: &Vec<NodeId>| {
             let mut graph = self.original.graph.clone();

@@ -7,9 +7,11 @@ use super::*;
 use crate::analysis::cost::NodeOverride;
 use crate::bytes::Bytes;
 use crate::graph::{Dimension, TensorKind};
+use crate::operators::clears_behind_its_result;
 use crate::operators::variants::Group;
 use crate::pass::Runner;
 use crate::runtime::Runtime;
+use crate::runtime::settings::RuntimeSettings;
 use crate::strategy::Strategy;
 use crate::strategy::tests::options;
 use crate::testing::{SplitMix64, random_training_graph};
@@ -265,4 +267,64 @@ fn a_loss_that_a_runtime_takes_apart_is_to_be_lowered_first() {
     options.runtime.release = &crate::runtime::STOCK;
     let error = optimize(&graph, &options).map_err(|error| error.to_string());
     insta::assert_snapshot!(error.unwrap_err(), @r#"SoftmaxCrossEntropyLoss "loss" is taken apart by ONNX Runtime 1.20 to 1.32, in a way that is not simulated: expected a graph without it, as ckpt-opt lower writes it, or --runtime training-1.19.2"#);
+}
+
+/// Gradients of two convolutions with groups, one of which has a kernel that writes behind its result.
+fn with_gradients_in_groups(element: &str) -> Graph {
+    let text = format!(
+        r#"<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
+        g ({element}[2,8,64] dy, {element}[2,8,64] x, {element}[8,4,3] w, {element}[2,8,8,8] ey, {element}[2,8,8,8] x2, {element}[8,4,3,3] v)
+          => ({element}[2,8,64] q, {element}[8,4,3] dw, {element}[2,8,8,8] r, {element}[8,4,3,3] dv)
+        {{
+            [a] a = Exp (x) [b] b = Exp (a) [c] c = Neg (b) [d] d = Mul (c, x)
+            [one] dx, dw, db = com.microsoft.ConvGrad <group = 2, kernel_shape = [3], pads = [1, 1]> (dy, d, w)
+            [e] e = Mul (dx, a) [f] f = Mul (e, b) [q] q = Mul (f, c)
+            [two] r, dv, dbv = com.microsoft.ConvGrad <group = 2, kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (ey, x2, v)
+        }}"#
+    );
+    Graph::parse(&text).unwrap()
+}
+
+#[test]
+fn plans_do_without_kernels_that_write_behind_their_results() {
+    let graph = with_gradients_in_groups("float");
+    let overrun = |graph: &Graph| {
+        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        nodes.any(|node| clears_behind_its_result(graph, node))
+    };
+    assert!(overrun(&graph));
+    let narrow = with_gradients_in_groups("double");
+    for settings in [RuntimeSettings::LEAN, RuntimeSettings::DEFAULT] {
+        for strategy in [
+            Strategy::Auto,
+            Strategy::ChenSqrt,
+            Strategy::LowerSetExactTime,
+        ] {
+            let with = |graph: &Graph, budget, variants: &[Group]| {
+                let options = PlanOptions {
+                    runtime: Runtime::of(settings),
+                    variants: variants.iter().copied().collect(),
+                    ..options(strategy, budget)
+                };
+                planned(graph, &options).unwrap()
+            };
+            let smallest = BudgetRequest::Smallest;
+            let found = with(&graph, smallest, &Group::ALL);
+            let replaced = |found: &Optimized, name: &str| {
+                let mut all = found.summary.variants.iter();
+                all.any(|(of, by)| of == name && *by == "transposed-convolution")
+            };
+            if found.graph.order().len() != graph.order().len() {
+                assert!(!overrun(&found.graph), "{settings:?} {strategy}");
+                assert!(replaced(&found, "one"));
+            }
+            assert!(strategy != Strategy::Auto || replaced(&found, "one"));
+            // What fits is left as it is.
+            let whole = with(&graph, BudgetRequest::PartOfPeak(2.0), &Group::ALL);
+            assert!(overrun(&whole.graph) && whole.summary.variants.is_empty());
+            let not_allowed = with(&graph, smallest, &[Group::Sums]);
+            assert!(overrun(&not_allowed.graph));
+            assert!(overrun(&with(&narrow, smallest, &Group::ALL).graph));
+        }
+    }
 }

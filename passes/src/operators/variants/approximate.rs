@@ -10,6 +10,7 @@ use super::convolution::{is_gradient, weights};
 use super::sums::inputs_of_large_sum;
 use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
 use crate::graph::{AttributeValue, ElementType, TensorId};
+use crate::operators::clears_behind_its_result;
 
 /// What the user has to allow, and how far results may be off then.
 pub struct Approximation {
@@ -107,7 +108,7 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
     let batch = *site.shape(x)?.first()?;
     let outputs = [0, 1, 2].map(|i| node.output(i));
     let applies = is_gradient(site)
-        && !overruns(site, x)
+        && !clears_behind_its_result(site.graph, site.node)
         && outputs[0].is_some()
         && outputs[2].is_none()
         && batch % count as u64 == 0
@@ -154,13 +155,6 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// Runtime fact (`tools/test_variants.py`): with groups and not two axes, the CPU kernel clears memory
-/// behind dX, so that whatever lies there is wrong: dW, for one. No bound holds then.
-fn overruns(site: &Site, x: TensorId) -> bool {
-    let grouped = site.node.int("group").unwrap_or(1) > 1;
-    grouped && site.shape(x).is_none_or(|shape| shape.len() != 4)
-}
-
 fn invertible(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
     let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i| node.input(i));
@@ -199,7 +193,7 @@ fn half(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
     let x = node.input(1)?;
     let applies = is_gradient(site)
-        && !overruns(site, x)
+        && !clears_behind_its_result(site.graph, site.node)
         && node.output(1).is_some()
         && site.element(x) == Some(ElementType::Float);
     let new = |suffix: &str, element| {

@@ -15,7 +15,7 @@ pub(super) const SPLIT_GRADIENT: Variant = Variant {
 /// dX by a transposed convolution of dY, which does not read X.
 ///
 /// Runtime fact (measured over random shapes and attributes): on the CPU the bits are the same.
-pub(super) const TRANSPOSED: Variant = Variant {
+pub(crate) const TRANSPOSED: Variant = Variant {
     name: "transposed-convolution",
     group: Group::Convolution,
     replace: transposed,

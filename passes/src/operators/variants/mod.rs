@@ -19,6 +19,8 @@ mod slices;
 mod sums;
 
 pub use approximate::{APPROXIMATIONS, Approximation};
+/// What takes dX out of a kernel that computes it wrongly.
+pub(crate) use convolution::TRANSPOSED;
 
 use super::Provider;
 use std::collections::BTreeSet;
@@ -94,7 +96,7 @@ impl std::fmt::Debug for Variant {
 /// All variants, all of them bitwise: the results are those of the replaced node to the bit.
 pub const VARIANTS: &[Variant] = &[
     sums::RUNNING_SUM,
-    convolution::TRANSPOSED,
+    TRANSPOSED,
     convolution::SPLIT_GRADIENT,
     pointwise::PRODUCT,
     activation::FROM_OUTPUT,
@@ -122,9 +124,7 @@ impl Variant {
     pub fn suits(&self, provider: Provider) -> bool {
         // Bits of other kernels are only known to agree on the CPU.
         provider == Provider::Cpu
-            || *self != convolution::TRANSPOSED
-                && *self != pointwise::PRODUCT
-                && self.group != Group::Slices
+            || *self != TRANSPOSED && *self != pointwise::PRODUCT && self.group != Group::Slices
     }
 
     /// Does it write sizes into the graph that the runtime did not know before a step? With a memory
