@@ -49,11 +49,8 @@ pub struct ColourShapes {
 }
 
 impl Pass for ColourShapes {
+    const NAME: &str = "colour-shapes";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "colour-shapes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let shapes = runtime_shapes(graph);

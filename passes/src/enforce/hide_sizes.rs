@@ -91,11 +91,8 @@ impl HideSizes<'_> {
 }
 
 impl Pass for HideSizes<'_> {
+    const NAME: &'static str = "hide-sizes";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "hide-sizes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let hiding = self.hide(graph);

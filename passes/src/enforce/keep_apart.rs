@@ -48,11 +48,8 @@ pub struct KeepApart {
 }
 
 impl Pass for KeepApart {
+    const NAME: &str = "keep-apart";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "keep-apart"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let several = read_by_several(graph, &Uses::of(graph));

@@ -44,11 +44,8 @@ pub struct KeepLayout {
 }
 
 impl Pass for KeepLayout {
+    const NAME: &str = "keep-layout";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "keep-layout"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         if self.provider != Provider::Cpu || graph.opset() < Some(OPSET) {

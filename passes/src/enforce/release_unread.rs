@@ -25,11 +25,8 @@ pub struct ReleaseUnread {
 }
 
 impl Pass for ReleaseUnread {
+    const NAME: &str = "release-unread";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "release-unread"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         Ok(read_by_sizes(graph, self.release, |graph, uses, id| {

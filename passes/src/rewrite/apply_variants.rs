@@ -18,11 +18,8 @@ pub struct ApplyVariants<'v> {
 }
 
 impl Pass for ApplyVariants<'_> {
+    const NAME: &'static str = "apply-variants";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "apply-variants"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         Ok(match self.replace(graph).is_empty() {

@@ -184,11 +184,8 @@ fn ask(names: &[String]) -> String {
 }
 
 impl Pass for InferShapes {
+    const NAME: &str = "infer-shapes";
     type Error = InferShapesError;
-
-    fn name(&self) -> &'static str {
-        "infer-shapes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, InferShapesError> {
         self.check_bindings(graph)?;

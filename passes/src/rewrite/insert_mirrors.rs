@@ -24,11 +24,8 @@ pub struct InsertMirrors<'p> {
 }
 
 impl Pass for InsertMirrors<'_> {
+    const NAME: &'static str = "insert-mirrors";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "insert-mirrors"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let before = graph.order().to_vec();
