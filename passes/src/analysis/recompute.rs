@@ -38,8 +38,7 @@ impl Recomputation {
             .filter(|(_, said)| said.recomputable == Some(true));
         let untrusted =
             verify::unrepeatable(graph, &permitted.map(|(name, _)| name.clone()).collect());
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
             rules[id.index()] = match (operators::recompute_in(graph, &uses, node), said) {
                 (_, Some(false)) => Recompute::Never("the cost table says so"),
@@ -100,8 +99,7 @@ impl Recomputation {
     pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider, release: &Release) {
         let rounding = Rounding::of(graph, provider, release);
         let uses = Uses::of(graph);
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             if !rounding.touches(node) {
                 continue;
             }

@@ -83,7 +83,7 @@ impl HideSizes<'_> {
 
     /// Can anything be hidden in that graph?
     fn is_possible(&self, graph: &Graph) -> bool {
-        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let mut nodes = graph.nodes();
         let yields = nodes.any(operators::hands_over);
         let has_operators = graph.opset() >= Some(OPSET);
         has_operators && !yields && self.runtime.release.hides_sizes()

@@ -442,6 +442,16 @@ impl Graph {
         &self.order
     }
 
+    /// The nodes in file order, with their ids.
+    pub fn listed(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> + ExactSizeIterator {
+        self.order.iter().map(|&id| (id, self.node(id)))
+    }
+
+    /// The nodes in file order.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Node> + ExactSizeIterator + Clone {
+        self.order.iter().map(|&id| self.node(id))
+    }
+
     /// Each node's position in the order, by node id: its index in the runtime's sense.
     pub fn positions(&self) -> Vec<u32> {
         let mut positions = vec![0; self.nodes.len()];

@@ -107,7 +107,7 @@ fn replaced(
     sources: &BTreeMap<String, (TensorId, usize)>,
     shared: &Shared,
 ) -> BTreeMap<TensorId, Instead> {
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let nodes = || graph.nodes();
     let captured: BTreeSet<TensorId> = nodes().flat_map(|n| n.captures.clone()).collect();
     let mut instead = BTreeMap::new();
     for node in nodes() {

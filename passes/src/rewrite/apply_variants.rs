@@ -182,7 +182,7 @@ mod tests {
         let choices = &[(last, variant.unwrap())];
         assert_eq!(ApplyVariants { choices }.replace(&mut graph).len(), 1);
         let constants = |graph: &Graph| -> Vec<_> {
-            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let nodes = graph.nodes();
             let written = nodes.filter(|node| node.is("", "Constant"));
             let written = written.flat_map(crate::graph::Node::writes);
             written

@@ -61,8 +61,7 @@ impl Release {
 /// By tensor: does it come out of a node that a Reshape behind it may be made one with? An Identity between them goes.
 pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
     let mut found = vec![false; graph.tensor_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         let hands_on = is_identity(node) && node.reads().any(|read| found[read.index()]);
         for tensor in node.writes().filter(|_| joins_reshapes(node) || hands_on) {
             found[tensor.index()] = true;
@@ -249,7 +248,7 @@ impl BarrierWriter {
         graph: &Graph,
         shapes: impl FnOnce() -> Vec<KnownDimensions>,
     ) -> BarrierWriter {
-        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let nodes = graph.nodes();
         let last = nodes.filter_map(number).max();
         let form = release.barrier;
         BarrierWriter {

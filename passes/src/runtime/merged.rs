@@ -80,7 +80,7 @@ pub(crate) fn shared_constants(graph: &Graph) -> Vec<(u32, u32)> {
 /// By tensor: itself, or an earlier constant with the same contents.
 fn constants(graph: &Graph) -> Vec<TensorId> {
     let mut value: Vec<TensorId> = graph.tensor_ids().collect();
-    let of_nodes = graph.order().iter().map(|&id| graph.node(id));
+    let of_nodes = graph.nodes();
     let of_nodes = of_nodes.filter(|node| node.is("", "Constant"));
     let of_nodes: Vec<TensorId> = of_nodes.flat_map(Node::writes).collect();
     let all = graph.tensor_ids();

@@ -208,7 +208,7 @@ impl Moves {
     /// Of a graph of whose shapes the runtime knows these. `None` if there is nothing to move; and where casts to and from float16
     /// come in between, for which this is not simulated.
     pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions]) -> Option<Moves> {
-        let nodes = || graph.order().iter().map(|&id| graph.node(id));
+        let nodes = || graph.nodes();
         let opset = graph.opset()?;
         let moves = |node: &Node| node.is("", "Transpose") && node.ints("perm").is_some();
         if !OPSETS.contains(&opset) || !nodes().any(moves) || are_there(graph) {

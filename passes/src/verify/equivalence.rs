@@ -570,8 +570,7 @@ impl Check<'_> {
     /// The nearest thing that the original computes.
     fn why_unknown(&self, computation: &Computation) -> String {
         let mut alike = false;
-        for &id in self.original.order() {
-            let node = self.original.node(id);
+        for (id, node) in self.original.listed() {
             if node.domain != computation.domain || node.op_type != computation.op_type {
                 continue;
             }

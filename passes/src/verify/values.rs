@@ -327,8 +327,7 @@ fn agree(one: &Type, other: &Type) -> bool {
 pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&'static str>> {
     let values = Values::without_variants(graph, graph.order(), permitted);
     let mut why = vec![Some("it is not in the graph's order"); graph.node_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let read = |tensor: &Option<TensorId>| tensor.map(|tensor| values.of[tensor.index()]);
         let computation = Computation::of(node, node.inputs.iter().map(read).collect());
         why[id.index()] = match values.repeatable.get(&computation) {
@@ -384,7 +383,7 @@ pub(super) fn fixed_tensors(graph: &Graph) -> Vec<bool> {
     for input in &graph.inputs {
         fixed[input.index()] = false;
     }
-    let constants = graph.order().iter().map(|&id| graph.node(id));
+    let constants = graph.nodes();
     for node in constants.filter(|node| node.is("", "Constant")) {
         for output in node.writes() {
             fixed[output.index()] = true;

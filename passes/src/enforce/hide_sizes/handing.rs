@@ -424,7 +424,7 @@ impl Hiding<'_> {
 fn out_of_computed(graph: &Graph) -> Vec<bool> {
     let mut computed = vec![false; graph.tensor_count()];
     let mut found = vec![false; graph.tensor_count()];
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         let is_computed = node.input(1).is_some_and(|shape| computed[shape.index()]);
         for written in node.writes() {
             computed[written.index()] = !node.is("", "Constant");
@@ -658,7 +658,7 @@ mod tests {
             parsed(&layer.replace("float[4,32,64] h,", "float[4,32,64] h, float[4,32,64] i,"));
         let hidden = hidden(&graph);
         let computed = out_of_computed(&hidden);
-        let mut nodes = hidden.order().iter().map(|&id| hidden.node(id));
+        let mut nodes = hidden.nodes();
         let is_behind = |node: &Node| {
             let read = node.input(0).filter(|_| node.is("", "Reshape"));
             read.is_some_and(|read| computed[read.index()])

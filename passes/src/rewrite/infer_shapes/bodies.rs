@@ -522,7 +522,7 @@ fn larger(all: Vec<Known>) -> Option<Known> {
 
 /// Nodes with subgraphs of which not everything is counted, and why, but for those that are `said`.
 pub fn uncounted(graph: &Graph, is_said: impl Fn(&Node) -> bool) -> Vec<(String, String)> {
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     nodes
         .filter(|node| !is_said(node))
         .filter_map(|node| Some((describe(node), node.held.uncounted.clone()?)))

@@ -153,7 +153,7 @@ impl Rules<'_> {
         let (dy, x, scale, mean, inverse) = (dy?, x?, scale?, mean?, inverse?);
         let all = [x, scale, mean, inverse].map(|tensor| self.value(tensor));
         let axis = self.node.int("axis").unwrap_or(-1);
-        let forward = self.graph.order().iter().map(|&id| self.graph.node(id));
+        let forward = self.graph.nodes();
         let found = forward.into_iter().find_map(|node| {
             let value = |tensor: Option<TensorId>| tensor.map(|tensor| self.value(tensor));
             let read = [node.input(0), node.input(1), node.output(1), node.output(2)].map(value);

@@ -12,13 +12,13 @@ use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
 /// operators. It only says what to look for.
 pub(in crate::verify) fn counts(graph: &Graph) -> BTreeSet<u64> {
     let mut pieces = BTreeSet::new();
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         let known = ["ReluGrad", "LeakyReluGrad", "BatchNormalizationGrad"];
         if node.domain == "com.microsoft" && known.contains(&node.op_type.as_str()) {
             pieces.extend(node.output(0));
         }
     }
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     let joins = nodes.filter(|node| node.is("", "Concat"));
     let joins = joins.filter(|node| node.reads().all(|read| pieces.contains(&read)));
     joins.map(|node| node.inputs.len() as u64).collect()
