@@ -306,6 +306,16 @@ impl Node {
         self.inputs.get(position).copied().flatten()
     }
 
+    /// The first inputs, if all of these are present.
+    pub fn first_inputs<const N: usize>(&self) -> Option<[TensorId; N]> {
+        self.inputs.first_chunk().and_then(all_present)
+    }
+
+    /// The first outputs, if all of these are present.
+    pub fn first_outputs<const N: usize>(&self) -> Option<[TensorId; N]> {
+        self.outputs.first_chunk().and_then(all_present)
+    }
+
     /// The output at `position`, if present.
     pub fn output(&self, position: usize) -> Option<TensorId> {
         self.outputs.get(position).copied().flatten()
@@ -329,6 +339,11 @@ impl Node {
     pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.outputs.iter().flatten().copied()
     }
+}
+
+fn all_present<const N: usize>(tensors: &[Option<TensorId>; N]) -> Option<[TensorId; N]> {
+    let all = tensors.iter().copied().collect::<Option<Vec<_>>>()?;
+    all.try_into().ok()
 }
 
 /// The standard's rules of shapes, where releases of the runtime differ.

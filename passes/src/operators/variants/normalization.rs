@@ -47,7 +47,7 @@ impl Normalized {
 
     fn vector(&self, suffix: &str) -> Option<Write> {
         let shape = Like::Tensor(self.mean);
-        Some(new(suffix, shape, ElementType::Float))
+        Some(Write::new(suffix, shape, ElementType::Float))
     }
 
     /// `scale / std`
@@ -63,14 +63,6 @@ impl Normalized {
             part("", "Mul", [mean, Some(factor)], [self.vector("moved")]),
             part("", "Sub", [bias, Some(moved)], [self.vector("bias")]),
         ]
-    }
-}
-
-fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
-    Write::New {
-        suffix: suffix.to_owned(),
-        shape,
-        element,
     }
 }
 
@@ -98,10 +90,10 @@ pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
     weights.resize(shape.len(), 1);
     let dims = weights.iter().map(|&d| d as i64).collect();
     let rank = Like::Static(vec![shape.len() as u64]);
-    let to = new("shape", rank, ElementType::Int64);
+    let to = Write::new("shape", rank, ElementType::Int64);
     let [factor, moved, shift, to_shape, weight] =
         [0, 1, 2, 3, 4].map(|position| Read::Output(position, 0));
-    let reshaped = new("weights", Like::Static(weights), ElementType::Float);
+    let reshaped = Write::new("weights", Like::Static(weights), ElementType::Float);
     let mut fused = part(
         "com.microsoft",
         "FusedConv",
