@@ -141,9 +141,8 @@ impl Skeleton {
             }
         }
         let first = writes[0];
-        self.push_small(reads, writes, Casting::BARRIER, |read, written| {
-            Some(alias(read, written))
-        });
+        let share = |read, written| Some(Share::alias(read, written));
+        self.push_small(reads, writes, Casting::BARRIER, share);
         first
     }
 
@@ -165,7 +164,7 @@ impl Skeleton {
         }
         let reads = vec![passing.tensor, sizes];
         self.push_small(reads, vec![passed], Casting::BARRIER, |read, written| {
-            (read == passing.tensor).then(|| alias(read, written))
+            (read == passing.tensor).then(|| Share::alias(read, written))
         });
         passed
     }
@@ -210,11 +209,14 @@ impl Skeleton {
     }
 }
 
-fn alias(read: u32, written: u32) -> Share {
-    Share {
-        written,
-        read,
-        always: true,
+impl Share {
+    /// Of what hands its input on.
+    pub(crate) fn alias(read: u32, written: u32) -> Share {
+        Share {
+            written,
+            read,
+            always: true,
+        }
     }
 }
 
