@@ -7,6 +7,7 @@
 mod dimension;
 mod element;
 mod identities;
+mod made;
 mod outputs;
 mod rows;
 pub mod text;

@@ -722,15 +722,9 @@ impl<'a> LoweringSite<'a> {
     pub(super) fn accumulates(&mut self, output: TensorId, buffer: TensorId) {
         let name = |id: TensorId| self.graph.tensor(id).name.clone();
         let pair = (name(output), name(buffer));
-        let (element, declared) = {
-            let tensor = self.graph.tensor(buffer);
-            let shape = tensor.shape.clone();
-            let declared = tensor
-                .declared
-                .clone()
-                .or_else(|| shape.map(|s| s.into_iter().map(Dimension::Known).collect()));
-            (tensor.element, declared)
-        };
+        let old = self.graph.tensor(buffer);
+        let known = old.shape.as_deref().map(Dimension::all_known);
+        let (element, declared) = (old.element, old.declared.clone().or(known));
         let tensor = self.graph.tensor_mut(output);
         tensor.element = element;
         tensor.declared = declared;
