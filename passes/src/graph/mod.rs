@@ -68,6 +68,32 @@ pub enum Constant {
     Floats(Vec<f64>),
 }
 
+impl Constant {
+    /// The integers and booleans.
+    pub(crate) fn ints(&self) -> Option<&[i64]> {
+        match self {
+            Constant::Ints(values) => Some(values),
+            Constant::Floats(_) => None,
+        }
+    }
+
+    /// The floating point numbers.
+    pub(crate) fn floats(&self) -> Option<&[f64]> {
+        match self {
+            Constant::Floats(values) => Some(values),
+            Constant::Ints(_) => None,
+        }
+    }
+
+    /// As bits: NaN equals itself, and 0 is not -0.
+    pub(crate) fn bits(&self) -> Vec<u64> {
+        match self {
+            Constant::Ints(values) => values.iter().map(|&value| value as u64).collect(),
+            Constant::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
+        }
+    }
+}
+
 /// One tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
@@ -117,6 +143,16 @@ impl Tensor {
             Some(_) => Some(crate::bytes::Bytes::ZERO),
             None => self.other.or_else(|| self.bytes()),
         }
+    }
+
+    /// The contents, where they are integers that are known.
+    pub(crate) fn ints(&self) -> Option<&[i64]> {
+        self.constant.as_ref()?.ints()
+    }
+
+    /// The same of floating point numbers.
+    pub(crate) fn floats(&self) -> Option<&[f64]> {
+        self.constant.as_ref()?.floats()
     }
 
     /// The number of elements, once the shape is known. Saturates.

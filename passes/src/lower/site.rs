@@ -343,10 +343,7 @@ impl<'a> LoweringSite<'a> {
 
     /// The contents of an integer constant.
     pub(super) fn constant_ints(&self, id: TensorId) -> Option<Vec<i64>> {
-        match self.constant(id)? {
-            Constant::Ints(values) => Some(values.clone()),
-            Constant::Floats(_) => None,
-        }
+        Some(self.constant(id)?.ints()?.to_vec())
     }
 
     pub(super) fn name(&self, id: TensorId) -> &str {

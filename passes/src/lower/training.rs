@@ -23,8 +23,8 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     };
     let factor = match site.node.input(3) {
         None => factor,
-        Some(mode) => match site.constant(mode) {
-            Some(Constant::Ints(values)) if values[..] == [1] => factor,
+        Some(mode) => match site.constant(mode).and_then(Constant::ints) {
+            Some([1]) => factor,
             _ => site.add(op("Where", [mode, factor, one])),
         },
     };

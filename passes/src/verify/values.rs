@@ -8,9 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::trust;
 use super::violation::{Violation, label};
-use crate::graph::{
-    AttributeValue, Constant, ElementType, Graph, Node, NodeId, TensorId, TensorKind,
-};
+use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// The attribute by which the rewriter marks copies; it has no meaning to the operator.
 pub(super) const MARKER: &str = "__recompute";
@@ -249,10 +247,8 @@ impl Values {
     /// Whether a Dropout draws numbers, where the file says so for good.
     fn training_mode(&self, graph: &Graph, node: &Node) -> Option<bool> {
         let input = node.input(2).filter(|_| node.is("", "Dropout"))?;
-        match graph.tensor(input).constant.as_ref()? {
-            Constant::Ints(flag) if flag.len() == 1 && self.fixed[input.index()] => {
-                Some(flag[0] != 0)
-            }
+        match graph.tensor(input).ints()? {
+            &[flag] if self.fixed[input.index()] => Some(flag != 0),
             _ => None,
         }
     }

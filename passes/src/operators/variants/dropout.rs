@@ -1,7 +1,7 @@
 //! Dropout, a second time, in standard operators.
 
 use super::{Like, Part, Read, Site, Write, cast, part, tensor};
-use crate::graph::{AttributeValue, Constant, ElementType};
+use crate::graph::{AttributeValue, ElementType};
 use crate::operators::is_fixed;
 
 /// What is kept where nobody says otherwise.
@@ -21,15 +21,13 @@ pub(super) fn from_mask(site: &Site) -> Option<Vec<Part>> {
         Some(id) => {
             let known =
                 is_fixed(site.graph, site.uses, id) && element(id) == Some(ElementType::Float);
-            match site.graph.tensor(id).constant.as_ref().filter(|_| known)? {
-                Constant::Floats(values) if values.len() == 1 => values[0],
+            match site.graph.tensor(id).floats() {
+                Some(&[ratio]) if known => ratio,
                 _ => return None,
             }
         }
     };
-    let is_float = [x, y]
-        .into_iter()
-        .all(|id| element(id) == Some(ElementType::Float));
+    let is_float = [x, y].map(element) == [Some(ElementType::Float); 2];
     if !is_float || !node.is("", "Dropout") || !(0.0..1.0).contains(&(ratio as f32)) {
         return None;
     }

@@ -1,9 +1,7 @@
 //! Batch normalization, a second time.
 
 use super::{Like, Part, Read, Site, Write, part, tensor};
-use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, TensorId, checked_count,
-};
+use crate::graph::{AttributeValue, Dimension, ElementType, Graph, Node, TensorId, checked_count};
 use crate::operators::is_fixed;
 
 /// Channels smaller than this are not worth six nodes. Runtime fact (measured, batches of 4): the
@@ -136,8 +134,8 @@ fn activation(site: &Site) -> Option<Vec<(&'static str, AttributeValue)>> {
 /// The number that a tensor always is.
 fn scalar(site: &Site, tensor: Option<TensorId>) -> Option<f32> {
     let tensor = tensor.filter(|&id| is_fixed(site.graph, site.uses, id))?;
-    match site.graph.tensor(tensor).constant.as_ref()? {
-        Constant::Floats(values) if values.len() == 1 => Some(values[0] as f32),
+    match site.graph.tensor(tensor).floats()? {
+        &[value] => Some(value as f32),
         _ => None,
     }
 }

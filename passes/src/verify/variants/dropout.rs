@@ -1,7 +1,7 @@
 //! Dropout again, from its mask, in standard operators.
 
 use super::{NewValue, Rules};
-use crate::graph::{Constant, ElementType};
+use crate::graph::ElementType;
 
 impl Rules<'_> {
     /// In training, every number is multiplied by 0 or 1 and divided by `1 - ratio`. Multiplied by 1 it stays; by 0 it becomes a zero of its
@@ -10,21 +10,19 @@ impl Rules<'_> {
         let (x, [y, mask]) = (self.node.input(0)?, self.node.first_outputs()?);
         let constant = |position: usize| {
             let id = self.node.input(position)?;
-            let tensor = self.graph.tensor(id);
-            let constant = tensor
-                .constant
-                .as_ref()
-                .filter(|_| self.fixed[id.index()])?;
-            Some((tensor.element?, constant))
+            Some(self.graph.tensor(id)).filter(|_| self.fixed[id.index()])
         };
-        match constant(2)?.1 {
-            Constant::Ints(flag) if flag[..] != [0] && flag.len() == 1 => {}
+        match constant(2)?.ints()? {
+            &[flag] if flag != 0 => {}
             _ => return None,
         }
         let ratio = match (self.node.input(1), constant(1)) {
             (None, _) => 0.5,
-            (Some(_), Some((ElementType::Float, Constant::Floats(all)))) if all.len() == 1 => {
-                all[0]
+            (Some(_), Some(given)) if given.element == Some(ElementType::Float) => {
+                match given.floats()? {
+                    &[ratio] => ratio,
+                    _ => return None,
+                }
             }
             _ => return None,
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::values::{ValueNumber, Values};
 use super::{Attributes, NewValue, Rules};
-use crate::graph::{AttributeValue, Constant, ElementType, Graph, NodeId, TensorId};
+use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
 
 /// The batch normalizations in training, by what they write.
 pub(super) type Normalizations = BTreeMap<ValueNumber, NodeId>;
@@ -76,8 +76,8 @@ impl Rules<'_> {
     /// The number that the tensor is in every step.
     fn number(&self, tensor: Option<TensorId>) -> Option<f32> {
         let tensor = tensor.filter(|tensor| self.fixed[tensor.index()])?;
-        match self.graph.tensor(tensor).constant.as_ref()? {
-            Constant::Floats(values) if values.len() == 1 => Some(values[0] as f32),
+        match self.graph.tensor(tensor).floats()? {
+            &[value] => Some(value as f32),
             _ => None,
         }
     }
