@@ -18,10 +18,7 @@ pub enum Changed {
 
 impl From<bool> for Changed {
     fn from(changed: bool) -> Changed {
-        match changed {
-            true => Changed::Yes,
-            false => Changed::No,
-        }
+        if changed { Changed::Yes } else { Changed::No }
     }
 }
 

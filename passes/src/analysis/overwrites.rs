@@ -66,9 +66,8 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
             let results = node.writes().map(|output| (output, sources.clone()));
             writers_of.extend(results);
         }
-        for (output, input) in operators::aliases(node) {
-            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && let Some(writers) = writers_of.get(&input).cloned()
+        for (output, input) in operators::aliased(node) {
+            if let Some(writers) = writers_of.get(&input).cloned()
                 && !graph.outputs.contains(&output)
             {
                 writers_of.insert(output, writers);

@@ -176,12 +176,9 @@ impl Recomputation {
     /// A tensor whose alias cannot be renewed has to stay: if the alias is pinned, or comes from
     /// a node that does more than alias.
     fn pin_aliased(&mut self, graph: &Graph, id: NodeId) {
-        let node = graph.node(id);
-        let aliases = operators::aliases(node);
         let renewable = only_aliases(graph, id) && self.rule(id) == Recompute::Clone;
-        for (output, input) in aliases {
-            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && graph.tensor(input).kind == TensorKind::Value
+        for (output, input) in operators::aliased(graph.node(id)) {
+            if graph.tensor(input).kind == TensorKind::Value
                 && !graph.outputs.contains(&output)
                 && (!renewable || self.pinned[output.index()])
             {

@@ -180,6 +180,12 @@ pub enum Family {
 /// Output position, input position: that output is that input's memory.
 pub type Alias = (usize, usize);
 
+/// The outputs that are always an input's memory, each with that input.
+pub(crate) fn aliased(node: &Node) -> impl Iterator<Item = (TensorId, TensorId)> {
+    let pairs = aliases(node).into_iter();
+    pairs.filter_map(|(output, input)| Some((node.output(output)?, node.input(input)?)))
+}
+
 /// Outputs that are always their input's memory, without a copy
 /// (Identity, Reshape, PassThrough ..., BatchNormInternal's running statistics).
 ///

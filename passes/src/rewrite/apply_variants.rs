@@ -22,10 +22,7 @@ impl Pass for ApplyVariants<'_> {
     type Error = Infallible;
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        Ok(match self.replace(graph).is_empty() {
-            true => Changed::No,
-            false => Changed::Yes,
-        })
+        Ok(Changed::from(!self.replace(graph).is_empty()))
     }
 }
 
