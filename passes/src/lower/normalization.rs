@@ -173,6 +173,7 @@ fn dot_of_channels(
 ///
 /// With Z = (X − mean) · inv and n elements in a row: dB = Σ dY, dscale = Σ dY · Z over the rows, and
 /// dX = inv · (dY · scale − mean(dY · scale) − Z · mean(dY · scale · Z)); the means are products with the vector scale / n.
+/// Mean and inverse deviation have a number for each row, with dimensions of size 1 in place of the row's.
 pub(super) fn layer_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, scale, mean, inverse] = site.inputs()?;
     let row = NormalizedRow::of(site, x)?;
