@@ -362,11 +362,11 @@ impl BarrierWriter {
                 let name = format!("{name}/size_{place}");
                 graph.add_size(&name, TensorId(sized), &name)
             };
-            least.push(Some(listed(order, size)));
+            least.push(Some(list(order, size)));
         }
         let zeros = self.zeros.entry(rank).or_insert_with(|| {
             let zeros = graph.add_list(&format!("{name}/zeros"), vec![0; rank]);
-            listed(order, zeros)
+            list(order, zeros)
         });
         least.push(Some(*zeros));
         let shape_name = format!("{name}/shape");
@@ -378,7 +378,7 @@ impl BarrierWriter {
         } else {
             Node::new(shape_name, "", "Min", least, Vec::new())
         };
-        listed(order, graph.add_made(joined, shape))
+        list(order, graph.add_made(joined, shape))
     }
 
     fn reshape_to(
@@ -398,12 +398,12 @@ impl BarrierWriter {
         };
         let inputs = vec![Some(passed), Some(shape)];
         let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
-        listed(order, graph.add_made(reshape, handed_on))
+        list(order, graph.add_made(reshape, handed_on))
     }
 }
 
 /// Lists the node behind all in `order`; what it writes.
-fn listed(order: &mut Vec<NodeId>, (node, written): (NodeId, TensorId)) -> TensorId {
+fn list(order: &mut Vec<NodeId>, (node, written): (NodeId, TensorId)) -> TensorId {
     order.push(node);
     written
 }

@@ -616,11 +616,10 @@ impl Check<'_> {
             .map(|id| &self.rewritten.tensor(id).name);
         let known = names.map(|name| self.original.tensor_named(name).is_some());
         let mut read: Vec<bool> = known.collect();
-        for (id, node) in self.rewritten.listed() {
-            for tensor in node
-                .reads()
-                .filter(|_| self.roles[id.index()] != Role::Release)
-            {
+        let is_release = |id: NodeId| self.roles[id.index()] == Role::Release;
+        let nodes = self.rewritten.listed();
+        for (_, node) in nodes.filter(|&(id, _)| !is_release(id)) {
+            for tensor in node.reads() {
                 read[tensor.index()] = true;
             }
         }
