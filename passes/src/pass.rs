@@ -18,21 +18,18 @@ pub enum Changed {
 
 impl From<bool> for Changed {
     fn from(changed: bool) -> Changed {
-        match changed {
-            true => Changed::Yes,
-            false => Changed::No,
-        }
+        if changed { Changed::Yes } else { Changed::No }
     }
 }
 
 /// One rewriting of a graph. What a pass needs to know is in its fields;
 /// its documentation says what it **does**, **needs** and **keeps**.
 pub trait Pass {
+    /// The pass's name, in kebab case: one of [`NAMES`].
+    const NAME: &'static str;
+
     /// Why the pass can fail.
     type Error: std::error::Error;
-
-    /// The pass's name, in kebab case: one of [`NAMES`].
-    fn name(&self) -> &'static str;
 
     /// Rewrites `graph`, or says why not; after an error the graph must not be used.
     fn run(&self, graph: &mut Graph) -> Result<Changed, Self::Error>;
@@ -101,9 +98,9 @@ impl Runner {
         let was_sound = cfg!(debug_assertions) && verify::structure(graph).is_ok();
         let changed = pass.run(graph)?;
         if was_sound && let Err(violation) = verify::structure(graph) {
-            debug_assert!(false, "{} left a broken graph: {violation}", pass.name());
+            debug_assert!(false, "{} left a broken graph: {violation}", P::NAME);
         }
-        self.tell(pass.name(), changed, started, graph);
+        self.tell(P::NAME, changed, started, graph);
         Ok(changed)
     }
 
@@ -175,11 +172,8 @@ mod tests {
     struct Breaks;
 
     impl Pass for Breaks {
+        const NAME: &str = "breaks";
         type Error = Infallible;
-
-        fn name(&self) -> &'static str {
-            "breaks"
-        }
 
         fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
             let mut order = graph.order().to_vec();

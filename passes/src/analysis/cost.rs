@@ -70,8 +70,7 @@ fn in_float(graph: &Graph) -> Graph {
 /// of their variants, which may be other operators, take as many times as long as the model says.
 pub fn beside_model(overrides: &Overrides, original: &Graph, device: &Device) -> Overrides {
     let mut all = overrides.clone();
-    for &id in original.order() {
-        let node = original.node(id);
+    for node in original.nodes() {
         let Some(&said) = overrides.get(&node.name) else {
             continue;
         };
@@ -147,7 +146,7 @@ fn time(graph: &Graph, node: &Node, device: &Device) -> Nanos {
 
 /// `device` as it is beside a step of `graph` in a session in which the host never waits for it; see [`Device::unawaited`].
 pub(crate) fn unawaited(graph: &Graph, device: &Device) -> Device {
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     let at_work = nodes.map(|node| match at_work(graph, node, device) {
         (Family::View, _) => 0.0,
         (_, seconds) => seconds,

@@ -38,8 +38,7 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
     // The same in every step: initializers, and what is computed of these alone.
     let mut fixed: Vec<bool> = graph.tensor_ids().map(is_initializer).collect();
     let mut read: Vec<(NodeId, usize)> = Vec::new();
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         if operators::reads_only_shape(node) {
             // As verification has it: sizes of what is the same in every step.
             let is_fixed = node.reads().all(|tensor| fixed[tensor.index()]);
@@ -67,9 +66,8 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
             let results = node.writes().map(|output| (output, sources.clone()));
             writers_of.extend(results);
         }
-        for (output, input) in operators::aliases(node) {
-            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && let Some(writers) = writers_of.get(&input).cloned()
+        for (output, input) in operators::aliased(node) {
+            if let Some(writers) = writers_of.get(&input).cloned()
                 && !graph.outputs.contains(&output)
             {
                 writers_of.insert(output, writers);

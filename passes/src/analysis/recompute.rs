@@ -38,8 +38,7 @@ impl Recomputation {
             .filter(|(_, said)| said.recomputable == Some(true));
         let untrusted =
             verify::unrepeatable(graph, &permitted.map(|(name, _)| name.clone()).collect());
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             let said = overrides.get(&node.name).and_then(|said| said.recomputable);
             rules[id.index()] = match (operators::recompute_in(graph, &uses, node), said) {
                 (_, Some(false)) => Recompute::Never("the cost table says so"),
@@ -100,8 +99,7 @@ impl Recomputation {
     pub(crate) fn keep_rounding(&mut self, graph: &Graph, provider: Provider, release: &Release) {
         let rounding = Rounding::of(graph, provider, release);
         let uses = Uses::of(graph);
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             if !rounding.touches(node) {
                 continue;
             }
@@ -178,12 +176,9 @@ impl Recomputation {
     /// A tensor whose alias cannot be renewed has to stay: if the alias is pinned, or comes from
     /// a node that does more than alias.
     fn pin_aliased(&mut self, graph: &Graph, id: NodeId) {
-        let node = graph.node(id);
-        let aliases = operators::aliases(node);
         let renewable = only_aliases(graph, id) && self.rule(id) == Recompute::Clone;
-        for (output, input) in aliases {
-            if let (Some(output), Some(input)) = (node.output(output), node.input(input))
-                && graph.tensor(input).kind == TensorKind::Value
+        for (output, input) in operators::aliased(graph.node(id)) {
+            if graph.tensor(input).kind == TensorKind::Value
                 && !graph.outputs.contains(&output)
                 && (!renewable || self.pinned[output.index()])
             {

@@ -49,11 +49,8 @@ pub struct ColourShapes {
 }
 
 impl Pass for ColourShapes {
+    const NAME: &str = "colour-shapes";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "colour-shapes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let shapes = runtime_shapes(graph);
@@ -209,8 +206,7 @@ fn inferred(graph: &Graph, release: &Release) -> Vec<bool> {
     let written = graph.tensor_ids().map(|id| uses.producer(id).is_some());
     // By tensor: is nothing of what it follows from said by the file alone?
     let mut follows: Vec<bool> = written.map(|written| !written).collect();
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         if release.is_barrier(node) {
             // What it hands on, whatever it waits for.
             for (read, written) in node.inputs.iter().zip(&node.outputs) {
@@ -492,11 +488,7 @@ mod tests {
         };
         let provider = Provider::Cpu;
         let Ok(_) = ColourShapes { provider, runtime }.run(&mut graph);
-        let sum = graph
-            .order()
-            .iter()
-            .map(|&id| graph.node(id))
-            .find(|node| node.is("", "Add"));
+        let sum = graph.nodes().find(|node| node.is("", "Add"));
         let names = sum
             .unwrap()
             .reads()

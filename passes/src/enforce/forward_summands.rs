@@ -44,11 +44,8 @@ pub enum Sums {
 }
 
 impl Pass for ForwardSummands {
+    const NAME: &str = "forward-summands";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "forward-summands"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let form = self.release.barrier;

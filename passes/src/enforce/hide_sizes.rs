@@ -20,8 +20,7 @@ use std::convert::Infallible;
 
 use crate::bytes::Bytes;
 use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
-    TensorKind, Uses, all_numbers,
+    Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses, all_numbers,
 };
 use crate::operators::{self, Provider};
 use crate::pass::{Changed, Pass};
@@ -83,7 +82,7 @@ impl HideSizes<'_> {
 
     /// Can anything be hidden in that graph?
     fn is_possible(&self, graph: &Graph) -> bool {
-        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let mut nodes = graph.nodes();
         let yields = nodes.any(operators::hands_over);
         let has_operators = graph.opset() >= Some(OPSET);
         has_operators && !yields && self.runtime.release.hides_sizes()
@@ -91,11 +90,8 @@ impl HideSizes<'_> {
 }
 
 impl Pass for HideSizes<'_> {
+    const NAME: &'static str = "hide-sizes";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "hide-sizes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let hiding = self.hide(graph);
@@ -381,24 +377,18 @@ impl<'a> Hiding<'a> {
             return known;
         }
         let zeros = self.zeros(graph, rank);
-        let of = graph.tensor(tensor).clone();
+        let of = graph.alike(tensor, "/hidden");
+        let named = |sizes: &Vec<u64>| sizes.iter().copied().map(name).collect();
         let hidden = Tensor {
-            name: graph.free_tensor_name(&format!("{}/hidden", of.name)),
-            kind: TensorKind::Value,
-            declared: of
-                .shape
-                .as_ref()
-                .map(|sizes| sizes.iter().map(|&size| name(size)).collect()),
+            declared: of.shape.as_ref().map(named),
             constant: None,
             ..of
         };
         let name = format!("ckpt-opt/hide/{}", graph.tensor(tensor).name);
-        let hidden = graph.add_tensor(hidden);
         let inputs = vec![Some(tensor), Some(zeros)];
-        self.add(
-            graph,
-            Node::new(name, "", "Reshape", inputs, vec![Some(hidden)]),
-        );
+        let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
+        let (reshape, hidden) = graph.add_made(reshape, hidden);
+        self.list(graph, reshape);
         self.forwarded.insert(tensor, hidden);
         self.sources.insert(hidden, tensor);
         hidden
@@ -409,21 +399,9 @@ impl<'a> Hiding<'a> {
         if let Some(&known) = self.zeros.get(&rank) {
             return known;
         }
-        let zeros = Tensor {
-            element: Some(ElementType::Int64),
-            declared: Some(vec![Dimension::Known(rank as u64)]),
-            shape: Some(vec![rank as u64]),
-            constant: Some(Constant::Ints(vec![0; rank])),
-            ..Tensor::new(
-                graph.free_tensor_name(&format!("ckpt-opt/zeros/{rank}")),
-                TensorKind::Value,
-            )
-        };
-        let name = zeros.name.clone();
-        let zeros = graph.add_tensor(zeros);
-        let mut constant = Node::new(name, "", "Constant", Vec::new(), vec![Some(zeros)]);
-        constant.set_attribute("value_ints", AttributeValue::Ints(vec![0; rank]));
-        self.add(graph, constant);
+        let name = graph.free_tensor_name(&format!("ckpt-opt/zeros/{rank}"));
+        let (constant, zeros) = graph.add_list(&name, vec![0; rank]);
+        self.list(graph, constant);
         let forwarded = self.pass_through(graph, zeros, format!("ckpt-opt/shape/{rank}"));
         self.zeros.insert(rank, forwarded);
         forwarded
@@ -435,31 +413,24 @@ impl<'a> Hiding<'a> {
         let forwarded = Tensor {
             name: graph.free_tensor_name(&name),
             kind: TensorKind::Value,
-            declared: of.shape.as_ref().map(|sizes| {
-                let sizes = sizes.iter().map(|&size| Dimension::Known(size));
-                sizes.collect()
-            }),
+            declared: of.shape.as_deref().map(Dimension::all_known),
             ..of
         };
         let name = forwarded.name.clone();
         let forwarded = graph.add_tensor(forwarded);
-        let of = graph.tensor(self.anchor).clone();
-        let anchored = Tensor {
-            name: graph.free_tensor_name(&format!("{}/hidden", of.name)),
-            kind: TensorKind::Value,
-            ..of
-        };
+        let anchored = graph.alike(self.anchor, "/hidden");
         let anchored = graph.add_tensor(anchored);
         let inputs = vec![Some(constant), Some(self.anchor)];
         let outputs = vec![Some(forwarded), Some(anchored)];
         if let Some(forward) = self.runtime.release.forwarding(name, inputs, outputs) {
-            self.add(graph, forward);
+            let forward = graph.add_node(forward);
+            self.list(graph, forward);
         }
         forwarded
     }
 
-    fn add(&mut self, graph: &mut Graph, node: Node) {
-        let id = graph.add_node(node);
+    /// Lists a node that was added.
+    fn list(&mut self, graph: &Graph, id: NodeId) {
         self.uses = None;
         self.inference.node_again(graph, id);
         self.order.push(id);
@@ -482,6 +453,7 @@ mod tests {
     use super::*;
     use crate::cost::Cost;
     use crate::enforce::colour_shapes::ColourShapes;
+    use crate::graph::AttributeValue;
     use crate::graph::text::diff;
     use crate::rewrite::infer_shapes::InferShapes;
     use crate::runtime::executions::Executions;

@@ -48,11 +48,8 @@ pub struct KeepApart {
 }
 
 impl Pass for KeepApart {
+    const NAME: &str = "keep-apart";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "keep-apart"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let several = read_by_several(graph, &Uses::of(graph));
@@ -299,7 +296,7 @@ mod tests {
                 graph.node_mut(id).template = Some(of);
             }
             kept_apart(&mut graph).unwrap();
-            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let nodes = graph.nodes();
             nodes.filter(|node| node.is("", "Size")).count()
         };
         // The first instance is read by somebody else, or by another normalization of the file alone, as the runtime has it then.
@@ -323,7 +320,7 @@ mod tests {
             graph.node_mut(id).template = Some(of);
         }
         kept_apart(&mut graph).unwrap();
-        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let nodes = graph.nodes();
         nodes.filter(|node| node.is("", "Size")).count()
     }
 
@@ -413,7 +410,7 @@ mod tests {
         let release = &STOCK;
         assert_eq!(on_cpu(release).run(&mut graph), Ok(Changed::Yes));
         let sum = graph.tensor_named("b");
-        let sizes = graph.order().iter().map(|&id| graph.node(id));
+        let sizes = graph.nodes();
         let sizes = sizes.filter(|node| node.is("", "Size") && node.input(0) == sum);
         assert_eq!(sizes.count(), 1, "{}", graph.to_listing());
         // What leaves the graph, and what has two readers in the file.

@@ -11,13 +11,10 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 
 use super::hide_sizes;
-use crate::graph::{
-    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
-};
+use crate::graph::{Dimension, Graph, Node, NodeId, Tensor, TensorId, Uses};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
-use crate::runtime::barrier::integers;
 use crate::runtime::blocks::{self, InBlocks};
 use crate::runtime::fused_pairs::takes_in_constants;
 use crate::runtime::known_shapes::runtime_shapes;
@@ -44,11 +41,8 @@ pub struct KeepLayout {
 }
 
 impl Pass for KeepLayout {
+    const NAME: &str = "keep-layout";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "keep-layout"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         if self.provider != Provider::Cpu || graph.opset() < Some(OPSET) {
@@ -143,7 +137,7 @@ impl Keeping {
         kind: InBlocks,
     ) -> TensorId {
         let zeros = self.unknown_zeros(graph, data);
-        let of = graph.tensor(read).clone();
+        let of = graph.alike(read, "/kept");
         let known = self.known.get(read.index()).cloned().flatten();
         let mut shape = known.or(of.declared.clone());
         if kind == InBlocks::Pool
@@ -153,19 +147,14 @@ impl Keeping {
             shape[CHANNELS] = hide_sizes::name(sizes[CHANNELS]);
         }
         let forwarded = Tensor {
-            name: graph.free_tensor_name(&format!("{}/kept", of.name)),
-            kind: TensorKind::Value,
             declared: shape,
             constant: None,
             ..of
         };
         let name = format!("{}{}", blocks::KEPT, forwarded.name);
         let inputs = vec![Some(read), Some(zeros)];
-        self.push(
-            graph,
-            Node::new(name, "", "Reshape", inputs, Vec::new()),
-            forwarded,
-        )
+        let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
+        self.list(graph.add_made(reshape, forwarded))
     }
 
     /// Four zeros that are computed: forwarded, or no more than the size of `data`.
@@ -179,13 +168,11 @@ impl Keeping {
         }
         let node = forward.unwrap_or_else(|| {
             let size_name = format!("{name}/size");
-            let size = Node::new(&size_name, "", "Size", vec![Some(data)], Vec::new());
-            let written = integers(graph, &size_name, Vec::new());
-            let size = self.push(graph, size, written);
+            let size = self.list(graph.add_size(&size_name, data, &size_name));
             Node::new(&name, "", "Min", vec![Some(size), Some(zeros)], Vec::new())
         });
-        let shape = integers(graph, &name, vec![blocks::AXES as u64]);
-        let made = self.push(graph, node, shape);
+        let shape = graph.integers(&name, vec![blocks::AXES as u64]);
+        let made = self.list(graph.add_made(node, shape));
         self.unknown.insert(sized, made);
         made
     }
@@ -194,24 +181,16 @@ impl Keeping {
         if let Some(zeros) = self.zeros {
             return zeros;
         }
-        let zeros = vec![0; blocks::AXES];
-        let tensor = Tensor {
-            constant: Some(Constant::Ints(zeros.clone())),
-            ..integers(graph, "ckpt-opt/kept_zeros", vec![blocks::AXES as u64])
-        };
-        let mut constant = Node::new(tensor.name.clone(), "", "Constant", Vec::new(), Vec::new());
-        constant.set_attribute("value_ints", AttributeValue::Ints(zeros));
-        let zeros = self.push(graph, constant, tensor);
+        let name = graph.free_tensor_name("ckpt-opt/kept_zeros");
+        let zeros = self.list(graph.add_list(&name, vec![0; blocks::AXES]));
         self.zeros = Some(zeros);
         zeros
     }
 
-    /// Appends the node, which writes that.
-    fn push(&mut self, graph: &mut Graph, node: Node, output: Tensor) -> TensorId {
-        let output = graph.add_tensor(output);
-        let outputs = vec![Some(output)];
-        self.order.push(graph.add_node(Node { outputs, ..node }));
-        output
+    /// Lists the node; what it writes.
+    fn list(&mut self, (node, written): (NodeId, TensorId)) -> TensorId {
+        self.order.push(node);
+        written
     }
 }
 

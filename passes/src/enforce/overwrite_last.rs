@@ -22,11 +22,8 @@ pub struct OverwriteLast {
 }
 
 impl Pass for OverwriteLast {
+    const NAME: &str = "overwrite-last";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "overwrite-last"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let mut readers: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();

@@ -8,7 +8,7 @@
 
 use std::convert::Infallible;
 
-use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
 use crate::operators;
 use crate::pass::{Changed, Pass};
 use crate::plan::RELEASED_FROM;
@@ -25,11 +25,8 @@ pub struct ReleaseUnread {
 }
 
 impl Pass for ReleaseUnread {
+    const NAME: &str = "release-unread";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "release-unread"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         Ok(read_by_sizes(graph, self.release, |graph, uses, id| {
@@ -93,20 +90,7 @@ fn is_normalized_at_once(graph: &Graph, uses: &Uses, node: &Node) -> bool {
 pub(super) fn release(graph: &mut Graph, tensor: TensorId) -> NodeId {
     let of = &graph.tensor(tensor).name;
     let (node, output) = (format!("ckpt-opt/release/{of}"), format!("{of}/size"));
-    let size = Tensor {
-        element: Some(ElementType::Int64),
-        declared: Some(Vec::new()),
-        shape: Some(Vec::new()),
-        ..Tensor::new(graph.free_tensor_name(&output), TensorKind::Value)
-    };
-    let size = graph.add_tensor(size);
-    graph.add_node(Node::new(
-        node,
-        "",
-        "Size",
-        vec![Some(tensor)],
-        vec![Some(size)],
-    ))
+    graph.add_size(&node, tensor, &output).0
 }
 
 #[cfg(test)]

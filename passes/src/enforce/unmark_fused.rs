@@ -19,11 +19,8 @@ use crate::runtime::fused_pairs::is_folded;
 pub struct UnmarkFused;
 
 impl Pass for UnmarkFused {
+    const NAME: &str = "unmark-fused";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "unmark-fused"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let uses = Uses::of(graph);

@@ -22,6 +22,11 @@ impl Dimension {
         }
     }
 
+    /// These sizes.
+    pub(crate) fn all_known(sizes: &[u64]) -> Vec<Dimension> {
+        sizes.iter().copied().map(Dimension::Known).collect()
+    }
+
     /// Is it a number?
     pub fn is_number(&self) -> bool {
         self.number().is_some()

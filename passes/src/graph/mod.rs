@@ -7,6 +7,7 @@
 mod dimension;
 mod element;
 mod identities;
+mod made;
 mod outputs;
 mod rows;
 pub mod text;
@@ -67,6 +68,32 @@ pub enum Constant {
     Floats(Vec<f64>),
 }
 
+impl Constant {
+    /// The integers and booleans.
+    pub(crate) fn ints(&self) -> Option<&[i64]> {
+        match self {
+            Constant::Ints(values) => Some(values),
+            Constant::Floats(_) => None,
+        }
+    }
+
+    /// The floating point numbers.
+    pub(crate) fn floats(&self) -> Option<&[f64]> {
+        match self {
+            Constant::Floats(values) => Some(values),
+            Constant::Ints(_) => None,
+        }
+    }
+
+    /// As bits: NaN equals itself, and 0 is not -0.
+    pub(crate) fn bits(&self) -> Vec<u64> {
+        match self {
+            Constant::Ints(values) => values.iter().map(|&value| value as u64).collect(),
+            Constant::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
+        }
+    }
+}
+
 /// One tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
@@ -116,6 +143,16 @@ impl Tensor {
             Some(_) => Some(crate::bytes::Bytes::ZERO),
             None => self.other.or_else(|| self.bytes()),
         }
+    }
+
+    /// The contents, where they are integers that are known.
+    pub(crate) fn ints(&self) -> Option<&[i64]> {
+        self.constant.as_ref()?.ints()
+    }
+
+    /// The same of floating point numbers.
+    pub(crate) fn floats(&self) -> Option<&[f64]> {
+        self.constant.as_ref()?.floats()
     }
 
     /// The number of elements, once the shape is known. Saturates.
@@ -306,6 +343,16 @@ impl Node {
         self.inputs.get(position).copied().flatten()
     }
 
+    /// The first inputs, if all of these are present.
+    pub fn first_inputs<const N: usize>(&self) -> Option<[TensorId; N]> {
+        self.inputs.first_chunk().and_then(all_present)
+    }
+
+    /// The first outputs, if all of these are present.
+    pub fn first_outputs<const N: usize>(&self) -> Option<[TensorId; N]> {
+        self.outputs.first_chunk().and_then(all_present)
+    }
+
     /// The output at `position`, if present.
     pub fn output(&self, position: usize) -> Option<TensorId> {
         self.outputs.get(position).copied().flatten()
@@ -329,6 +376,11 @@ impl Node {
     pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.outputs.iter().flatten().copied()
     }
+}
+
+fn all_present<const N: usize>(tensors: &[Option<TensorId>; N]) -> Option<[TensorId; N]> {
+    let all = tensors.iter().copied().collect::<Option<Vec<_>>>()?;
+    all.try_into().ok()
 }
 
 /// The standard's rules of shapes, where releases of the runtime differ.
@@ -440,6 +492,16 @@ impl Graph {
     /// The nodes in file order.
     pub fn order(&self) -> &[NodeId] {
         &self.order
+    }
+
+    /// The nodes in file order, with their ids.
+    pub fn listed(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> + ExactSizeIterator {
+        self.order.iter().map(|&id| (id, self.node(id)))
+    }
+
+    /// The nodes in file order.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Node> + ExactSizeIterator + Clone {
+        self.order.iter().map(|&id| self.node(id))
     }
 
     /// Each node's position in the order, by node id: its index in the runtime's sense.

@@ -15,8 +15,7 @@ impl Uses {
     pub fn of(graph: &Graph) -> Uses {
         let mut producers = vec![None; graph.tensor_count()];
         let mut starts = vec![0u32; graph.tensor_count() + 1];
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             for tensor in node.writes() {
                 producers[tensor.index()] = Some(id);
             }

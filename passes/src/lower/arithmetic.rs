@@ -1,8 +1,8 @@
 //! Gradients of operators that broadcast.
 
-use super::operation::{op, op_of};
+use super::operation::{NewNode, fused_matmul, op, op_of};
 use super::site::{LoweringSite, Obstacle, case, cast};
-use crate::graph::{AttributeValue, Node, TensorId};
+use crate::graph::{AttributeValue, ElementType, Node, TensorId};
 
 /// DivGrad(dY, A, B) -> (dA, dB): dA = Σ dY / B, dB = Σ dY · (−A / B²), the sums over what was broadcast.
 pub(super) fn div_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
@@ -24,7 +24,7 @@ pub(super) fn div_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
 /// The result, summed over what `like` was broadcast on to go with `other`.
 fn sum_like(
     site: &mut LoweringSite,
-    whole: super::operation::NewNode,
+    whole: NewNode,
     like: TensorId,
     other: TensorId,
     output: TensorId,
@@ -156,7 +156,7 @@ fn broadcast_axes(
             always[axis + all - rank] = 1;
         }
         let always = site.ints(&always);
-        let always = site.add(cast(always, crate::graph::ElementType::Bool));
+        let always = site.add(cast(always, ElementType::Bool));
         broadcast = site.add(op("Or", [broadcast, always]));
     }
     let axes = site.add(op("NonZero", [broadcast]));
@@ -210,8 +210,7 @@ pub(super) fn mixed_precision_scale(site: &mut LoweringSite) -> Result<(), Obsta
         let (x, Some(y)) = (site.input(place)?, site.output(place - 1)) else {
             continue;
         };
-        let from = site.element(x)?;
-        let wide = site.as_type(x, from, of_scale);
+        let wide = site.converted(x, of_scale)?;
         let scaled = site.add(op("Mul", [wide, scale]));
         site.put(op("Cast", [scaled]).int("to", to), y);
     }
@@ -226,20 +225,13 @@ pub(super) fn reduce_all_l2(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let x = site.input(place)?;
         let from = site.element(x)?;
         let row = site.reshaped(x, &[1, -1]);
-        let wide = site.as_type(row, from, crate::graph::ElementType::Float);
-        let dot = super::operation::fused_matmul(wide, wide).int("transB", 1);
+        let wide = site.as_type(row, from, ElementType::Float);
+        let dot = fused_matmul(wide, wide).int("transB", 1);
         let dot = site.add(dot);
         sums.push(Some(site.reshaped(dot, &[])));
     }
     let sum = site.add(op_of("Sum", sums));
-    let to = site.node.output(0).map(|y| site.element(y)).transpose()?;
-    let root = op("Sqrt", [sum]);
-    match to {
-        Some(to) if to != crate::graph::ElementType::Float => {
-            let root = site.add(root);
-            site.put(cast(root, to), y);
-        }
-        _ => site.put(root, y),
-    }
+    let to = site.element(y)?;
+    site.put_as(op("Sqrt", [sum]), ElementType::Float, to, y);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::operation::{NewNode, op, op_of};
 use super::site::LoweringSite;
-use crate::graph::{AttributeValue, Body, ElementType, Graph, Node, Tensor, TensorId, TensorKind};
+use crate::graph::{AttributeValue, Body, ElementType, Graph, Tensor, TensorId, TensorKind};
 
 /// A subgraph while it grows. Its tensors are not those of the graph around it.
 pub(super) struct NewBody {
@@ -47,12 +47,8 @@ impl NewBody {
     pub(super) fn add(&mut self, operation: NewNode) -> TensorId {
         let output = self.tensor(operation.op_type, TensorKind::Value);
         let name = self.graph.tensor(output).name.clone();
-        let (domain, op_type) = (operation.domain, operation.op_type);
-        let node = Node::new(name, domain, op_type, operation.inputs, vec![Some(output)]);
-        self.graph.add_node(Node {
-            attributes: operation.attributes,
-            ..node
-        });
+        self.graph
+            .add_node(operation.named(name, vec![Some(output)]));
         output
     }
 

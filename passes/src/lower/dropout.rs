@@ -1,6 +1,6 @@
 //! Dropouts that a current session would take out.
 
-use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
+use crate::graph::{ElementType, Graph, Node, NodeId, Tensor, TensorId, Uses};
 
 /// Has the size of the mask read of each Dropout that may drop something, where nobody reads the mask: from ORT_ENABLE_BASIC on, builds
 /// without training take out a Dropout whose mask is not read, training or not (`EliminateDropout`; measured in 1.20.1, 1.26.0
@@ -31,12 +31,9 @@ fn is_mask_read(graph: &Graph, uses: &Uses, id: NodeId) -> bool {
 fn measure(graph: &mut Graph, id: NodeId) -> Option<NodeId> {
     let (dropped, mask) = (graph.node(id).output(0)?, graph.node(id).output(1));
     let mask = mask.unwrap_or_else(|| {
-        let of = graph.tensor(dropped).clone();
         let mask = Tensor {
-            name: graph.free_tensor_name(&format!("{}/mask", of.name)),
-            kind: TensorKind::Value,
             element: Some(ElementType::Bool),
-            ..of
+            ..graph.alike(dropped, "/mask")
         };
         let mask = graph.add_tensor(mask);
         graph.node_mut(id).outputs.resize(2, None);
@@ -44,12 +41,5 @@ fn measure(graph: &mut Graph, id: NodeId) -> Option<NodeId> {
         mask
     });
     let name = format!("{}/size", graph.tensor(mask).name);
-    let size = graph.add_tensor(Tensor {
-        element: Some(ElementType::Int64),
-        declared: Some(Vec::new()),
-        shape: Some(Vec::new()),
-        ..Tensor::new(graph.free_tensor_name(&name), TensorKind::Value)
-    });
-    let node = Node::new(name, "", "Size", vec![Some(mask)], vec![Some(size)]);
-    Some(graph.add_node(node))
+    Some(graph.add_size(&name, mask, &name).0)
 }

@@ -151,14 +151,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
             },
         ]);
     }
-    if let Some(dx) = site.output(0) {
-        recurrent::put_sum(site, of_x, dx);
-    }
-    for (position, factors) in [(1, of_w), (2, of_r)] {
-        if let Some(output) = site.output(position) {
-            recurrent::put_weights(site, factors, output);
-        }
-    }
+    recurrent::put_products(site, of_x, of_w, of_r);
     if let Some(output) = site.output(3) {
         let sums = of_b.into_iter().map(|[gates, new, within]| {
             let is_same = new == within;

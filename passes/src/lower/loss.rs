@@ -1,7 +1,7 @@
 //! Cross-entropy and its gradient.
 
 use super::operation::op;
-use super::site::{LoweringSite, Obstacle, case, cast};
+use super::site::{LoweringSite, Obstacle, attribute, case, cast};
 use crate::graph::{ElementType, TensorId};
 
 /// SoftmaxCrossEntropyLoss(scores, labels, weights) -> (loss, log probabilities): no build has a kernel for it, and its
@@ -15,15 +15,16 @@ pub(super) fn cross_entropy(site: &mut LoweringSite) -> Result<(), Obstacle> {
 /// The same with the label that does not count as an input.
 pub(super) fn cross_entropy_internal(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let ignored = Ignored::by_input(site, 3);
-    let out = output_type(site)?;
+    let of_scores = site.element(site.input(0)?)?;
+    let out = output_type(site, of_scores);
     cross_entropy_of(site, ignored, out)
 }
 
-fn output_type(site: &LoweringSite) -> Result<ElementType, Obstacle> {
-    let of_scores = site.element(site.input(0)?)?;
+/// What the node says, or else `default`.
+fn output_type(site: &LoweringSite, default: ElementType) -> ElementType {
     let declared = site.node.int("output_type").filter(|&number| number != 0);
     let declared = declared.and_then(|number| ElementType::from_onnx(i32::try_from(number).ok()?));
-    Ok(declared.unwrap_or(of_scores))
+    declared.unwrap_or(default)
 }
 
 /// The label that does not count. There always is one: where nothing says which, the runtime takes −1.
@@ -64,10 +65,7 @@ fn reduction(site: &LoweringSite) -> Result<Reduction, Obstacle> {
         None | Some("mean") => Ok(Reduction::Mean),
         Some("sum") => Ok(Reduction::Sum),
         Some("none") => Ok(Reduction::None),
-        Some(_) => Err(Obstacle::Attribute {
-            name: "reduction",
-            expected: "none, mean or sum".to_owned(),
-        }),
+        Some(_) => attribute("reduction", "none, mean or sum"),
     }
 }
 
@@ -97,8 +95,7 @@ impl Labels {
         let safe = site.add(op("Where", [does_count, labels, zero]));
         let mut each = site.add(cast(does_count, element));
         if let Some(weights) = weights {
-            let from = site.element(weights)?;
-            let weights = site.as_type(weights, from, element);
+            let weights = site.converted(weights, element)?;
             let of_label = site.add(op("Gather", [weights, safe]).int("axis", 0));
             each = site.add(op("Mul", [of_label, each]));
         }
@@ -191,9 +188,7 @@ fn cross_entropy_grad_of(
     let dx = site.result()?;
     let element = site.element(logarithms)?;
     let of_dloss = site.element(dloss)?;
-    let out = site.node.int("output_type").filter(|&number| number != 0);
-    let out = out.and_then(|number| ElementType::from_onnx(i32::try_from(number).ok()?));
-    let out = out.unwrap_or(of_dloss);
+    let out = output_type(site, of_dloss);
     let reduction = reduction(site)?;
     let rows = Labels::of(site, labels, weights, ignored, element)?;
     let dloss = site.as_type(dloss, of_dloss, element);

@@ -94,15 +94,9 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
                 parts(site, &layer, gates, 2)
             }
         };
-        let LstmGates {
-            input,
-            output,
-            forget,
-            candidate,
-        } = gates;
-        let let_in = site.add(op("Mul", [input, candidate]));
+        let let_in = site.add(op("Mul", [gates.input, gates.candidate]));
         let cells = match known {
-            Some(_) => cells_of(site, &layer, &direction, (forget, let_in)),
+            Some(_) => cells_of(site, &layer, &direction, (gates.forget, let_in)),
             None => {
                 let cells = site.input(7)?;
                 layer.of_direction(site, cells, 1, place)
@@ -112,18 +106,18 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         let bent = site.add(op("Tanh", [cells]));
         let square = site.add(op("Mul", [bent, bent]));
         let slope = rest(site, square);
-        let through = site.add(op("Mul", [output, slope]));
-        let closed = rest(site, output);
-        let to_output = site.add(op("Mul", [bent, output]));
+        let through = site.add(op("Mul", [gates.output, slope]));
+        let closed = rest(site, gates.output);
+        let to_output = site.add(op("Mul", [bent, gates.output]));
         let to_output = site.add(op("Mul", [to_output, closed]));
-        let closed = rest(site, input);
+        let closed = rest(site, gates.input);
         let to_input = site.add(op("Mul", [let_in, closed]));
         let kept = site.add(op("Sub", [cells, let_in]));
-        let closed = rest(site, forget);
+        let closed = rest(site, gates.forget);
         let to_forget = site.add(op("Mul", [kept, closed]));
-        let square = site.add(op("Mul", [candidate, candidate]));
+        let square = site.add(op("Mul", [gates.candidate, gates.candidate]));
         let slope = rest(site, square);
-        let to_candidate = site.add(op("Mul", [input, slope]));
+        let to_candidate = site.add(op("Mul", [gates.input, slope]));
 
         let mut body = layer.body(site);
         let (dh, dc) = (body.input(), body.input());
@@ -142,7 +136,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
             to_output,
             to_forget,
             to_candidate,
-            forget,
+            gates.forget,
         ]);
         let [
             through,
@@ -176,14 +170,7 @@ pub(super) fn gradient(site: &mut LoweringSite) -> Result<(), Obstacle> {
         of_w.push(vec![(gates, direction.x_rows)]);
         of_r.push(vec![(gates, direction.before)]);
     }
-    if let Some(dx) = site.output(0) {
-        recurrent::put_sum(site, of_x, dx);
-    }
-    for (position, factors) in [(1, of_w), (2, of_r)] {
-        if let Some(output) = site.output(position) {
-            recurrent::put_weights(site, factors, output);
-        }
-    }
+    recurrent::put_products(site, of_x, of_w, of_r);
     if let Some(output) = site.output(3) {
         let sums = of_b.into_iter().map(|gates| {
             let sum = recurrent::sum_of_steps(site, gates);

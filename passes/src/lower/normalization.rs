@@ -17,7 +17,8 @@ pub(super) fn batch_norm_internal(site: &mut LoweringSite) -> Result<(), Obstacl
     let epsilon = site.node.float("epsilon").unwrap_or(1e-5);
     let momentum = f64::from(site.node.float("momentum").unwrap_or(0.9));
     let (of_x, of_mean) = (site.element(x)?, site.element(old_mean)?);
-    let (x, wide) = widened(site, x, of_x);
+    let wide = widened(of_x);
+    let x = site.as_type(x, of_x, wide);
     let mean = site.reduced_to_channels("ReduceMean", x, rank);
     let mean = site.add(mean);
     let centred = {
@@ -33,10 +34,7 @@ pub(super) fn batch_norm_internal(site: &mut LoweringSite) -> Result<(), Obstacl
         let Some(output) = site.output(place) else {
             continue;
         };
-        let (keep, rest) = (
-            site.number(momentum, of_mean),
-            site.number(1.0 - momentum, of_mean),
-        );
+        let [keep, rest] = [momentum, 1.0 - momentum].map(|part| site.number(part, of_mean));
         let new = site.as_type(new, wide, of_mean);
         let old = site.add(op("Mul", [old, keep]));
         let new = site.add(op("Mul", [new, rest]));
@@ -49,19 +47,14 @@ pub(super) fn batch_norm_internal(site: &mut LoweringSite) -> Result<(), Obstacl
         let epsilon = site.number(f64::from(epsilon), wide);
         let shifted = site.add(op("Add", [var, epsilon]));
         let deviation = site.add(op("Sqrt", [shifted]));
-        if wide == of_mean {
-            site.put(op("Reciprocal", [deviation]), output);
-        } else {
-            let inverse = site.add(op("Reciprocal", [deviation]));
-            site.put(cast(inverse, of_mean), output);
-        }
+        site.put_as(op("Reciprocal", [deviation]), wide, of_mean, output);
     }
     let y = site.result()?;
     let of_scale = site.element(scale)?;
     let scale = site.as_type(scale, of_scale, wide);
     let bias = site.as_type(bias, of_scale, wide);
     let apply = op("BatchNormalization", [x, scale, bias, mean, var]).float("epsilon", epsilon);
-    put_as(site, apply, wide, of_x, y);
+    site.put_as(apply, wide, of_x, y);
     Ok(())
 }
 
@@ -73,29 +66,11 @@ fn cast_or_same(id: TensorId, from: ElementType, to: ElementType) -> NewNode {
     }
 }
 
-fn put_as(
-    site: &mut LoweringSite,
-    last: NewNode,
-    from: ElementType,
-    to: ElementType,
-    output: TensorId,
-) {
-    if from == to {
-        site.put(last, output);
-    } else {
-        let wide = site.add(last);
-        site.put(cast(wide, to), output);
-    }
-}
-
 /// Sums over many elements need more than 16 bits.
-fn widened(site: &mut LoweringSite, x: TensorId, element: ElementType) -> (TensorId, ElementType) {
+fn widened(element: ElementType) -> ElementType {
     match element {
-        ElementType::Float16 | ElementType::Bfloat16 => {
-            let wide = site.as_type(x, element, ElementType::Float);
-            (wide, ElementType::Float)
-        }
-        _ => (x, element),
+        ElementType::Float16 | ElementType::Bfloat16 => ElementType::Float,
+        other => other,
     }
 }
 
@@ -112,8 +87,8 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
         return case("where X has fewer than two dimensions");
     }
     let (of_x, of_scale, of_mean) = (site.element(x)?, site.element(scale)?, site.element(mean)?);
-    let (x, wide) = widened(site, x, of_x);
-    let (dy, _) = widened(site, dy, of_x);
+    let wide = widened(of_x);
+    let [x, dy] = [x, dy].map(|id| site.as_type(id, of_x, wide));
     let scale = site.as_type(scale, of_scale, wide);
     let mean = site.as_type(mean, of_mean, wide);
     let inverse = site.as_type(inverse, of_mean, wide);
@@ -152,7 +127,7 @@ pub(super) fn batch_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let ones = site.add(op("Add", [zeros, one]));
     let moved =
         site.add(op("BatchNormalization", [dy, factor, shift, zeros, ones]).float("epsilon", 0.0));
-    put_as(site, op("Add", [moved, part]), wide, of_x, dx);
+    site.put_as(op("Add", [moved, part]), wide, of_x, dx);
     Ok(())
 }
 
@@ -198,12 +173,13 @@ fn dot_of_channels(
 ///
 /// With Z = (X − mean) · inv and n elements in a row: dB = Σ dY, dscale = Σ dY · Z over the rows, and
 /// dX = inv · (dY · scale − mean(dY · scale) − Z · mean(dY · scale · Z)); the means are products with the vector scale / n.
+/// Mean and inverse deviation have a number for each row, with dimensions of size 1 in place of the row's.
 pub(super) fn layer_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, scale, mean, inverse] = site.inputs()?;
     let row = NormalizedRow::of(site, x)?;
-    let mean = row.statistics(site, mean)?;
-    let inverse = row.statistics(site, inverse)?;
-    let (x, dy) = (row.wide(site, x), row.wide(site, dy));
+    let mean = site.converted(mean, row.element)?;
+    let inverse = site.converted(inverse, row.element)?;
+    let [x, dy] = row.wide(site, [x, dy]);
     let centred = site.add(op("Sub", [x, mean]));
     let z = site.add(op("Mul", [centred, inverse]));
     row.gradient(site, dy, z, scale, inverse, true, [1, 2])
@@ -213,8 +189,8 @@ pub(super) fn layer_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
 pub(super) fn simplified_layer_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, x, scale, inverse] = site.inputs()?;
     let row = NormalizedRow::of(site, x)?;
-    let inverse = row.statistics(site, inverse)?;
-    let (x, dy) = (row.wide(site, x), row.wide(site, dy));
+    let inverse = site.converted(inverse, row.element)?;
+    let [x, dy] = row.wide(site, [x, dy]);
     let z = site.add(op("Mul", [x, inverse]));
     row.gradient(site, dy, z, scale, inverse, false, [1, usize::MAX])
 }
@@ -223,8 +199,8 @@ pub(super) fn simplified_layer_norm_grad(site: &mut LoweringSite) -> Result<(), 
 pub(super) fn invertible_layer_norm_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [dy, y, scale, bias, inverse] = site.inputs()?;
     let row = NormalizedRow::of(site, y)?;
-    let inverse = row.statistics(site, inverse)?;
-    let (y, dy) = (row.wide(site, y), row.wide(site, dy));
+    let inverse = site.converted(inverse, row.element)?;
+    let [y, dy] = row.wide(site, [y, dy]);
     let element = site.element(scale)?;
     let wide_scale = site.as_type(scale, element, row.element);
     let bias = site.as_type(bias, element, row.element);
@@ -246,26 +222,16 @@ impl NormalizedRow {
     fn of(site: &LoweringSite, x: TensorId) -> Result<NormalizedRow, Obstacle> {
         let rank = site.rank(x)?;
         let of_x = site.element(x)?;
-        let element = match of_x {
-            ElementType::Float16 | ElementType::Bfloat16 => ElementType::Float,
-            other => other,
-        };
         Ok(NormalizedRow {
             rank,
             axis: site.axis(-1, rank)?,
             of_x,
-            element,
+            element: widened(of_x),
         })
     }
 
-    fn wide(&self, site: &mut LoweringSite, id: TensorId) -> TensorId {
-        site.as_type(id, self.of_x, self.element)
-    }
-
-    /// Numbers for each row, with dimensions of size 1 in place of the row's.
-    fn statistics(&self, site: &mut LoweringSite, id: TensorId) -> Result<TensorId, Obstacle> {
-        let element = site.element(id)?;
-        Ok(site.as_type(id, element, self.element))
+    fn wide(&self, site: &mut LoweringSite, both: [TensorId; 2]) -> [TensorId; 2] {
+        both.map(|id| site.as_type(id, self.of_x, self.element))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -301,13 +267,7 @@ impl NormalizedRow {
             let mean = self.mean(site, dy, &weights);
             rest = site.add(op("Sub", [rest, mean]));
         }
-        put_as(
-            site,
-            op("Mul", [rest, inverse]),
-            self.element,
-            self.of_x,
-            dx,
-        );
+        site.put_as(op("Mul", [rest, inverse]), self.element, self.of_x, dx);
         Ok(())
     }
 
@@ -323,7 +283,7 @@ impl NormalizedRow {
             true => op("Identity", [data]),
             false => site.reduced("ReduceSum", data, rows, false),
         };
-        put_as(site, sum, self.element, to, output);
+        site.put_as(sum, self.element, to, output);
     }
 
     fn weights(&self, site: &mut LoweringSite, scale: TensorId) -> Result<RowWeights, Obstacle> {

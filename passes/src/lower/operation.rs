@@ -1,6 +1,6 @@
 //! One node of a lowering, before it is put into the graph.
 
-use crate::graph::{Attribute, AttributeValue, Body, TensorId};
+use crate::graph::{Attribute, AttributeValue, Body, Constant, ElementType, Node, TensorId};
 
 /// An operator with what it reads.
 pub(super) struct NewNode {
@@ -42,6 +42,17 @@ pub(super) fn fused_matmul(a: TensorId, b: TensorId) -> NewNode {
 }
 
 impl NewNode {
+    /// As a node of a graph.
+    pub(super) fn named(self, name: String, outputs: Vec<Option<TensorId>>) -> Node {
+        let node = Node::new(name, self.domain, self.op_type, self.inputs, outputs);
+        Node {
+            attributes: self.attributes,
+            bodies: self.bodies,
+            captures: self.captures,
+            ..node
+        }
+    }
+
     pub(super) fn int(self, name: &str, value: i64) -> NewNode {
         self.with(name, AttributeValue::Int(value))
     }
@@ -56,6 +67,21 @@ impl NewNode {
 
     pub(super) fn string(self, name: &str, value: &str) -> NewNode {
         self.with(name, AttributeValue::String(value.as_bytes().to_vec()))
+    }
+
+    /// With a small tensor as its value.
+    pub(super) fn holding(
+        self,
+        element: ElementType,
+        shape: Vec<u64>,
+        constant: Constant,
+    ) -> NewNode {
+        let value = AttributeValue::Tensor {
+            element,
+            shape,
+            constant: Some(constant),
+        };
+        self.with("value", value)
     }
 
     pub(super) fn with(mut self, name: &str, value: AttributeValue) -> NewNode {

@@ -2,8 +2,8 @@
 
 use super::convolution::FARTHEST;
 use super::operation::{NewNode, op};
-use super::site::{LoweringSite, Obstacle, case};
-use crate::graph::{AttributeValue, Constant, ElementType, TensorId};
+use super::site::{LoweringSite, Obstacle, attribute, case};
+use crate::graph::{Constant, ElementType, TensorId};
 
 /// MaxPoolGrad(dY, indices): each number of dY is added where the largest number of its window was.
 pub(super) fn max_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
@@ -50,14 +50,7 @@ pub(super) fn zeros_for(
 
 /// Zeros of a shape.
 pub(super) fn zeros(shape: TensorId, element: ElementType) -> NewNode {
-    op("ConstantOfShape", [shape]).with(
-        "value",
-        AttributeValue::Tensor {
-            element,
-            shape: vec![1],
-            constant: Some(Constant::Floats(vec![0.0])),
-        },
-    )
+    op("ConstantOfShape", [shape]).holding(element, vec![1], Constant::Floats(vec![0.0]))
 }
 
 /// `updates` added to `data` at the places that `indices` says, one after another: the kernel for whole slices
@@ -80,10 +73,7 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
     let axes = rank.saturating_sub(2);
     let node = &site.node;
     let Some(kernel) = node.ints("kernel_shape").map(<[i64]>::to_vec) else {
-        return Err(Obstacle::Attribute {
-            name: "kernel_shape",
-            expected: "the sizes of the window".to_owned(),
-        });
+        return attribute("kernel_shape", "the sizes of the window");
     };
     let or = |name: &str, default: i64, count: usize| {
         node.ints(name)
@@ -91,22 +81,14 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
     };
     let (strides, dilations) = (or("strides", 1, axes), or("dilations", 1, axes));
     let pads = or("pads", 0, 2 * axes);
-    if !matches!(
-        node.string("auto_pad"),
-        None | Some("NOTSET" | "" | "VALID")
-    ) {
-        return Err(Obstacle::Attribute {
-            name: "auto_pad",
-            expected: "NOTSET and pads".to_owned(),
-        });
+    let auto_pad = node.string("auto_pad").unwrap_or("NOTSET");
+    if !["NOTSET", "", "VALID"].contains(&auto_pad) {
+        return attribute("auto_pad", "NOTSET and pads");
     }
     let counts_zeros = node.int("count_include_pad").unwrap_or(0) != 0;
     let is_ceiling = node.int("ceil_mode").unwrap_or(0) != 0;
-    if kernel.len() != axes
-        || strides.len() != axes
-        || dilations.len() != axes
-        || pads.len() != 2 * axes
-    {
+    let lengths = [&kernel, &strides, &dilations].map(Vec::len);
+    if lengths != [axes; 3] || pads.len() != 2 * axes {
         return case("where the window has another number of dimensions than X");
     }
     let numbers = [&kernel, &strides, &dilations, &pads];
@@ -142,20 +124,11 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
         }
         // How many numbers of each window lie within X.
         let within = |window: i64| {
-            let places = (0..kernel[axis])
-                .map(|k| window * strides[axis] + k * dilations[axis] - pads[axis]);
-            places
-                .filter(|place| (0..sizes[axis]).contains(place))
-                .count() as f64
+            let place = |k| window * strides[axis] + k * dilations[axis] - pads[axis];
+            let counts = |&k: &i64| counts_zeros || (0..sizes[axis]).contains(&place(k));
+            (0..kernel[axis]).filter(counts).count() as f64
         };
-        weights.push(
-            (0..count)
-                .map(|window| match counts_zeros {
-                    true => kernel[axis] as f64,
-                    false => within(window),
-                })
-                .collect::<Vec<f64>>(),
-        );
+        weights.push((0..count).map(within).collect::<Vec<f64>>());
     }
     let is_even = weights.iter().all(|w| w.iter().all(|n| *n == w[0]));
     let mut data = dy;
@@ -167,24 +140,18 @@ pub(super) fn average_pool_grad(site: &mut LoweringSite) -> Result<(), Obstacle>
         let shape: Vec<u64> = weights.iter().map(|w| w.len() as u64).collect();
         let mut counts = vec![1.0];
         for axis in &weights {
-            counts = counts
-                .iter()
-                .flat_map(|count| axis.iter().map(move |n| count * n))
-                .collect();
+            let with = |count: f64| axis.iter().map(move |n| count * n);
+            counts = counts.into_iter().flat_map(with).collect();
         }
         let counts = site.numbers_of(shape, &counts, element);
         data = site.add(op("Div", [data, counts]));
     }
     // One image for each channel: all have the same kernel.
-    let alone: Vec<i64> = [-1, 1]
-        .into_iter()
-        .chain(weights.iter().map(|w| w.len() as i64))
-        .collect();
+    let mut alone = vec![-1, 1];
+    alone.extend(weights.iter().map(|w| w.len() as i64));
     let images = site.reshaped(data, &alone);
-    let shape: Vec<u64> = [1, 1]
-        .into_iter()
-        .chain(kernel.iter().map(|&k| k as u64))
-        .collect();
+    let mut shape: Vec<u64> = vec![1, 1];
+    shape.extend(kernel.iter().map(|&k| k as u64));
     let taps = kernel.iter();
     let taps = taps.fold(1usize, |taps, &size| taps.saturating_mul(size as usize));
     let equal = match taps <= 64 {

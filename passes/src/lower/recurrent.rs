@@ -8,7 +8,7 @@
 use super::body::{NewBody, scan};
 use super::operation::{NewNode, op, op_of};
 use super::pooling::zeros;
-use super::site::{LoweringSite, Obstacle, case};
+use super::site::{LoweringSite, Obstacle, attribute, case};
 use crate::graph::{AttributeValue, ElementType, Node, TensorId};
 
 /// A layer's inputs and hidden states.
@@ -58,7 +58,11 @@ impl Layer {
                 ));
             }
         }
-        let hidden = node.int("hidden_size").filter(|&size| size > 0);
+        let element = site.element(x)?;
+        let hidden = match node.int("hidden_size") {
+            Some(size) if size > 0 => size,
+            _ => return attribute("hidden_size", "how large the hidden state is"),
+        };
         Ok(Layer {
             x,
             w,
@@ -67,11 +71,8 @@ impl Layer {
             first_hidden: node.input(5),
             first_cell: node.input(6),
             y,
-            element: site.element(x)?,
-            hidden: hidden.ok_or(Obstacle::Attribute {
-                name: "hidden_size",
-                expected: "how large the hidden state is".to_owned(),
-            })?,
+            element,
+            hidden,
             directions: directions(node)?,
         })
     }
@@ -214,10 +215,10 @@ fn directions(node: &Node) -> Result<Vec<bool>, Obstacle> {
         "forward" => Ok(vec![false]),
         "reverse" => Ok(vec![true]),
         "bidirectional" => Ok(vec![false, true]),
-        other => Err(Obstacle::Attribute {
-            name: "direction",
-            expected: format!("forward, reverse or bidirectional, found {other:?}"),
-        }),
+        other => attribute(
+            "direction",
+            format!("forward, reverse or bidirectional, found {other:?}"),
+        ),
     }
 }
 
@@ -241,12 +242,8 @@ pub(super) fn check(
         return case("where the input gate is what the forget gate leaves");
     }
     if let Some(AttributeValue::Strings(names)) = node.attribute("activations") {
-        let expected = activations.iter().cycle();
-        if names
-            .iter()
-            .zip(expected)
-            .any(|(name, expected)| !name.eq_ignore_ascii_case(expected.as_bytes()))
-        {
+        let mut both = names.iter().zip(activations.iter().cycle());
+        if both.any(|(name, expected)| !name.eq_ignore_ascii_case(expected.as_bytes())) {
             return case(format!("with other activations than {activations:?}"));
         }
     }
@@ -340,11 +337,7 @@ pub(super) fn product(rows: TensorId, weights: TensorId, added: Option<TensorId>
 }
 
 /// All directions' gradients of weights, of each direction's parts one below the other: what all rows add to them, `gradientsᵀ · rows`.
-pub(super) fn put_weights(
-    site: &mut LoweringSite,
-    factors: Vec<Vec<(TensorId, TensorId)>>,
-    output: TensorId,
-) {
+fn put_weights(site: &mut LoweringSite, factors: Vec<Vec<(TensorId, TensorId)>>, output: TensorId) {
     let mut all = Vec::with_capacity(factors.len());
     for parts in factors {
         let products = parts
@@ -398,8 +391,25 @@ pub(super) fn put_rows(site: &mut LoweringSite, parts: Vec<Vec<TensorId>>, outpu
     site.put(op_of("Concat", all).int("axis", 0), output);
 }
 
+/// The gradients of the layer's input, of its weights and of those of its states, by what they are products of; see [`put_weights`].
+pub(super) fn put_products(
+    site: &mut LoweringSite,
+    of_x: Vec<NewNode>,
+    of_w: Vec<Vec<(TensorId, TensorId)>>,
+    of_r: Vec<Vec<(TensorId, TensorId)>>,
+) {
+    if let Some(dx) = site.output(0) {
+        put_sum(site, of_x, dx);
+    }
+    for (position, factors) in [(1, of_w), (2, of_r)] {
+        if let Some(output) = site.output(position) {
+            put_weights(site, factors, output);
+        }
+    }
+}
+
 /// The sum of products.
-pub(super) fn put_sum(site: &mut LoweringSite, products: Vec<NewNode>, output: TensorId) {
+fn put_sum(site: &mut LoweringSite, products: Vec<NewNode>, output: TensorId) {
     let last = products.len().saturating_sub(1);
     let mut sum: Option<TensorId> = None;
     for (place, product) in products.into_iter().enumerate() {

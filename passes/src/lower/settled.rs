@@ -107,7 +107,7 @@ fn replaced(
     sources: &BTreeMap<String, (TensorId, usize)>,
     shared: &Shared,
 ) -> BTreeMap<TensorId, Instead> {
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let nodes = || graph.nodes();
     let captured: BTreeSet<TensorId> = nodes().flat_map(|n| n.captures.clone()).collect();
     let mut instead = BTreeMap::new();
     for node in nodes() {
@@ -315,15 +315,8 @@ impl SizeLists {
         let output = graph.free_tensor_name(&wish);
         let output = graph.add_tensor(Tensor::new(output, TensorKind::Value));
         let name = shared.free_name(&wish);
-        let node = Node::new(
-            name,
-            new.domain,
-            new.op_type,
-            new.inputs,
-            vec![Some(output)],
-        );
-        let attributes = new.attributes;
-        self.made.push(graph.add_node(Node { attributes, ..node }));
+        let node = graph.add_node(new.named(name, vec![Some(output)]));
+        self.made.push(node);
         output
     }
 }

@@ -7,8 +7,7 @@ use thiserror::Error;
 use super::facts::Facts;
 use super::operation::{NewNode, op, op_of};
 use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
-    TensorKind, Uses,
+    Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
 };
 
 /// The domain of the operators beyond the standard that every build of the runtime has.
@@ -149,16 +148,8 @@ impl Shared {
             ..Tensor::new(name.clone(), TensorKind::Value)
         });
         let name = self.free_name(&name);
-        let mut node = Node::new(name, "", "Constant", Vec::new(), vec![Some(id)]);
-        node.set_attribute(
-            "value",
-            AttributeValue::Tensor {
-                element,
-                shape: key.1.clone(),
-                constant: Some(constant),
-            },
-        );
-        let node = graph.add_node(node);
+        let node = op("Constant", []).holding(element, key.1.clone(), constant);
+        let node = graph.add_node(node.named(name, vec![Some(id)]));
         self.listed.push(node);
         self.constants.insert(key, id);
         id
@@ -352,10 +343,7 @@ impl<'a> LoweringSite<'a> {
 
     /// The contents of an integer constant.
     pub(super) fn constant_ints(&self, id: TensorId) -> Option<Vec<i64>> {
-        match self.constant(id)? {
-            Constant::Ints(values) => Some(values.clone()),
-            Constant::Floats(_) => None,
-        }
+        Some(self.constant(id)?.ints()?.to_vec())
     }
 
     pub(super) fn name(&self, id: TensorId) -> &str {
@@ -369,10 +357,7 @@ impl<'a> LoweringSite<'a> {
         let place = if axis < 0 { axis + rank } else { axis };
         match (0..rank.max(1)).contains(&place) {
             true => Ok(place as usize),
-            false => Err(Obstacle::Attribute {
-                name: "axis",
-                expected: format!("one of {rank} dimensions, found {axis}"),
-            }),
+            false => attribute("axis", format!("one of {rank} dimensions, found {axis}")),
         }
     }
 
@@ -402,19 +387,7 @@ impl<'a> LoweringSite<'a> {
     pub(super) fn put_all(&mut self, operation: NewNode, outputs: Vec<Option<TensorId>>) {
         let wish = format!("{}/{}", self.base, operation.op_type);
         let name = self.shared.free_name(&wish);
-        let node = Node::new(
-            name,
-            operation.domain,
-            operation.op_type,
-            operation.inputs,
-            outputs,
-        );
-        self.made.push(Node {
-            attributes: operation.attributes,
-            bodies: operation.bodies,
-            captures: operation.captures,
-            ..node
-        });
+        self.made.push(operation.named(name, outputs));
     }
 
     pub(super) fn new_tensor(&mut self, of: &str) -> TensorId {
@@ -481,12 +454,9 @@ impl<'a> LoweringSite<'a> {
 
     /// A list of integers as an output.
     pub(super) fn put_ints(&mut self, values: &[i64], output: TensorId) {
-        let value = AttributeValue::Tensor {
-            element: ElementType::Int64,
-            shape: vec![values.len() as u64],
-            constant: Some(Constant::Ints(values.to_vec())),
-        };
-        self.put(op("Constant", []).with("value", value), output);
+        let (shape, values) = (vec![values.len() as u64], Constant::Ints(values.to_vec()));
+        let constant = op("Constant", []).holding(ElementType::Int64, shape, values);
+        self.put(constant, output);
     }
 
     /// One integer.
@@ -527,6 +497,32 @@ impl<'a> LoweringSite<'a> {
         match from == to {
             true => id,
             false => self.add(cast(id, to)),
+        }
+    }
+
+    /// `id` as another type, whichever it is of.
+    pub(super) fn converted(
+        &mut self,
+        id: TensorId,
+        to: ElementType,
+    ) -> Result<TensorId, Obstacle> {
+        let from = self.element(id)?;
+        Ok(self.as_type(id, from, to))
+    }
+
+    /// Adds a node that writes `output` in another type than it computes in.
+    pub(super) fn put_as(
+        &mut self,
+        operation: NewNode,
+        from: ElementType,
+        to: ElementType,
+        output: TensorId,
+    ) {
+        if from == to {
+            self.put(operation, output);
+        } else {
+            let computed = self.add(operation);
+            self.put(cast(computed, to), output);
         }
     }
 
@@ -722,15 +718,9 @@ impl<'a> LoweringSite<'a> {
     pub(super) fn accumulates(&mut self, output: TensorId, buffer: TensorId) {
         let name = |id: TensorId| self.graph.tensor(id).name.clone();
         let pair = (name(output), name(buffer));
-        let (element, declared) = {
-            let tensor = self.graph.tensor(buffer);
-            let shape = tensor.shape.clone();
-            let declared = tensor
-                .declared
-                .clone()
-                .or_else(|| shape.map(|s| s.into_iter().map(Dimension::Known).collect()));
-            (tensor.element, declared)
-        };
+        let old = self.graph.tensor(buffer);
+        let known = old.shape.as_deref().map(Dimension::all_known);
+        let (element, declared) = (old.element, old.declared.clone().or(known));
         let tensor = self.graph.tensor_mut(output);
         tensor.element = element;
         tensor.declared = declared;
@@ -742,6 +732,12 @@ impl<'a> LoweringSite<'a> {
 /// The same numbers as another type.
 pub(super) fn cast(id: TensorId, to: ElementType) -> NewNode {
     op("Cast", [id]).int("to", to as i64)
+}
+
+/// An error that says what an attribute has to be.
+pub(super) fn attribute<T>(name: &'static str, expected: impl Into<String>) -> Result<T, Obstacle> {
+    let expected = expected.into();
+    Err(Obstacle::Attribute { name, expected })
 }
 
 /// An error that says when something does not work.

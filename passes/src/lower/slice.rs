@@ -41,17 +41,13 @@ pub(super) fn slice_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
             data = spread(site, data, axis, step, rank);
         }
     }
-    let element = site.element(starts)?;
-    let starts = site.as_type(starts, element, ElementType::Int64);
+    let starts = site.converted(starts, ElementType::Int64)?;
     let places = match (&axes, site.node.input(4)) {
         (Some(axes), _) => {
             let axes: Vec<i64> = axes.iter().map(|&axis| axis as i64).collect();
             site.ints(&axes)
         }
-        (None, Some(axes)) => {
-            let element = site.element(axes)?;
-            site.as_type(axes, element, ElementType::Int64)
-        }
+        (None, Some(axes)) => site.converted(axes, ElementType::Int64)?,
         (None, None) => {
             // All from the first on, as many as there are starts.
             let (zero, one) = (site.int(0), site.int(1));

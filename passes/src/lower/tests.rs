@@ -237,7 +237,7 @@ fn zeros_have_the_sizes_of_what_is_computed_in_their_place() {
     let mut graph = Graph::parse(text).unwrap();
     lower(&mut graph, &BTreeMap::new(), None).unwrap();
     let declared = |id| graph.tensor(id).declared.clone();
-    let scatters = graph.order().iter().map(|&id| graph.node(id));
+    let scatters = graph.nodes();
     let scatters: Vec<_> = scatters
         .filter(|node| node.is("", "ScatterElements"))
         .collect();
@@ -641,12 +641,7 @@ fn a_scan_reads_the_weights_by_their_names_and_no_name_is_there_twice() {
     );
     let mut graph = Graph::parse(&text).unwrap();
     lower(&mut graph, &BTreeMap::new(), None).unwrap();
-    let scans: Vec<_> = graph
-        .order()
-        .iter()
-        .map(|&id| graph.node(id))
-        .filter(|node| node.is("", "Scan"))
-        .collect();
+    let scans: Vec<_> = graph.nodes().filter(|node| node.is("", "Scan")).collect();
     let mut names: Vec<&str> = graph
         .tensor_ids()
         .map(|id| &*graph.tensor(id).name)

@@ -15,8 +15,7 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let factor = match site.node.input(2) {
         None => site.number(2.0, element),
         Some(ratio) => {
-            let from = site.element(ratio)?;
-            let ratio = site.as_type(ratio, from, element);
+            let ratio = site.converted(ratio, element)?;
             let kept = site.add(op("Sub", [one, ratio]));
             // The same bits as 1 / kept, of which 1.20.1 makes one node with the product and crashes where the Cast below comes between.
             site.add(op("Reciprocal", [kept]))
@@ -24,8 +23,8 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
     };
     let factor = match site.node.input(3) {
         None => factor,
-        Some(mode) => match site.constant(mode) {
-            Some(Constant::Ints(values)) if values[..] == [1] => factor,
+        Some(mode) => match site.constant(mode).and_then(Constant::ints) {
+            Some([1]) => factor,
             _ => site.add(op("Where", [mode, factor, one])),
         },
     };
@@ -41,14 +40,13 @@ pub(super) fn dropout_grad(site: &mut LoweringSite) -> Result<(), Obstacle> {
 pub(super) fn in_place_accumulator(site: &mut LoweringSite) -> Result<(), Obstacle> {
     let [buffer, value] = site.inputs()?;
     let done = site.result()?;
-    let (of_buffer, of_value) = (site.element(buffer)?, site.element(value)?);
-    let value = site.as_type(value, of_value, of_buffer);
+    let of_buffer = site.element(buffer)?;
+    let value = site.converted(value, of_buffer)?;
     let sum = site.output(1);
     let last = match site.node.input(2) {
         None => op("Add", [buffer, value]),
         Some(overwrite) => {
-            let from = site.element(overwrite)?;
-            let overwrite = site.as_type(overwrite, from, ElementType::Bool);
+            let overwrite = site.converted(overwrite, ElementType::Bool)?;
             let mut branch = |of| NewBody::new(&site.free_prefix(of), of_buffer);
             let (mut then, mut other) = (branch("overwrite"), branch("add"));
             let read = then.outer(site, value);
@@ -73,8 +71,8 @@ pub(super) fn accumulator(site: &mut LoweringSite) -> Result<(), Obstacle> {
         return case("with a third input, which says whether to add");
     }
     let sum = site.result()?;
-    let (of_old, of_value) = (site.element(old)?, site.element(value)?);
-    let value = site.as_type(value, of_value, of_old);
+    let of_old = site.element(old)?;
+    let value = site.converted(value, of_old)?;
     site.put(op("Add", [old, value]), sum);
     Ok(())
 }

@@ -62,11 +62,8 @@ fn of_one_channel(weights: &[u64]) -> f64 {
 /// Operations where every element of input `position` meets the weights (input `position + 1`)
 /// of its channel: transposed convolution.
 fn products(view: &View, position: usize) -> Option<f64> {
-    let (x, weights) = (
-        view.input(position).ok()?,
-        view.input(position + 1).ok()?.shape,
-    );
-    Some(2.0 * x.count() as f64 * of_one_channel(weights))
+    let [x, weights] = [position, position + 1].map(|at| view.input(at).ok());
+    Some(2.0 * x?.count() as f64 * of_one_channel(weights?.shape))
 }
 
 /// As much again as the forward pass for each of dX and dW. `narrow` is the input with one
@@ -83,6 +80,20 @@ pub(super) struct Operands<'a> {
     pub(super) weights: Input<'a>,
     pub(super) group: u64,
     pub(super) window: Window,
+}
+
+impl Operands<'_> {
+    /// How many channels there are on the side of which the weights have those of one group.
+    fn channels(&self) -> Result<u64, Fault> {
+        let channels = self.weights.shape[1].checked_mul(self.group);
+        channels.ok_or(Fault::TooLarge)
+    }
+
+    /// How many weights of one group a window meets.
+    fn taps(&self) -> Option<u64> {
+        let window = product(&self.window.kernel).ok()?;
+        window.checked_mul(self.weights.shape[1])
+    }
 }
 
 pub(super) fn operands<'a>(
@@ -119,29 +130,20 @@ fn check_channels(data: &Input, wanted: u64, weights: &Input) -> Result<(), Faul
 
 /// X `[N, C, ...]`, W `[M, C / group, kernel ...]` -> Y `[N, M, ...]`
 fn forward(view: &View) -> Result<Outputs, Fault> {
-    let Operands {
-        data,
-        weights,
-        group,
-        window,
-    } = operands(view, 0, 1)?;
-    let channels = weights.shape[1].checked_mul(group).ok_or(Fault::TooLarge)?;
-    check_channels(&data, channels, &weights)?;
+    let of = operands(view, 0, 1)?;
+    let Operands { data, weights, .. } = &of;
+    check_channels(data, of.channels()?, weights)?;
     let mut shape = vec![data.shape[0], weights.shape[0]];
-    shape.extend(window.slide(&data.shape[2..], false)?);
+    shape.extend(of.window.slide(&data.shape[2..], false)?);
     Ok(vec![data.with_shape(shape)])
 }
 
 /// X `[N, C, ...]`, W `[C, M / group, kernel ...]` -> Y `[N, M, ...]`
 fn transposed(view: &View) -> Result<Outputs, Fault> {
-    let Operands {
-        data,
-        weights,
-        group,
-        window,
-    } = operands(view, 0, 1)?;
-    check_channels(&data, weights.shape[0], &weights)?;
-    let channels = weights.shape[1].checked_mul(group).ok_or(Fault::TooLarge)?;
+    let of = operands(view, 0, 1)?;
+    let Operands { data, window, .. } = &of;
+    check_channels(data, of.weights.shape[0], &of.weights)?;
+    let channels = of.channels()?;
     let axes = window.kernel.len();
     let extra = numbers(view, "output_padding", axes, 0)?.unwrap_or_else(|| vec![0; axes]);
     let wanted = numbers(view, "output_shape", axes, 1)?;
@@ -149,7 +151,7 @@ fn transposed(view: &View) -> Result<Outputs, Fault> {
     for (axis, &more) in extra.iter().enumerate() {
         let size = match &wanted {
             Some(wanted) => wanted[axis],
-            None => spread(&window, axis, data.shape[2 + axis], more)?,
+            None => spread(window, axis, data.shape[2 + axis], more)?,
         };
         shape.push(size);
     }
@@ -192,76 +194,45 @@ fn only_padded(node: &Node) -> Recompute {
 /// ConvGrad(dY, X, W) -> (dX, dW, dB)
 fn gradient(view: &View) -> Result<Outputs, Fault> {
     let Operands { data, weights, .. } = operands(view, 1, 2)?;
-    Ok(vec![
-        data.same(),
-        weights.same(),
-        known(weights.element, vec![weights.shape[0]]),
-    ])
+    let db = known(weights.element, vec![weights.shape[0]]);
+    Ok(vec![data.same(), weights.same(), db])
 }
 
 /// ConvTransposeGrad(dY, X, W) -> (dX, dW, dB)
 fn transposed_gradient(view: &View) -> Result<Outputs, Fault> {
-    let Operands {
-        data,
-        weights,
-        group,
-        ..
-    } = operands(view, 1, 2)?;
-    let channels = weights.shape[1].checked_mul(group).ok_or(Fault::TooLarge)?;
-    Ok(vec![
-        data.same(),
-        weights.same(),
-        known(weights.element, vec![channels]),
-    ])
+    let of = operands(view, 1, 2)?;
+    let db = known(of.weights.element, vec![of.channels()?]);
+    Ok(vec![of.data.same(), of.weights.same(), db])
 }
 
 fn forward_workspace(view: &View, provider: Provider) -> Option<Bytes> {
-    let Operands {
-        data,
-        weights,
-        group,
-        window,
-    } = operands(view, 0, 1).ok()?;
+    let of = operands(view, 0, 1).ok()?;
     if provider == Provider::Cuda {
         // By the algorithm: `algorithms`.
         return None;
     }
     let output = view.output(0)?;
-    let plain = window.is_plain();
-    let windows = product(output.shape.get(2..)?).ok()?;
-    let filters = weights.shape[0] / group;
-    let kernel = product(&window.kernel)
-        .ok()?
-        .checked_mul(weights.shape[1])?;
-    if plain && kernel == weights.shape[1] {
+    let convolution = MlasConvolution {
+        products: of.data.shape[0].saturating_mul(of.group),
+        windows: product(output.shape.get(2..)?).ok()?,
+        filters: of.weights.shape[0] / of.group,
+        kernel: of.taps()?,
+    };
+    if of.window.is_plain() && convolution.kernel == of.weights.shape[1] {
         return None;
     }
-    let convolution = MlasConvolution {
-        products: data.shape[0].saturating_mul(group),
-        kernel,
-        windows,
-        filters,
-    };
-    Some(convolution.workspace(view.kernels, data.element))
+    Some(convolution.workspace(view.kernels, of.data.element))
 }
 
 /// The column buffer of the CPU kernel: one row per window of one group, for one image.
 fn transposed_workspace(view: &View, provider: Provider) -> Option<Bytes> {
-    let Operands {
-        data,
-        weights,
-        window,
-        ..
-    } = operands(view, 0, 1).ok()?;
+    let of = operands(view, 0, 1).ok()?;
     if provider == Provider::Cuda {
         // Always searched under this limit.
         return Some(Bytes(32 << 20));
     }
-    let kernel = product(&window.kernel)
-        .ok()?
-        .checked_mul(weights.shape[1])?;
-    let windows = product(data.shape.get(2..)?).ok()?;
-    Some(data.element.bytes(kernel.checked_mul(windows)?))
+    let windows = product(of.data.shape.get(2..)?).ok()?;
+    Some(of.data.element.bytes(of.taps()?.checked_mul(windows)?))
 }
 
 /// Does the kernel of this gradient of a convolution clear memory behind dX on the CPU, so that whatever lies there is wrong: dW, for one?
@@ -281,25 +252,15 @@ pub fn clears_behind_its_result(graph: &Graph, node: &Node) -> bool {
 }
 
 fn gradient_workspace(view: &View, provider: Provider) -> Option<Bytes> {
-    let Operands {
-        data,
-        weights,
-        window,
-        ..
-    } = operands(view, 1, 2).ok()?;
+    let of = operands(view, 1, 2).ok()?;
     let dy = view.input(0).ok()?;
     if provider == Provider::Cuda {
         return None;
     }
     // im2col of one image and group, and a row of ones for dB that is there even without dB
     let windows = product(dy.shape.get(2..)?).ok()?;
-    let kernel = product(&window.kernel)
-        .ok()?
-        .checked_mul(weights.shape[1])?;
-    Some(
-        data.element
-            .bytes(kernel.checked_add(1)?.checked_mul(windows)?),
-    )
+    let rows = of.taps()?.checked_add(1)?;
+    Some(of.data.element.bytes(rows.checked_mul(windows)?))
 }
 
 #[cfg(test)]

@@ -17,11 +17,8 @@ pub(crate) fn unary(op: &str, element: ElementType, x: &Constant) -> Option<Cons
                 "Sign" => |v| Some(v.signum()),
                 _ => return None,
             };
-            values
-                .iter()
-                .map(|&v| f(v))
-                .collect::<Option<_>>()
-                .map(Constant::Ints)
+            let values = values.iter().map(|&v| f(v));
+            values.collect::<Option<_>>().map(Constant::Ints)
         }
         Constant::Floats(values) => {
             let f: fn(f64) -> f64 = match op {
@@ -37,9 +34,8 @@ pub(crate) fn unary(op: &str, element: ElementType, x: &Constant) -> Option<Cons
                 "Sign" => |v| if v == 0.0 { 0.0 } else { v.signum() },
                 _ => return None,
             };
-            Some(Constant::Floats(
-                values.iter().map(|&v| rounded(element, f(v))).collect(),
-            ))
+            let values = values.iter().map(|&v| rounded(element, f(v)));
+            Some(Constant::Floats(values.collect()))
         }
     }
 }
@@ -132,12 +128,14 @@ pub(crate) fn cast(x: &Constant, to: ElementType) -> Option<Constant> {
         }));
     }
     match (x, to.is_float()) {
-        (Constant::Ints(v), true) => Some(Constant::Floats(
-            v.iter().map(|&v| rounded(to, v as f64)).collect(),
-        )),
-        (Constant::Floats(v), true) => Some(Constant::Floats(
-            v.iter().map(|&v| rounded(to, v)).collect(),
-        )),
+        (Constant::Ints(v), true) => {
+            let values = v.iter().map(|&v| rounded(to, v as f64));
+            Some(Constant::Floats(values.collect()))
+        }
+        (Constant::Floats(v), true) => {
+            let values = v.iter().map(|&v| rounded(to, v));
+            Some(Constant::Floats(values.collect()))
+        }
         (Constant::Ints(v), false) => {
             let (low, high) = range(to)?;
             v.iter()
@@ -179,42 +177,26 @@ fn rounded(element: ElementType, value: f64) -> f64 {
 
 /// The numbers of `x` at `positions`.
 pub(crate) fn select(x: &Constant, positions: &[usize]) -> Option<Constant> {
+    fn pick<T: Copy>(values: &[T], positions: &[usize]) -> Option<Vec<T>> {
+        positions.iter().map(|&i| values.get(i).copied()).collect()
+    }
     match x {
-        Constant::Ints(v) => positions
-            .iter()
-            .map(|&i| v.get(i).copied())
-            .collect::<Option<_>>()
-            .map(Constant::Ints),
-        Constant::Floats(v) => positions
-            .iter()
-            .map(|&i| v.get(i).copied())
-            .collect::<Option<_>>()
-            .map(Constant::Floats),
+        Constant::Ints(values) => pick(values, positions).map(Constant::Ints),
+        Constant::Floats(values) => pick(values, positions).map(Constant::Floats),
     }
 }
 
 /// The contents one after the other.
 pub(crate) fn concatenate(parts: &[&Constant]) -> Option<Constant> {
-    match parts.first()? {
+    let parts = || parts.iter().copied();
+    match parts().next()? {
         Constant::Ints(_) => {
-            let mut all = Vec::new();
-            for part in parts {
-                let Constant::Ints(values) = part else {
-                    return None;
-                };
-                all.extend(values);
-            }
-            Some(Constant::Ints(all))
+            let all: Option<Vec<&[i64]>> = parts().map(Constant::ints).collect();
+            Some(Constant::Ints(all?.concat()))
         }
         Constant::Floats(_) => {
-            let mut all = Vec::new();
-            for part in parts {
-                let Constant::Floats(values) = part else {
-                    return None;
-                };
-                all.extend(values);
-            }
-            Some(Constant::Floats(all))
+            let all: Option<Vec<&[f64]>> = parts().map(Constant::floats).collect();
+            Some(Constant::Floats(all?.concat()))
         }
     }
 }

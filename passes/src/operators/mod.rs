@@ -62,7 +62,7 @@ pub(crate) use view::{StandIn, resolve_axis};
 pub use workspace::CpuKernels;
 
 use crate::bytes::Bytes;
-use crate::graph::{Constant, Graph, Node, TensorId, Uses};
+use crate::graph::{Graph, Node, TensorId, Uses};
 
 /// Who executes the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +181,12 @@ pub enum Family {
 /// Output position, input position: that output is that input's memory.
 pub type Alias = (usize, usize);
 
+/// The outputs that are always an input's memory, each with that input.
+pub(crate) fn aliased(node: &Node) -> impl Iterator<Item = (TensorId, TensorId)> {
+    let pairs = aliases(node).into_iter();
+    pairs.filter_map(|(output, input)| Some((node.output(output)?, node.input(input)?)))
+}
+
 /// Outputs that are always their input's memory, without a copy
 /// (Identity, Reshape, PassThrough ..., BatchNormInternal's running statistics).
 ///
@@ -245,10 +251,10 @@ pub fn recompute_in(graph: &Graph, uses: &Uses, node: &Node) -> Recompute {
     let training = node
         .input(2)
         .filter(|&id| is_fixed(graph, uses, id))
-        .and_then(|id| graph.tensor(id).constant.as_ref());
+        .and_then(|id| graph.tensor(id).ints());
     match training {
-        Some(Constant::Ints(flag)) if flag == &[0] => Recompute::Clone,
-        Some(Constant::Ints(flag)) if flag.len() == 1 => rule,
+        Some([0]) => Recompute::Clone,
+        Some([_]) => rule,
         _ => Recompute::Never("random unless its training_mode says otherwise, which is not known"),
     }
 }

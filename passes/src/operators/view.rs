@@ -109,18 +109,12 @@ impl<'a> Input<'a> {
 
     /// The contents as integers, where they are known.
     pub(crate) fn ints(&self) -> Option<&'a [i64]> {
-        match self.constant {
-            Some(Constant::Ints(values)) => Some(values),
-            _ => None,
-        }
+        self.constant?.ints()
     }
 
     /// The contents as floating point numbers, where they are known.
     pub(crate) fn floats(&self) -> Option<&'a [f64]> {
-        match self.constant {
-            Some(Constant::Floats(values)) => Some(values),
-            _ => None,
-        }
+        self.constant?.floats()
     }
 
     /// The single number it holds, where it is known.

@@ -137,8 +137,7 @@ pub(super) fn of(graph: &Graph, liveness: &Liveness) -> Vec<HeldBuffer> {
 /// By node id: is it computed from a gradient? Copies are not, whatever they wait for.
 fn backward(graph: &Graph, uses: &Uses) -> Vec<bool> {
     let mut backward = vec![false; graph.node_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let mut inputs = node.reads().filter_map(|tensor| uses.producer(tensor));
         backward[id.index()] = !is_mirror(node)
             && (operators::computes_gradients(node)

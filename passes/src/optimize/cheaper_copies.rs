@@ -56,25 +56,13 @@ fn copy_dropouts_in_parts(
     dropouts: &[NodeId],
     options: &PlanOptions,
 ) {
-    let uses = Uses::of(graph);
-    let mut with = graph.clone();
-    let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
-    let mut made = Vec::new();
-    for &id in dropouts {
-        if let Some(parts) = copy_parts(graph, &uses, id) {
-            let name = &graph.node(id).name;
-            let nodes = mirror_of_parts(&mut with, &parts, name, 1, &mut latest);
-            made.push((id, parts, nodes));
-        }
-    }
-    let costs = costs(&with, &options.device, &options.overrides);
-    for (id, parts, nodes) in made {
+    for (id, parts, cost) in in_parts(graph, &Uses::of(graph), dropouts, options) {
         // Two of what the parts make are there at a time, the last of which is the result.
         let result = graph.node(id).output(0);
         let beside = result.and_then(|result| graph.tensor(result).bytes());
         let cost = Cost {
             workspace: beside.unwrap_or(Bytes::ZERO),
-            ..of_all(&costs, &nodes)
+            ..cost
         };
         recomputation.copy_from_parts(id, parts, cost);
     }
@@ -96,25 +84,14 @@ pub(super) fn use_cheaper_copies(
         return;
     }
     let uses = Uses::of(graph);
-    let mut with = graph.clone();
-    let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
-    let mut made: Vec<(NodeId, Vec<Part>, Vec<NodeId>)> = Vec::new();
     let activated = |id: NodeId| uses.producer(graph.node(id).input(0)?);
-    for &id in graph.order() {
-        let normalizes = |id| recomputation.rule(id) == Recompute::BatchNorm;
-        if recomputation.rule(id) == Recompute::Clone
-            && activated(id).is_some_and(normalizes)
-            && let Some(parts) = copy_parts(graph, &uses, id)
-        {
-            let name = &graph.node(id).name;
-            let nodes = mirror_of_parts(&mut with, &parts, name, 1, &mut latest);
-            made.push((id, parts, nodes));
-        }
-    }
-    let costs = costs(&with, &options.device, &options.overrides);
+    let normalizes = |id| recomputation.rule(id) == Recompute::BatchNorm;
+    let may = |id: &NodeId| {
+        recomputation.rule(*id) == Recompute::Clone && activated(*id).is_some_and(normalizes)
+    };
+    let chosen: Vec<NodeId> = graph.order().iter().copied().filter(may).collect();
     // In the place of both.
-    for (id, parts, nodes) in made {
-        let cost = of_all(&costs, &nodes);
+    for (id, parts, cost) in in_parts(graph, &uses, &chosen, options) {
         let normalized = before[activated(id).expect("a batch normalization").index()];
         let time = before[id.index()].time.0.saturating_add(normalized.time.0);
         // The search knows one workspace for a node and its copies.
@@ -122,6 +99,28 @@ pub(super) fn use_cheaper_copies(
             recomputation.copy_from_parts(id, parts, cost);
         }
     }
+}
+
+/// Those of the nodes that can be made again from parts, with these and what they cost.
+fn in_parts(
+    graph: &Graph,
+    uses: &Uses,
+    nodes: &[NodeId],
+    options: &PlanOptions,
+) -> Vec<(NodeId, Vec<Part>, Cost)> {
+    let mut with = graph.clone();
+    let mut latest: Vec<TensorId> = graph.tensor_ids().collect();
+    let mut made = Vec::new();
+    for &id in nodes {
+        if let Some(parts) = copy_parts(graph, uses, id) {
+            let name = &graph.node(id).name;
+            let nodes = mirror_of_parts(&mut with, &parts, name, 1, &mut latest);
+            made.push((id, parts, nodes));
+        }
+    }
+    let costs = costs(&with, &options.device, &options.overrides);
+    let cost = |(id, parts, nodes): (_, _, Vec<NodeId>)| (id, parts, of_all(&costs, &nodes));
+    made.into_iter().map(cost).collect()
 }
 
 /// Of nodes that run one after another.

@@ -487,7 +487,7 @@ impl<'s, 'g> Challenger<'s, 'g> {
             return false;
         };
         let graph = &found.graph;
-        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let mut nodes = graph.nodes();
         device.convolutions.choice.tries()
             && nodes.any(|node| is_mirror(node) && !timed(graph, node, device).is_empty())
     }
@@ -511,7 +511,7 @@ impl<'s, 'g> Challenger<'s, 'g> {
 
 fn has_algorithms(graph: &Graph, options: &PlanOptions) -> bool {
     let device = &options.device;
-    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    let mut nodes = graph.nodes();
     device.provider == Provider::Cuda && nodes.any(|node| !timed(graph, node, device).is_empty())
 }
 

@@ -53,8 +53,7 @@ pub fn limits(graph: &Graph, options: &PlanOptions) -> Result<StepLimits, Optimi
     recomputation.keep_rounding(&graph, options.device.provider, options.runtime.release);
     let mut kept: BTreeMap<&'static str, Kept> = BTreeMap::new();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let operator = || node.op_type.clone();
         if operators::is_unknown(node) {
             *unknown.entry(operator()).or_default() += 1;

@@ -8,8 +8,7 @@ use crate::verify::Violation;
 /// Does no node update memory that belongs to a result of what is taken apart? Whose memory it is then, cannot be proved.
 pub(super) fn check(graph: &Graph, provider: Provider) -> Result<(), Violation> {
     let uses = Uses::of(graph);
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         for tensor in operators::updated_inputs(node)
             .into_iter()
             .filter_map(|position| node.input(position))

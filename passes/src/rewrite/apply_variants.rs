@@ -18,17 +18,11 @@ pub struct ApplyVariants<'v> {
 }
 
 impl Pass for ApplyVariants<'_> {
+    const NAME: &'static str = "apply-variants";
     type Error = Infallible;
 
-    fn name(&self) -> &'static str {
-        "apply-variants"
-    }
-
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
-        Ok(match self.replace(graph).is_empty() {
-            true => Changed::No,
-            false => Changed::Yes,
-        })
+        Ok(Changed::from(!self.replace(graph).is_empty()))
     }
 }
 
@@ -185,7 +179,7 @@ mod tests {
         let choices = &[(last, variant.unwrap())];
         assert_eq!(ApplyVariants { choices }.replace(&mut graph).len(), 1);
         let constants = |graph: &Graph| -> Vec<_> {
-            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let nodes = graph.nodes();
             let written = nodes.filter(|node| node.is("", "Constant"));
             let written = written.flat_map(crate::graph::Node::writes);
             written

@@ -184,11 +184,8 @@ fn ask(names: &[String]) -> String {
 }
 
 impl Pass for InferShapes {
+    const NAME: &str = "infer-shapes";
     type Error = InferShapesError;
-
-    fn name(&self) -> &'static str {
-        "infer-shapes"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, InferShapesError> {
         self.check_bindings(graph)?;
@@ -596,9 +593,8 @@ impl Inference {
         for output in graph.node(id).writes().collect::<Vec<_>>() {
             let tensor = graph.tensor(output);
             // Of less than nothing, less is more.
-            if let Some(Constant::Ints(numbers)) = &tensor.constant
-                && numbers.iter().any(|&number| number < 0)
-            {
+            let is_negative = |numbers: &[i64]| numbers.iter().any(|&number| number < 0);
+            if tensor.ints().is_some_and(is_negative) {
                 graph.tensor_mut(output).constant = None;
             }
             let tensor = graph.tensor(output);

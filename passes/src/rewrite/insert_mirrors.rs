@@ -24,11 +24,8 @@ pub struct InsertMirrors<'p> {
 }
 
 impl Pass for InsertMirrors<'_> {
+    const NAME: &'static str = "insert-mirrors";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "insert-mirrors"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let before = graph.order().to_vec();
@@ -107,13 +104,7 @@ fn mirror(
             node.outputs[position] = None;
             continue;
         }
-        let of = graph.tensor(tensor).clone();
-        let name = graph.free_tensor_name(&mirror_name(&of.name, number));
-        let new = graph.add_tensor(Tensor {
-            name,
-            kind: TensorKind::Value,
-            ..of
-        });
+        let new = result_of_mirror(graph, tensor, number);
         node.outputs[position] = Some(new);
         if output.supplied {
             latest[tensor.index()] = new;
@@ -124,6 +115,14 @@ fn mirror(
         node.outputs.pop();
     }
     graph.add_node(node)
+}
+
+/// Adds a tensor for what copy number `number` computes of this one.
+fn result_of_mirror(graph: &mut Graph, of: TensorId, number: u32) -> TensorId {
+    let of = graph.tensor(of).clone();
+    let name = graph.free_tensor_name(&mirror_name(&of.name, number));
+    let kind = TensorKind::Value;
+    graph.add_tensor(Tensor { name, kind, ..of })
 }
 
 /// Adds copy number `number` of the node called `name`, made of `parts`, and says in `latest` what it
@@ -139,12 +138,7 @@ pub(crate) fn mirror_of_parts(
     let written: BTreeMap<TensorId, TensorId> = parts
         .iter()
         .flat_map(Part::tensors_written)
-        .map(|tensor| {
-            let of = graph.tensor(tensor).clone();
-            let name = graph.free_tensor_name(&mirror_name(&of.name, number));
-            let kind = TensorKind::Value;
-            (tensor, graph.add_tensor(Tensor { name, kind, ..of }))
-        })
+        .map(|tensor| (tensor, result_of_mirror(graph, tensor, number)))
         .collect();
     let read = |tensor: TensorId| latest[tensor.index()];
     let nodes = nodes_of(graph, parts, &mirror, read, |tensor| written[&tensor]);
@@ -171,11 +165,7 @@ pub(crate) fn mirror_of_dropout(graph: &mut Graph, id: NodeId) -> NodeId {
     node.name = mirror_name(&readable_name(graph, original), 1);
     node.set_attribute(MARKER, AttributeValue::Int(1));
     if let Some(written) = original.output(0) {
-        let of = graph.tensor(written).clone();
-        let name = graph.free_tensor_name(&mirror_name(&of.name, 1));
-        let kind = TensorKind::Value;
-        let new = graph.add_tensor(Tensor { name, kind, ..of });
-        node.outputs = vec![Some(new)];
+        node.outputs = vec![Some(result_of_mirror(graph, written, 1))];
     }
     graph.add_node(node)
 }

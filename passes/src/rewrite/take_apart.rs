@@ -20,11 +20,8 @@ pub struct TakeApart {
 }
 
 impl Pass for TakeApart {
+    const NAME: &str = "take-apart";
     type Error = Infallible;
-
-    fn name(&self) -> &'static str {
-        "take-apart"
-    }
 
     fn run(&self, graph: &mut Graph) -> Result<Changed, Infallible> {
         let pieces = self.pieces(graph, false);

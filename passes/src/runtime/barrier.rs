@@ -11,10 +11,7 @@ use super::level::Level;
 use super::moving::KnownDimensions;
 use super::release::Release;
 use super::skeleton::{Share, Skeleton};
-use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId,
-    TensorKind,
-};
+use crate::graph::{AttributeValue, Dimension, Graph, Node, NodeId, Tensor, TensorId};
 use crate::operators::MICROSOFT;
 
 /// What a shape of eight sizes takes: bytes.
@@ -61,8 +58,7 @@ impl Release {
 /// By tensor: does it come out of a node that a Reshape behind it may be made one with? An Identity between them goes.
 pub(crate) fn out_of_reshapes(graph: &Graph) -> Vec<bool> {
     let mut found = vec![false; graph.tensor_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         let hands_on = is_identity(node) && node.reads().any(|read| found[read.index()]);
         for tensor in node.writes().filter(|_| joins_reshapes(node) || hands_on) {
             found[tensor.index()] = true;
@@ -142,9 +138,8 @@ impl Skeleton {
             }
         }
         let first = writes[0];
-        self.push_small(reads, writes, Casting::BARRIER, |read, written| {
-            Some(alias(read, written))
-        });
+        let share = |read, written| Some(Share::alias(read, written));
+        self.push_small(reads, writes, Casting::BARRIER, share);
         first
     }
 
@@ -166,7 +161,7 @@ impl Skeleton {
         }
         let reads = vec![passing.tensor, sizes];
         self.push_small(reads, vec![passed], Casting::BARRIER, |read, written| {
-            (read == passing.tensor).then(|| alias(read, written))
+            (read == passing.tensor).then(|| Share::alias(read, written))
         });
         passed
     }
@@ -211,11 +206,14 @@ impl Skeleton {
     }
 }
 
-fn alias(read: u32, written: u32) -> Share {
-    Share {
-        written,
-        read,
-        always: true,
+impl Share {
+    /// Of what hands its input on.
+    pub(crate) fn alias(read: u32, written: u32) -> Share {
+        Share {
+            written,
+            read,
+            always: true,
+        }
     }
 }
 
@@ -249,7 +247,7 @@ impl BarrierWriter {
         graph: &Graph,
         shapes: impl FnOnce() -> Vec<KnownDimensions>,
     ) -> BarrierWriter {
-        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let nodes = graph.nodes();
         let last = nodes.filter_map(number).max();
         let form = release.barrier;
         BarrierWriter {
@@ -293,14 +291,26 @@ impl BarrierWriter {
         passed: TensorId,
         waits: &[TensorId],
     ) -> TensorId {
-        let number = self.next;
-        self.next += 1;
-        match self.form {
-            BarrierKind::PassThrough => pass_through(graph, order, number, (passed, waits)),
-            BarrierKind::Reshape | BarrierKind::OnHost => {
-                self.reshape(graph, order, number, (passed, waits))
-            }
+        let number = self.number();
+        if self.form == BarrierKind::PassThrough {
+            return pass_through(graph, order, number, (passed, waits));
         }
+        let waits: Vec<u32> = waits.iter().map(|tensor| tensor.0).collect();
+        let passing = Passing {
+            tensor: passed.0,
+            // What was not there before comes out of a barrier.
+            reshaped: self.reshaped.get(passed.index()).is_none_or(|&is| is),
+            waits: &waits,
+        };
+        let rank = graph.tensor(passed).shape.as_ref().map_or(0, Vec::len);
+        let shape = self.shape(graph, order, number, (rank, &passing.sized()));
+        self.reshape_to(graph, order, number, (passed, shape))
+    }
+
+    /// The number of a new barrier.
+    fn number(&mut self) -> i64 {
+        self.next += 1;
+        self.next - 1
     }
 
     /// Appends a barrier that waits for a graph input, and does not read the size of what it hands on. All of them share what they compute, so two
@@ -315,8 +325,7 @@ impl BarrierWriter {
         if self.form == BarrierKind::PassThrough {
             return self.add(graph, order, passed, &[input]);
         }
-        let number = self.next;
-        self.next += 1;
+        let number = self.number();
         let rank = graph.tensor(passed).shape.as_ref().map_or(0, Vec::len);
         let shape = match self.at_once.get(&rank) {
             Some(&shape) => shape,
@@ -326,25 +335,6 @@ impl BarrierWriter {
                 shape
             }
         };
-        self.reshape_to(graph, order, number, (passed, shape))
-    }
-
-    fn reshape(
-        &mut self,
-        graph: &mut Graph,
-        order: &mut Vec<NodeId>,
-        number: i64,
-        (passed, waits): (TensorId, &[TensorId]),
-    ) -> TensorId {
-        let waits: Vec<u32> = waits.iter().map(|tensor| tensor.0).collect();
-        let passing = Passing {
-            tensor: passed.0,
-            // What was not there before comes out of a barrier.
-            reshaped: self.reshaped.get(passed.index()).is_none_or(|&is| is),
-            waits: &waits,
-        };
-        let rank = graph.tensor(passed).shape.as_ref().map_or(0, Vec::len);
-        let shape = self.shape(graph, order, number, (rank, &passing.sized()));
         self.reshape_to(graph, order, number, (passed, shape))
     }
 
@@ -360,34 +350,27 @@ impl BarrierWriter {
         let of_shapes = self.form.reads_shapes(graph);
         let mut least = Vec::new();
         for (place, &sized) in sized.iter().enumerate() {
-            let read = vec![Some(TensorId(sized))];
-            let (node, size) = if of_shapes {
+            let size = if of_shapes {
+                let read = vec![Some(TensorId(sized))];
                 let name = format!("{name}/nothing_{place}");
-                let nothing = integers(graph, &name, vec![0]);
+                let nothing = graph.integers(&name, vec![0]);
                 let mut node = Node::new(name, "", "Shape", read, Vec::new());
                 node.set_attribute("start", AttributeValue::Int(0));
                 node.set_attribute("end", AttributeValue::Int(0));
-                (node, nothing)
+                graph.add_made(node, nothing)
             } else {
                 let name = format!("{name}/size_{place}");
-                let size = integers(graph, &name, Vec::new());
-                (Node::new(name, "", "Size", read, Vec::new()), size)
+                graph.add_size(&name, TensorId(sized), &name)
             };
-            least.push(Some(push(graph, order, node, size)));
+            least.push(Some(list(order, size)));
         }
         let zeros = self.zeros.entry(rank).or_insert_with(|| {
-            let name = format!("{name}/zeros");
-            let zeros = Tensor {
-                constant: Some(Constant::Ints(vec![0; rank])),
-                ..integers(graph, &name, vec![rank as u64])
-            };
-            let mut constant = Node::new(name, "", "Constant", Vec::new(), Vec::new());
-            constant.set_attribute("value_ints", AttributeValue::Ints(vec![0; rank]));
-            push(graph, order, constant, zeros)
+            let zeros = graph.add_list(&format!("{name}/zeros"), vec![0; rank]);
+            list(order, zeros)
         });
         least.push(Some(*zeros));
         let shape_name = format!("{name}/shape");
-        let shape = integers(graph, &shape_name, vec![rank as u64]);
+        let shape = graph.integers(&shape_name, vec![rank as u64]);
         let joined = if of_shapes {
             let mut joined = Node::new(shape_name, "", "Concat", least, Vec::new());
             joined.set_attribute("axis", AttributeValue::Int(0));
@@ -395,7 +378,7 @@ impl BarrierWriter {
         } else {
             Node::new(shape_name, "", "Min", least, Vec::new())
         };
-        push(graph, order, joined, shape)
+        list(order, graph.add_made(joined, shape))
     }
 
     fn reshape_to(
@@ -406,37 +389,23 @@ impl BarrierWriter {
         (passed, shape): (TensorId, TensorId),
     ) -> TensorId {
         let name = format!("{NAME}{number}");
-        let of = graph.tensor(passed).clone();
         let known = self.shapes.get(passed.index()).cloned().flatten();
+        let of = graph.alike(passed, &format!("/barrier_{number}"));
         let handed_on = Tensor {
-            name: graph.free_tensor_name(&format!("{}/barrier_{number}", of.name)),
-            kind: TensorKind::Value,
             declared: known.or(of.declared.clone()),
             constant: None,
             ..of
         };
         let inputs = vec![Some(passed), Some(shape)];
         let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
-        push(graph, order, reshape, handed_on)
+        list(order, graph.add_made(reshape, handed_on))
     }
 }
 
-/// Some integers that a node writes.
-pub(crate) fn integers(graph: &Graph, name: &str, shape: Vec<u64>) -> Tensor {
-    Tensor {
-        element: Some(ElementType::Int64),
-        declared: Some(shape.iter().map(|&size| Dimension::Known(size)).collect()),
-        shape: Some(shape),
-        ..Tensor::new(graph.free_tensor_name(name), TensorKind::Value)
-    }
-}
-
-/// Adds the node behind all in `order`, and what it writes.
-fn push(graph: &mut Graph, order: &mut Vec<NodeId>, node: Node, output: Tensor) -> TensorId {
-    let output = graph.add_tensor(output);
-    let outputs = vec![Some(output)];
-    order.push(graph.add_node(Node { outputs, ..node }));
-    output
+/// Lists the node behind all in `order`; what it writes.
+fn list(order: &mut Vec<NodeId>, (node, written): (NodeId, TensorId)) -> TensorId {
+    order.push(node);
+    written
 }
 
 fn pass_through(
@@ -452,13 +421,8 @@ fn pass_through(
     let outputs: Vec<TensorId> = inputs
         .iter()
         .map(|&input| {
-            let of = graph.tensor(input).clone();
-            let name = graph.free_tensor_name(&format!("{}/barrier_{number}", of.name));
-            graph.add_tensor(Tensor {
-                name,
-                kind: TensorKind::Value,
-                ..of
-            })
+            let output = graph.alike(input, &format!("/barrier_{number}"));
+            graph.add_tensor(output)
         })
         .collect();
     let present = |ids: &[TensorId]| ids.iter().copied().map(Some).collect();

@@ -108,7 +108,7 @@ pub(crate) fn constants(graph: &Graph) -> HashSet<TensorId> {
     for input in &graph.inputs {
         constants.remove(input);
     }
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         if node.domain.is_empty() && node.reads().all(|read| constants.contains(&read)) {
             constants.extend(node.writes());
         }

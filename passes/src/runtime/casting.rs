@@ -7,9 +7,10 @@ use crate::graph::{ElementType, Graph, Node, TensorId};
 pub(crate) const NO_TENSOR: u32 = u32::MAX;
 
 /// What a node is to the casts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Casting {
     /// Nothing.
+    #[default]
     No,
     /// One of the file's casts.
     Cast { from: ElementType, to: ElementType },

@@ -45,7 +45,7 @@ impl Folding {
         for output in &graph.outputs {
             folding.output[output.index()] = true;
         }
-        let nodes = graph.order().iter().map(|&id| graph.node(id));
+        let nodes = graph.nodes();
         for constant in nodes.filter(|node| node.is("", "Constant")) {
             for written in constant.writes() {
                 folding.constant[written.index()] = true;

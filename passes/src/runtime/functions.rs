@@ -57,8 +57,7 @@ fn body(
             let to = element(1)? as i64;
             Some(format!("f (X, like) => (Y) {{ Y = Cast <to = {to}> (X) }}"))
         }
-        ("", "GroupNormalization") if opset < 21 => Some(group_normalization(node, any_element()?)),
-        ("", "GroupNormalization") => group_normalization_of_channels(node, any_element()?),
+        ("", "GroupNormalization") => group_normalization(node, any_element()?, opset >= 21),
         ("", "LayerNormalization") => {
             let of_x = half()?;
             layer_normalization(node, element(1).unwrap_or(of_x), opset)
@@ -129,68 +128,46 @@ fn bernoulli(node: &Node, element: ElementType) -> String {
     )
 }
 
-/// Two `Reshape`s make rows `[batch, groups, the rest]`, and of each row the statistics; scale and bias are by group.
-fn group_normalization(node: &Node, element: ElementType) -> String {
+/// Two `Reshape`s make rows `[batch, groups, the rest]`, and of each row the statistics. Scale and bias are by group; from opset 21 on they
+/// are by channel, and what is in between is in float32.
+fn group_normalization(node: &Node, element: ElementType, by_channel: bool) -> Option<String> {
+    let in_float = node.int("stash_type").is_none_or(|stash| stash == 1);
     let epsilon = node.float("epsilon").unwrap_or(1e-5);
     let groups = node.int("num_groups").unwrap_or(1);
     let to = element as i64;
-    format!(
-        "f (X, scale, bias) => (Y) {{
-            epsilon = Constant <value_floats : floats = [{epsilon:?}]> ()
-            cast_epsilon = Cast <to = 1> (epsilon)
-            shape = Shape (X)
-            channels = Shape <start = 1, end = 2> (X)
-            groups = Constant <value_ints = [{groups}]> ()
-            group_size = Div (channels, groups)
-            batch = Shape <start = 0, end = 1> (X)
-            instance = Shape <start = 2> (X)
-            by_group = Concat <axis = 0> (batch, groups, group_size, instance)
-            grouped = Reshape (X, by_group)
-            rows = Constant <value_ints = [0, 0, -1]> ()
-            X_rows = Reshape (grouped, rows)
-            last = Constant <value_ints = [2]> ()
-            mean = ReduceMean (X_rows, last)
-            squares = Mul (X_rows, X_rows)
-            mean_square = ReduceMean (squares, last)
-            squared_mean = Mul (mean, mean)
-            variance = Sub (mean_square, squared_mean)
-            above_zero = Add (variance, cast_epsilon)
-            deviation = Sqrt (above_zero)
-            centred = Sub (X_rows, mean)
-            normalized = Div (centred, deviation)
-            by_row = Constant <value_ints = [1, -1, 1]> ()
-            cast_scale = Cast <to = {to}> (scale)
-            cast_bias = Cast <to = {to}> (bias)
-            row_scale = Reshape (cast_scale, by_row)
-            row_bias = Reshape (cast_bias, by_row)
-            scaled = Mul (row_scale, normalized)
-            biased = Add (scaled, row_bias)
-            Y = Reshape (biased, shape)
-        }}"
-    )
-}
-
-/// From opset 21 on: scale and bias are by channel, and what is in between is in float32.
-fn group_normalization_of_channels(node: &Node, element: ElementType) -> Option<String> {
-    if node.int("stash_type").is_some_and(|stash| stash != 1) {
-        return None;
-    }
-    let epsilon = node.float("epsilon").unwrap_or(1e-5);
-    let groups = node.int("num_groups").unwrap_or(1);
-    let to = element as i64;
+    let by_row = "by_row = Constant <value_ints = [1, -1, 1]> ()";
+    // Its place is another one in each.
+    let (widened, x, before, after, z) = match by_channel {
+        false => ("", "X", by_row.to_owned(), "", "normalized"),
+        true if in_float => {
+            let narrowed = format!(
+                "whole = Reshape (normalized, shape)
+                by_channel = Reshape (whole, rows)
+                cast_normalized = Cast <to = {to}> (by_channel)"
+            );
+            (
+                "XU = Cast <to = 1> (X)",
+                "XU",
+                narrowed,
+                by_row,
+                "cast_normalized",
+            )
+        }
+        true => return None,
+    };
     Some(format!(
         "f (X, scale, bias) => (Y) {{
             epsilon = Constant <value_floats : floats = [{epsilon:?}]> ()
             cast_epsilon = Cast <to = 1> (epsilon)
-            XU = Cast <to = 1> (X)
-            shape = Shape (XU)
+            {widened}
+            shape = Shape ({x})
             channels = Shape <start = 1, end = 2> (X)
             groups = Constant <value_ints = [{groups}]> ()
             group_size = Div (channels, groups)
             batch = Shape <start = 0, end = 1> (X)
             instance = Shape <start = 2> (X)
             by_group = Concat <axis = 0> (batch, groups, group_size, instance)
-            grouped = Reshape (XU, by_group)
+            grouped = Reshape ({x}, by_group)
             rows = Constant <value_ints = [0, 0, -1]> ()
             X_rows = Reshape (grouped, rows)
             last = Constant <value_ints = [2]> ()
@@ -203,15 +180,13 @@ fn group_normalization_of_channels(node: &Node, element: ElementType) -> Option<
             deviation = Sqrt (above_zero)
             centred = Sub (X_rows, mean)
             normalized = Div (centred, deviation)
-            whole = Reshape (normalized, shape)
-            by_channel = Reshape (whole, rows)
-            cast_normalized = Cast <to = {to}> (by_channel)
+            {before}
             cast_scale = Cast <to = {to}> (scale)
             cast_bias = Cast <to = {to}> (bias)
-            by_row = Constant <value_ints = [1, -1, 1]> ()
+            {after}
             row_scale = Reshape (cast_scale, by_row)
             row_bias = Reshape (cast_bias, by_row)
-            scaled = Mul (row_scale, cast_normalized)
+            scaled = Mul (row_scale, {z})
             biased = Add (scaled, row_bias)
             Y = Reshape (biased, shape)
         }}"

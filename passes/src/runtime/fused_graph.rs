@@ -205,6 +205,7 @@ impl FusingKind {
 }
 
 /// A node under change.
+#[derive(Default)]
 struct FusedNode<'s> {
     /// Its position in the graph's order; of several that became one, that of the one that works longest.
     position: u32,
@@ -221,26 +222,23 @@ struct FusedNode<'s> {
 }
 
 impl<'s> FusedNode<'s> {
-    /// A Reshape of one tensor, which the runtime adds.
-    fn reshape(position: u32, read: u32, written: u32) -> FusedNode<'s> {
-        let share = Share {
-            written,
-            read,
-            always: true,
-        };
+    /// A node that makes one tensor of another, in memory of its own.
+    fn of_one(position: u32, read: u32, written: u32) -> FusedNode<'s> {
         FusedNode {
             position,
             reads: vec![read].into(),
             writes: vec![written].into(),
-            shares: vec![share].into(),
-            workspace: 0,
-            fusing: Fusing::Reshapes {
-                leads: true,
-                joins: true,
-            },
-            equal: 0,
-            casting: Casting::No,
-            moving: Moving::No,
+            ..FusedNode::default()
+        }
+    }
+
+    /// A Reshape of one tensor, which the runtime adds.
+    fn reshape(position: u32, read: u32, written: u32) -> FusedNode<'s> {
+        let (leads, joins) = (true, true);
+        FusedNode {
+            shares: vec![Share::alias(read, written)].into(),
+            fusing: Fusing::Reshapes { leads, joins },
+            ..FusedNode::of_one(position, read, written)
         }
     }
 

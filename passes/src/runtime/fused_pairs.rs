@@ -107,8 +107,7 @@ fn has_statistics(graph: &Graph, uses: &Uses, normalization: &Node) -> bool {
 /// at another time.
 pub(crate) fn read_by_several(graph: &Graph, uses: &Uses) -> HashSet<u32> {
     let mut readers: HashMap<u32, BTreeSet<(Option<u32>, &str)>> = HashMap::new();
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         let Some(template) = node.template else {
             continue;
         };

@@ -8,7 +8,7 @@ use super::known_shapes::is_resolved;
 use super::release::Release;
 use super::transposes::Transposition;
 use crate::graph::{
-    Constant, Dimension, ElementType, Graph, Node, NodeId, TensorId, Uses, all_numbers,
+    Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, Uses, all_numbers,
 };
 use crate::operators::{self, MICROSOFT, Provider};
 
@@ -355,13 +355,17 @@ fn idle_input<'g>(
         (true, false) if commutes => (1, second, first),
         _ => return None,
     };
-    let is_nothing = match graph.tensor(constant).constant.as_ref()? {
-        Constant::Ints(numbers) => *numbers == [nothing],
-        Constant::Floats(numbers) => *numbers == [nothing as f64],
-    };
     let rank = graph.tensor(constant).shape.as_ref()?.len();
-    let goes = is_nothing && rank <= shape(read)?.len() && is_computed(graph, uses, read);
+    let goes = holds(graph, constant, nothing)
+        && rank <= shape(read)?.len()
+        && is_computed(graph, uses, read);
     goes.then_some(input)
+}
+
+/// Is that one number all that the constant holds?
+fn holds(graph: &Graph, constant: TensorId, number: i64) -> bool {
+    let tensor = graph.tensor(constant);
+    tensor.ints() == Some(&[number]) || tensor.floats() == Some(&[number as f64])
 }
 
 /// Does the node hand on what it reads first, or its only reader do the same as well? Measured in all four releases.
@@ -371,10 +375,7 @@ fn hands_on<'g>(
     node: &Node,
     (shape, folding): (impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
 ) -> bool {
-    let numbers = |place: usize| match graph.tensor(node.input(place)?).constant.as_ref()? {
-        Constant::Ints(numbers) => Some(numbers.as_slice()),
-        Constant::Floats(_) => None,
-    };
+    let numbers = |place: usize| graph.tensor(node.input(place)?).ints();
     let element = |of: Option<TensorId>| of.and_then(|of| graph.tensor(of).element);
     let is_computed = || node.input(0).is_some_and(|of| is_computed(graph, uses, of));
     match (node.domain.as_str(), node.op_type.as_str()) {
@@ -410,13 +411,10 @@ fn hands_on<'g>(
         }
         // Source: `EliminateDropout`.
         ("", "Dropout") => {
-            let draws_nothing = || match graph.tensor(node.input(1)?).constant.as_ref()? {
-                Constant::Floats(ratio) => Some(*ratio == [0.0]),
-                Constant::Ints(_) => None,
-            };
+            let ratio = || graph.tensor(node.input(1)?).floats();
             match node.inputs.len() {
                 1 => is_for_nobody(graph, uses, node),
-                _ => draws_for_nobody(graph, uses, node, folding) && draws_nothing() == Some(true),
+                _ => draws_for_nobody(graph, uses, node, folding) && ratio() == Some(&[0.0]),
             }
         }
         // Not where somebody else says how far the Clip goes down. Source: `FuseReluClip`.
@@ -522,19 +520,16 @@ fn is_done_by_reader(graph: &Graph, uses: &Uses, node: &Node, folding: &Folding)
         .map_or(&[][..], |written| uses.readers(written));
     let constant = |position: usize| {
         let tensor = node.input(position).filter(|&id| folding.is_constant(id))?;
-        graph.tensor(tensor).constant.as_ref()
+        Some(graph.tensor(tensor))
     };
-    let Some(Constant::Ints(pads)) = constant(1) else {
+    let Some(pads) = constant(1).and_then(Tensor::ints) else {
         return false;
     };
     let (before, behind) = pads.split_at(pads.len() / 2);
     let is_whole = |sizes: &[i64]| {
         sizes.iter().all(|&size| size >= 0) && sizes.iter().take(IMAGES).all(|&size| size == 0)
     };
-    let zeros = match node.input(2) {
-        None => true,
-        Some(_) => matches!(constant(2), Some(Constant::Floats(value)) if *value == [0.0]),
-    };
+    let zeros = node.input(2).is_none() || constant(2).and_then(Tensor::floats) == Some(&[0.0]);
     node.inputs.len() <= 3
         && matches!(node.string("mode"), None | Some("constant"))
         && zeros
@@ -630,14 +625,8 @@ fn is_bias(tensor: Option<&[Dimension]>, bias: Option<&[Dimension]>) -> bool {
 
 /// Does this Div divide the number 1? Source: `DivMulFusion`; measured in 1.19.2, 1.20.1, 1.26.0 and 1.32.0.
 fn is_inverse(graph: &Graph, node: &Node, folding: &Folding) -> bool {
-    let Some(number) = node.input(0).filter(|&number| folding.is_constant(number)) else {
-        return false;
-    };
-    match graph.tensor(number).constant.as_ref() {
-        Some(Constant::Ints(numbers)) => *numbers == [1],
-        Some(Constant::Floats(numbers)) => *numbers == [1.0],
-        None => false,
-    }
+    let number = node.input(0).filter(|&number| folding.is_constant(number));
+    number.is_some_and(|number| holds(graph, number, 1))
 }
 
 fn scaled<'g>(
@@ -765,10 +754,8 @@ fn known(axes: &[Dimension], axis: usize) -> Option<i64> {
 
 /// The one number of a tensor that becomes constant.
 fn session_number(graph: &Graph, id: TensorId, folding: &Folding) -> Option<i64> {
-    match graph.tensor(id).constant.as_ref()? {
-        Constant::Ints(numbers) if numbers.len() == 1 => {
-            folding.is_constant(id).then_some(numbers[0])
-        }
+    match graph.tensor(id).ints()? {
+        &[number] if folding.is_constant(id) => Some(number),
         _ => None,
     }
 }

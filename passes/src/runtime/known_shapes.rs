@@ -183,8 +183,7 @@ impl RuntimeInference {
     /// that only its rules tell the shape; they are asked before casts that undo each other go.
     fn with_casts(self, graph: &Graph) -> Vec<KnownDimensions> {
         let mut written = vec![None; self.shapes.len()];
-        for &id in graph.order() {
-            let node = graph.node(id);
+        for (id, node) in graph.listed() {
             let is_half =
                 |tensor: TensorId| graph.tensor(tensor).element == Some(ElementType::Float16);
             if node.writes().any(is_half) {

@@ -225,7 +225,7 @@ pub fn fixed_bytes(graph: &Graph) -> Bytes {
     let owned = graph
         .tensor_ids()
         .filter(|&id| graph.tensor(id).kind != TensorKind::Value);
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let nodes = || graph.nodes();
     let holds_tensor = |node: &&Node| {
         let attributes = ["value", "sparse_value"];
         node.is("", "Constant") && attributes.iter().any(|name| node.attribute(name).is_some())

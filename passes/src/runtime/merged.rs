@@ -80,7 +80,7 @@ pub(crate) fn shared_constants(graph: &Graph) -> Vec<(u32, u32)> {
 /// By tensor: itself, or an earlier constant with the same contents.
 fn constants(graph: &Graph) -> Vec<TensorId> {
     let mut value: Vec<TensorId> = graph.tensor_ids().collect();
-    let of_nodes = graph.order().iter().map(|&id| graph.node(id));
+    let of_nodes = graph.nodes();
     let of_nodes = of_nodes.filter(|node| node.is("", "Constant"));
     let of_nodes: Vec<TensorId> = of_nodes.flat_map(Node::writes).collect();
     let all = graph.tensor_ids();
@@ -88,10 +88,7 @@ fn constants(graph: &Graph) -> Vec<TensorId> {
     let mut first = HashMap::new();
     for id in owned.chain(of_nodes) {
         let tensor = graph.tensor(id);
-        let bits: Option<Vec<u64>> = tensor.constant.as_ref().map(|constant| match constant {
-            Constant::Ints(numbers) => numbers.iter().map(|&n| n as u64).collect(),
-            Constant::Floats(numbers) => numbers.iter().map(|n| n.to_bits()).collect(),
-        });
+        let bits = tensor.constant.as_ref().map(Constant::bits);
         if let Some(bits) = bits.filter(|bits| bits.len() <= SHARED) {
             let contents = (tensor.element, tensor.shape.clone(), bits);
             value[id.index()] = *first.entry(contents).or_insert(id);

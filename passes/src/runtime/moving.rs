@@ -5,7 +5,7 @@
 
 use super::casting::are_there;
 use super::folding::Folding;
-use crate::graph::{Constant, Dimension, Graph, Node, TensorId};
+use crate::graph::{Dimension, Graph, Node, TensorId};
 
 /// A shape as the runtime knows it.
 pub(crate) type KnownDimensions = Option<Vec<Dimension>>;
@@ -114,9 +114,9 @@ impl Moving {
             return Moving::No;
         }
         let given = |place: usize| node.input(place).is_some_and(is_constant);
-        let numbers = |place: usize| match &graph.tensor(node.input(place)?).constant {
-            Some(Constant::Ints(numbers)) if given(place) => Some(numbers.as_slice()),
-            _ => None,
+        let numbers = |place: usize| {
+            let numbers = graph.tensor(node.input(place)?).ints();
+            numbers.filter(|_| given(place))
         };
         // Of an attribute, or from an opset on of an input.
         let axes = |from: i64| match opset < from {
@@ -208,7 +208,7 @@ impl Moves {
     /// Of a graph of whose shapes the runtime knows these. `None` if there is nothing to move; and where casts to and from float16
     /// come in between, for which this is not simulated.
     pub(crate) fn of(graph: &Graph, shapes: &[KnownDimensions]) -> Option<Moves> {
-        let nodes = || graph.order().iter().map(|&id| graph.node(id));
+        let nodes = || graph.nodes();
         let opset = graph.opset()?;
         let moves = |node: &Node| node.is("", "Transpose") && node.ints("perm").is_some();
         if !OPSETS.contains(&opset) || !nodes().any(moves) || are_there(graph) {

@@ -8,7 +8,7 @@
 use super::folding::Folding;
 use super::known_shapes::{Targets, runtime_shapes, runtime_shapes_optimized};
 use super::merged::equal_nodes;
-use crate::graph::{Constant, Dimension, Graph, Node, NodeId, TensorId, Uses};
+use crate::graph::{Dimension, Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::MICROSOFT;
 
 /// What a session knows of a graph that it has optimized.
@@ -102,10 +102,7 @@ fn target(
     for &input in &node.inputs {
         let input = input?;
         if folding.is_constant(input) {
-            let Some(Constant::Ints(constant)) = &graph.tensor(input).constant else {
-                return None;
-            };
-            sizes.extend(constant);
+            sizes.extend(graph.tensor(input).ints()?);
         } else if is_size(graph, uses, input, (reshaped, sizes.len())) {
             sizes.push(0);
         } else if shape(input) == Some(&[Dimension::Known(1)]) {
@@ -135,11 +132,8 @@ fn is_size(graph: &Graph, uses: &Uses, tensor: TensorId, of: (TensorId, usize)) 
         Some((source(graph, uses, shape.input(0)?), gather.input(1)?))
     };
     gather().is_some_and(|(measured, axis)| {
-        let axis = match &graph.tensor(axis).constant {
-            Some(Constant::Ints(axis)) => axis.as_slice(),
-            _ => &[],
-        };
-        measured == source(graph, uses, of.0) && axis == [of.1 as i64]
+        let is_axis = graph.tensor(axis).ints() == Some(&[of.1 as i64]);
+        measured == source(graph, uses, of.0) && is_axis
     })
 }
 

@@ -211,7 +211,7 @@ impl Release {
     /// The one that `graph` is for, unless somebody says which: where a gradient is computed without any operator that only
     /// training graphs have, any release runs it.
     pub fn of(graph: &Graph) -> &'static Release {
-        let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+        let mut nodes = graph.nodes();
         match nodes.any(is_for_training) || !has_gradients(graph) {
             true => &TRAINING,
             false => &STOCK,

@@ -206,7 +206,7 @@ fn can_be_behind_all(graph: &Graph, uses: &Uses, node: &Node) -> bool {
 pub(crate) fn shapes_of_transposed(graph: &Graph) -> BTreeMap<TensorId, (TensorId, usize)> {
     let mut axes: HashMap<TensorId, (TensorId, usize)> = HashMap::new();
     let mut found = BTreeMap::new();
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         let (Some(read), Some(written), true) =
             (node.input(0), node.output(0), node.domain.is_empty())
         else {
@@ -253,7 +253,7 @@ fn keeps_rows<A: Copy + Into<i64>>(axes: &[A]) -> bool {
 /// Casts to float32 that the runtime may move in front of the Transpose whose result they read, since a matrix product reads
 /// theirs: by result, the tensor that the Transpose reads.
 pub(crate) fn movable_casts(graph: &Graph) -> BTreeMap<TensorId, TensorId> {
-    let nodes = || graph.order().iter().map(|&id| graph.node(id));
+    let nodes = || graph.nodes();
     if !nodes().any(|node| node.is("", "Cast")) {
         return BTreeMap::new();
     }

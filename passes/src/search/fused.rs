@@ -135,8 +135,7 @@ impl<'a> FusedBuilder<'a> {
             .iter()
             .map(|&id| (&*planned.node(id).name, id));
         let names: HashMap<&str, NodeId> = names.collect();
-        for &id in rewritten.order() {
-            let node = rewritten.node(id);
+        for (id, node) in rewritten.listed() {
             for read in node.reads() {
                 if let Some(count) = builder.readers.get_mut(read.index()) {
                     *count += 1;

@@ -114,6 +114,18 @@ pub enum Operation {
     Drop(usize),
 }
 
+impl Operation {
+    /// The stage, or the number of the result that goes.
+    pub(super) fn place(self) -> usize {
+        let (Operation::Forward(i)
+        | Operation::Tape(i)
+        | Operation::Replay(i)
+        | Operation::Backward(i)
+        | Operation::Drop(i)) = self;
+        i
+    }
+}
+
 /// What remains to be done for a schedule; a stack of these replaces recursion.
 enum ChainWork<P> {
     /// Backward parts j − 1 to i with x_i and g_j there.

@@ -111,14 +111,9 @@ impl ChainGraph {
     pub(super) fn plan(&self, schedule: &[Operation]) -> Plan {
         let mut ran = vec![false; self.stages.len()];
         let mut sequence = Vec::new();
-        for &operation in schedule {
-            let (Operation::Forward(i)
-            | Operation::Tape(i)
-            | Operation::Replay(i)
-            | Operation::Backward(i)) = operation
-            else {
-                continue;
-            };
+        let runs = |operation: &&Operation| !matches!(operation, Operation::Drop(_));
+        for &operation in schedule.iter().filter(runs) {
+            let i = operation.place();
             let first = !std::mem::replace(&mut ran[i], true);
             self.stages[i].run(operation, first, &mut sequence);
         }

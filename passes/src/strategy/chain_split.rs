@@ -111,11 +111,8 @@ impl<'s> Split<'s> {
         let graph = task.graph;
         let mut roots: Vec<TensorId> = graph.tensor_ids().collect();
         for &id in task.order {
-            let node = graph.node(id);
-            for (output, input) in operators::aliases(node) {
-                if let (Some(output), Some(input)) = (node.output(output), node.input(input)) {
-                    roots[output.index()] = roots[input.index()];
-                }
+            for (output, input) in operators::aliased(graph.node(id)) {
+                roots[output.index()] = roots[input.index()];
             }
         }
         let mut split = Split {

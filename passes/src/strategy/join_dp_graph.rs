@@ -144,12 +144,7 @@ impl<'t> JoinGraph<'t> {
                 }
                 JoinOperation::Branch(_, Operation::Drop(_)) => continue,
                 JoinOperation::Branch(branch, operation) => {
-                    let (Operation::Forward(i)
-                    | Operation::Tape(i)
-                    | Operation::Replay(i)
-                    | Operation::Backward(i)
-                    | Operation::Drop(i)) = operation;
-                    (self.starts[branch] + i, operation)
+                    (self.starts[branch] + operation.place(), operation)
                 }
             };
             let first = !std::mem::replace(&mut ran[stage], true);

@@ -267,7 +267,7 @@ mod tests {
                 varied_training_graph(seed, 12 + seed as usize % 60),
                 strange_training_graph(seed, 12 + seed as usize % 60),
             ] {
-                let operators = graph.order().iter().map(|&id| graph.node(id));
+                let operators = graph.nodes();
                 seen.extend(operators.map(|node| node.op_type.clone()));
                 assert_eq!(crate::verify::structure(&graph), Ok(()), "seed {seed}");
                 let mut blank = graph.clone();

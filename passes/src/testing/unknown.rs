@@ -209,7 +209,7 @@ mod tests {
             let graph = unknown_graph(&mut SplitMix64::new(seed), 16);
             assert_eq!(verify::structure(&graph), Ok(()), "seed {seed}");
             let uses = crate::graph::Uses::of(&graph);
-            let nodes = || graph.order().iter().map(|&id| graph.node(id));
+            let nodes = || graph.nodes();
             let is_unread = |t| uses.readers(t).is_empty() && !graph.outputs.contains(&t);
             unread += usize::from(nodes().flat_map(Node::writes).any(is_unread));
             omitted += usize::from(nodes().any(|node| node.outputs.contains(&None)));

@@ -356,13 +356,11 @@ fn listed_cast(graph: &Graph, node: &Node) -> Option<PlacedCast> {
 fn computed_wide(graph: &Graph) -> Vec<bool> {
     let uses = Uses::of(graph);
     let mut wide = vec![false; graph.node_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let reads_half = node.reads().any(|tensor| is_half(graph, tensor));
         wide[id.index()] = reads_half && !in_half(node) && !is_cast(node);
     }
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         if !in_half(node) || is_cast(node) || !node.captures.is_empty() {
             continue;
         }

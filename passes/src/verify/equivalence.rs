@@ -44,18 +44,14 @@ impl Correspondence {
 
     /// How many nodes compute something again.
     pub fn copies(&self) -> usize {
-        self.roles
-            .iter()
-            .filter(|role| matches!(role, Role::Copy(_)))
-            .count()
+        let roles = self.roles.iter();
+        roles.filter(|role| matches!(role, Role::Copy(_))).count()
     }
 
     /// How many nodes only forward their inputs.
     pub fn barriers(&self) -> usize {
-        self.roles
-            .iter()
-            .filter(|role| matches!(role, Role::Barrier))
-            .count()
+        let roles = self.roles.iter();
+        roles.filter(|&&role| role == Role::Barrier).count()
     }
 }
 
@@ -88,10 +84,8 @@ pub fn equivalence_allowing(
     let slices = counts(rewritten);
     let values = Values::number(original, &order, permitted, allowed, &slices);
     let mut read = vec![false; rewritten.tensor_count()];
-    for &id in rewritten.order() {
-        for tensor in rewritten.node(id).reads() {
-            read[tensor.index()] = true;
-        }
+    for tensor in rewritten.nodes().flat_map(Node::reads) {
+        read[tensor.index()] = true;
     }
     let mut check = Check {
         read,
@@ -305,8 +299,8 @@ impl Check<'_> {
 
     /// Whoever knows a tensor of the original by name finds its value there.
     fn names_keep_their_values(&self) -> Result<(), Violation> {
-        for &id in self.rewritten.order() {
-            for written in self.rewritten.node(id).writes() {
+        for (id, node) in self.rewritten.listed() {
+            for written in node.writes() {
                 let tensor = &self.rewritten.tensor(written).name;
                 let wanted = self.original.tensor_named(tensor);
                 let wanted = wanted.map(|of| self.values.of[of.index()]);
@@ -570,8 +564,7 @@ impl Check<'_> {
     /// The nearest thing that the original computes.
     fn why_unknown(&self, computation: &Computation) -> String {
         let mut alike = false;
-        for &id in self.original.order() {
-            let node = self.original.node(id);
+        for (id, node) in self.original.listed() {
             if node.domain != computation.domain || node.op_type != computation.op_type {
                 continue;
             }
@@ -583,15 +576,10 @@ impl Check<'_> {
                 let lacks = |sorted: &[(String, String)], one: &&(String, String)| {
                     sorted.binary_search(one).is_err()
                 };
-                let here = theirs
-                    .attributes
-                    .iter()
-                    .find(|a| lacks(&computation.attributes, a));
-                let there = computation
-                    .attributes
-                    .iter()
-                    .find(|a| lacks(&theirs.attributes, a));
-                let which = here.or(there).map_or("rest", |(name, _)| name);
+                let (here, there) = (&theirs.attributes, &computation.attributes);
+                let differs = here.iter().find(|a| lacks(there, a));
+                let differs = differs.or_else(|| there.iter().find(|a| lacks(here, a)));
+                let which = differs.map_or("rest", |(name, _)| name);
                 return format!("it reads what {name} reads, but its {which} differs");
             }
         }
@@ -604,23 +592,20 @@ impl Check<'_> {
     /// The runtime does not load a file in which two nodes have the same name.
     fn new_names_are_free(&self) -> Result<(), Violation> {
         let mut bearers: BTreeMap<&str, usize> = BTreeMap::new();
-        for &id in self.rewritten.order() {
-            *bearers.entry(&self.rewritten.node(id).name).or_default() += 1;
+        for node in self.rewritten.nodes() {
+            *bearers.entry(&node.name).or_default() += 1;
         }
-        let clash = self.rewritten.order().iter().find(|id| {
-            let name = self.rewritten.node(**id).name.as_str();
-            let new = matches!(
+        for (id, node) in self.rewritten.listed() {
+            let is_new = matches!(
                 self.roles[id.index()],
                 Role::Copy(_) | Role::Variant(_) | Role::Barrier
             );
-            new && !name.is_empty() && bearers[name] > 1
-        });
-        match clash {
-            None => Ok(()),
-            Some(&id) => Err(Violation::NameTaken {
-                node: label(self.rewritten, id),
-            }),
+            if is_new && !node.name.is_empty() && bearers[node.name.as_str()] > 1 {
+                let node = label(self.rewritten, id);
+                return Err(Violation::NameTaken { node });
+            }
         }
+        Ok(())
     }
 
     fn every_new_node_is_read(&self) -> Result<(), Violation> {
@@ -632,47 +617,36 @@ impl Check<'_> {
         let known = names.map(|name| self.original.tensor_named(name).is_some());
         let mut read: Vec<bool> = known.collect();
         let is_release = |id: NodeId| self.roles[id.index()] == Role::Release;
-        for &id in self.rewritten.order().iter().filter(|&&id| !is_release(id)) {
-            for tensor in self.rewritten.node(id).reads() {
+        let nodes = self.rewritten.listed();
+        for (_, node) in nodes.filter(|&(id, _)| !is_release(id)) {
+            for tensor in node.reads() {
                 read[tensor.index()] = true;
             }
         }
-        let unused = self.rewritten.order().iter().find(|id| {
-            let new = matches!(self.roles[id.index()], Role::Copy(_) | Role::Barrier);
-            new && !self
-                .rewritten
-                .node(**id)
-                .writes()
-                .any(|tensor| read[tensor.index()])
-        });
-        match unused {
-            None => Ok(()),
-            Some(&id) => Err(Violation::Unused {
-                node: label(self.rewritten, id),
-            }),
+        for (id, node) in self.rewritten.listed() {
+            let is_new = matches!(self.roles[id.index()], Role::Copy(_) | Role::Barrier);
+            if is_new && !node.writes().any(|tensor| read[tensor.index()]) {
+                let node = label(self.rewritten, id);
+                return Err(Violation::Unused { node });
+            }
         }
+        Ok(())
     }
 
     /// The runtime runs no graph in which a YieldOp reads what a PassThrough forwards.
     fn no_barrier_hands_over(&self) -> Result<(), Violation> {
-        let barriers = self.rewritten.order().iter();
-        let barriers = barriers.filter(|id| self.roles[id.index()] == Role::Barrier);
-        let writer: BTreeMap<TensorId, NodeId> = barriers
-            .flat_map(|&id| {
-                let writes = self.rewritten.node(id).writes();
-                writes.map(move |tensor| (tensor, id))
-            })
-            .collect();
-        let yields = self.rewritten.order().iter();
-        let yields = yields.filter(|id| {
-            let node = self.rewritten.node(**id);
-            node.is("com.microsoft", "YieldOp")
-        });
-        for &id in yields {
-            let mut reads = self.rewritten.node(id).reads();
-            if let Some(barrier) = reads.find_map(|tensor| writer.get(&tensor)) {
+        let mut writer: BTreeMap<TensorId, NodeId> = BTreeMap::new();
+        for (id, node) in self.rewritten.listed() {
+            if self.roles[id.index()] == Role::Barrier {
+                writer.extend(node.writes().map(|tensor| (tensor, id)));
+            }
+        }
+        for (id, node) in self.rewritten.listed() {
+            if node.is("com.microsoft", "YieldOp")
+                && let Some(&barrier) = node.reads().find_map(|tensor| writer.get(&tensor))
+            {
                 return Err(Violation::BarrierHandsOver {
-                    node: label(self.rewritten, *barrier),
+                    node: label(self.rewritten, barrier),
                     reader: label(self.rewritten, id),
                 });
             }

@@ -110,12 +110,8 @@ fn declared_alike(a: &Tensor, b: &Tensor) -> bool {
     a.name == b.name && a.element == b.element && a.declared == b.declared
 }
 
-/// The known contents as bits: NaN equals itself, and 0 is not -0.
 fn contents(tensor: &Tensor) -> Option<Vec<u64>> {
-    Some(match tensor.constant.as_ref()? {
-        Constant::Ints(values) => values.iter().map(|&value| value as u64).collect(),
-        Constant::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
-    })
+    tensor.constant.as_ref().map(Constant::bits)
 }
 
 /// What each of two tensors is that differ; of contents, the first element that does.

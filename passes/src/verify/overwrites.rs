@@ -58,8 +58,7 @@ pub fn overwrites(graph: &Graph) -> Result<(), Violation> {
     // By tensor: the inputs that whoever reads it may read itself, once the runtime has merged the two.
     let mut of: BTreeMap<TensorId, BTreeSet<TensorId>> =
         taken.iter().map(|&input| (input, [input].into())).collect();
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let root = |tensor: TensorId| of.get(&tensor).or_else(|| of.get(&roots[tensor.index()]));
         let read: Vec<TensorId> = node.reads().collect();
         let inputs: BTreeSet<TensorId> = read

@@ -8,9 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::trust;
 use super::violation::{Violation, label};
-use crate::graph::{
-    AttributeValue, Constant, ElementType, Graph, Node, NodeId, TensorId, TensorKind,
-};
+use crate::graph::{AttributeValue, ElementType, Graph, Node, NodeId, TensorId, TensorKind};
 
 /// The attribute by which the rewriter marks copies; it has no meaning to the operator.
 pub(super) const MARKER: &str = "__recompute";
@@ -249,10 +247,8 @@ impl Values {
     /// Whether a Dropout draws numbers, where the file says so for good.
     fn training_mode(&self, graph: &Graph, node: &Node) -> Option<bool> {
         let input = node.input(2).filter(|_| node.is("", "Dropout"))?;
-        match graph.tensor(input).constant.as_ref()? {
-            Constant::Ints(flag) if flag.len() == 1 && self.fixed[input.index()] => {
-                Some(flag[0] != 0)
-            }
+        match graph.tensor(input).ints()? {
+            &[flag] if self.fixed[input.index()] => Some(flag != 0),
             _ => None,
         }
     }
@@ -327,8 +323,7 @@ fn agree(one: &Type, other: &Type) -> bool {
 pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&'static str>> {
     let values = Values::without_variants(graph, graph.order(), permitted);
     let mut why = vec![Some("it is not in the graph's order"); graph.node_count()];
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for (id, node) in graph.listed() {
         let read = |tensor: &Option<TensorId>| tensor.map(|tensor| values.of[tensor.index()]);
         let computation = Computation::of(node, node.inputs.iter().map(read).collect());
         why[id.index()] = match values.repeatable.get(&computation) {
@@ -384,7 +379,7 @@ pub(super) fn fixed_tensors(graph: &Graph) -> Vec<bool> {
     for input in &graph.inputs {
         fixed[input.index()] = false;
     }
-    let constants = graph.order().iter().map(|&id| graph.node(id));
+    let constants = graph.nodes();
     for node in constants.filter(|node| node.is("", "Constant")) {
         for output in node.writes() {
             fixed[output.index()] = true;

@@ -116,35 +116,34 @@ impl Rules<'_> {
         // Before version 7, Add did not broadcast, and had attributes for it.
         let applies = inputs.len() >= 3 && floats.contains(&element) && self.opset() >= 7;
         let (last, first) = inputs.split_last().filter(|_| applies)?;
-        let mut so_far = self.value(first[0]);
+        self.running_sum(first, *last, output)
+    }
+
+    /// One is added after another.
+    fn running_sum(&mut self, first: &[TensorId], last: TensorId, output: TensorId) -> Option<()> {
+        let mut so_far = self.value(*first.first()?);
         for &next in &first[1..] {
-            let next = self.value(next);
-            so_far = self.define(
-                "Add",
-                vec![],
-                vec![Some(so_far), Some(next)],
-                NewValue::of(output),
-            );
+            let pair = vec![Some(so_far), Some(self.value(next))];
+            so_far = self.define("Add", vec![], pair, NewValue::of(output));
         }
-        let last = self.value(*last);
-        self.equate("", "Add", vec![], vec![Some(so_far), Some(last)], output)
+        let pair = vec![Some(so_far), Some(self.value(last))];
+        self.equate("", "Add", vec![], pair, output)
     }
 
     /// The mask holds positions in the input: int32 can hold all of them.
     fn pooling_mask(&mut self) -> Option<()> {
         let (x, mask) = (self.node.input(0)?, self.node.output(1)?);
-        self.graph
-            .tensor(x)
-            .element_count()
-            .filter(|&positions| positions <= i32::MAX as u64)?;
-        let to = |element: ElementType| vec![("to", AttributeValue::Int(element as i64))];
+        let positions = self.graph.tensor(x).element_count();
+        positions.filter(|&positions| positions <= i32::MAX as u64)?;
         let wide = self.value(mask);
-        let like = NewValue {
-            element: Some(ElementType::Int32),
-            ..NewValue::of(mask)
-        };
-        let narrow = self.define("Cast", to(ElementType::Int32), vec![Some(wide)], like);
+        let narrow = self.cast(wide, ElementType::Int32, mask);
         self.equate("", "Cast", to(ElementType::Int64), vec![Some(narrow)], mask)
+    }
+
+    /// The value as another type, in the shape of `like`.
+    fn cast(&mut self, value: ValueNumber, element: ElementType, like: TensorId) -> ValueNumber {
+        let new = NewValue::typed(like, element);
+        self.define("Cast", to(element), vec![Some(value)], new)
     }
 
     fn value(&self, tensor: TensorId) -> ValueNumber {
@@ -168,14 +167,23 @@ impl Rules<'_> {
         inputs: Vec<Option<ValueNumber>>,
         like: NewValue,
     ) -> ValueNumber {
-        let shape = match like.tensor {
-            Some(tensor) => self.graph.tensor(tensor).shape.clone(),
-            None => Some(Vec::new()),
-        };
-        let of = like.tensor.map(|tensor| self.graph.tensor(tensor));
-        let element = like.element.or(of.and_then(|tensor| tensor.element));
+        let of = self.graph.tensor(like.tensor);
+        let (element, shape) = (like.element.or(of.element), of.shape.clone());
         let computation = computation("", op_type, attributes, inputs);
         self.define_value(computation, element, shape)
+    }
+
+    /// A list of integers.
+    fn ints(&mut self, values: Vec<i64>) -> ValueNumber {
+        let shape = vec![values.len() as u64];
+        let values = vec![("value_ints", AttributeValue::Ints(values))];
+        self.define_of(("", "Constant"), values, vec![], ElementType::Int64, shape)
+    }
+
+    /// One number of single precision.
+    fn float(&mut self, value: f32) -> ValueNumber {
+        let value = vec![("value_float", AttributeValue::Float(value))];
+        self.define_of(("", "Constant"), value, vec![], ElementType::Float, vec![])
     }
 
     /// The value of a computation with one output, whose type and shape are given.
@@ -243,18 +251,31 @@ impl Rules<'_> {
 /// The type and shape of a value that the original does not have.
 #[derive(Clone, Copy)]
 struct NewValue {
-    /// Whose shape it has, and whose type unless said otherwise; `None` for a scalar.
-    tensor: Option<TensorId>,
+    /// Whose shape it has, and whose type unless said otherwise.
+    tensor: TensorId,
     element: Option<ElementType>,
 }
 
 impl NewValue {
     fn of(tensor: TensorId) -> NewValue {
         NewValue {
-            tensor: Some(tensor),
+            tensor,
             element: None,
         }
     }
+
+    /// Of a type of its own.
+    fn typed(tensor: TensorId, element: ElementType) -> NewValue {
+        NewValue {
+            tensor,
+            element: Some(element),
+        }
+    }
+}
+
+/// The attributes of a Cast.
+fn to(element: ElementType) -> Attributes {
+    vec![("to", AttributeValue::Int(element as i64))]
 }
 
 fn computation(

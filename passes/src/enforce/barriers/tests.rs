@@ -623,7 +623,7 @@ fn a_yield_op_reads_no_barrier() {
         let found = enforced(&text(op_type), u64::MAX, &[("late", "yield")]);
         found.is_ok_and(|graph| {
             let uses = crate::graph::Uses::of(&graph);
-            let nodes = graph.order().iter().map(|&id| graph.node(id));
+            let nodes = graph.nodes();
             let mut read = nodes
                 .filter(|node| node.name == "yield")
                 .flat_map(|node| node.reads());

@@ -9,12 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{HideSizes, Hiding};
 use crate::bytes::Bytes;
 use crate::enforce::parting::Parting;
-use crate::graph::{
-    AttributeValue, Constant, Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses,
-};
+use crate::graph::{Dimension, Graph, Node, NodeId, Tensor, TensorId, TensorKind, Uses};
 use crate::operators::{self, Provider};
 use crate::pass::Changed;
-use crate::runtime::barrier::{BarrierWriter, integers};
+use crate::runtime::barrier::BarrierWriter;
 use crate::runtime::folding::Folding;
 use crate::runtime::fusing::{Adding, Fusing};
 use crate::runtime::inferred_shapes::{InferredBy, dimensions_from};
@@ -207,8 +205,7 @@ impl Hiding<'_> {
         if !may_name {
             // As before, whatever follows from its inputs now.
             if !known.as_deref().is_some_and(super::are_numbers) {
-                let numbers = sizes.into_iter().map(Dimension::Known).collect();
-                self.declare(graph, id, output, numbers);
+                self.declare(graph, id, output, Dimension::all_known(&sizes));
             }
             return;
         }
@@ -372,7 +369,7 @@ impl Hiding<'_> {
         if let Some(&sized) = handing.sized.get(&tensor) {
             return sized;
         }
-        let of = graph.tensor(tensor).clone();
+        let of = graph.alike(tensor, "/sized");
         let sizes = of.shape.clone().unwrap_or_default();
         let listed = self.order.len();
         let list = match handing.lists.get(&sizes) {
@@ -381,30 +378,22 @@ impl Hiding<'_> {
                 let values: Vec<i64> = sizes.iter().map(|&size| size as i64).collect();
                 let texts: Vec<String> = sizes.iter().map(u64::to_string).collect();
                 let name = format!("ckpt-opt/sizes/{}", texts.join("x"));
-                let list = Tensor {
-                    constant: Some(Constant::Ints(values.clone())),
-                    ..integers(graph, &name, vec![sizes.len() as u64])
-                };
-                let list = graph.add_tensor(list);
-                let mut constant = Node::new(name, "", "Constant", Vec::new(), vec![Some(list)]);
-                constant.set_attribute("value_ints", AttributeValue::Ints(values));
-                self.order.push(graph.add_node(constant));
+                let (constant, list) = graph.add_list(&name, values);
+                self.order.push(constant);
                 handing.lists.insert(sizes.clone(), list);
                 list
             }
         };
         let sized = Tensor {
-            name: graph.free_tensor_name(&format!("{}/sized", of.name)),
-            kind: TensorKind::Value,
-            declared: Some(sizes.iter().map(|&size| Dimension::Known(size)).collect()),
+            declared: Some(Dimension::all_known(&sizes)),
             constant: None,
             ..of
         };
         let name = format!("ckpt-opt/size/{}", graph.tensor(tensor).name);
-        let sized = graph.add_tensor(sized);
         let inputs = vec![Some(tensor), Some(list)];
-        self.order
-            .push(graph.add_node(Node::new(name, "", "Reshape", inputs, vec![Some(sized)])));
+        let reshape = Node::new(name, "", "Reshape", inputs, Vec::new());
+        let (reshape, sized) = graph.add_made(reshape, sized);
+        self.order.push(reshape);
         handing.sized.insert(tensor, sized);
         self.look_at_added(graph, listed);
         sized
@@ -424,7 +413,7 @@ impl Hiding<'_> {
 fn out_of_computed(graph: &Graph) -> Vec<bool> {
     let mut computed = vec![false; graph.tensor_count()];
     let mut found = vec![false; graph.tensor_count()];
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         let is_computed = node.input(1).is_some_and(|shape| computed[shape.index()]);
         for written in node.writes() {
             computed[written.index()] = !node.is("", "Constant");
@@ -658,7 +647,7 @@ mod tests {
             parsed(&layer.replace("float[4,32,64] h,", "float[4,32,64] h, float[4,32,64] i,"));
         let hidden = hidden(&graph);
         let computed = out_of_computed(&hidden);
-        let mut nodes = hidden.order().iter().map(|&id| hidden.node(id));
+        let mut nodes = hidden.nodes();
         let is_behind = |node: &Node| {
             let read = node.input(0).filter(|_| node.is("", "Reshape"));
             read.is_some_and(|read| computed[read.index()])

@@ -50,8 +50,7 @@ pub(super) fn to_text(graph: &Graph) -> String {
     }
 
     text.push_str("{\n");
-    for &id in graph.order() {
-        let node = graph.node(id);
+    for node in graph.nodes() {
         text.push_str("   ");
         if !node.name.is_empty() {
             let _ = write!(text, "[{}] ", name(&node.name));

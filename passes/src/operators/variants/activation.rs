@@ -3,8 +3,8 @@
 //! Runtime fact: both kernels ask whether the value is above zero and nothing else of it. Y is exactly
 //! where X is, as long as LeakyRelu's alpha is not negative.
 
-use super::{Group, Like, Part, Read, Site, Variant, Write, part, scalar_zero, tensor};
-use crate::graph::{AttributeValue, ElementType, Node, NodeId, TensorId};
+use super::{Group, Like, Part, Read, Site, Variant, Write, cast, part, scalar_zero, tensor};
+use crate::graph::{ElementType, Node, NodeId, TensorId};
 
 /// The gradient from the activation's input.
 pub(super) const FROM_INPUT: Variant = Variant {
@@ -50,21 +50,16 @@ fn bool_mask(site: &Site) -> Option<Vec<Part>> {
     let applies = site.element(value) == Some(ElementType::Float)
         && site.alike(value, dx)
         && site.opset() >= 12;
-    let new = |suffix: &str, element| Write::New {
-        suffix: suffix.to_owned(),
-        shape: Like::Tensor(value),
-        element,
-    };
+    let new = |suffix: &str, element| Write::new(suffix, Like::Tensor(value), element);
     applies.then(|| {
         let above = [tensor(value), Some(Read::Output(0, 0))];
-        let as_float = AttributeValue::Int(ElementType::Float as i64);
         let gradient = [tensor(dy), Some(Read::Output(2, 0))];
         let mask = Some(new("mask", ElementType::Bool));
-        let ones = Some(new("mask_float", ElementType::Float));
+        let float = ElementType::Float;
         vec![
             scalar_zero(),
             part("", "Greater", above, [mask]),
-            part("", "Cast", [Some(Read::Output(1, 0))], [ones]).with("to", as_float),
+            cast(Read::Output(1, 0), float, new("mask_float", float)),
             self::gradient(site, gradient, dx),
         ]
     })
@@ -76,9 +71,7 @@ pub(super) fn gradient(site: &Site, inputs: [Option<Read>; 2], dx: TensorId) -> 
         true => "LeakyReluGrad",
         false => "ReluGrad",
     };
-    let mut part = part("com.microsoft", op_type, inputs, [Some(Write::Tensor(dx))]);
-    part.attributes.clone_from(&site.node.attributes);
-    part
+    part("com.microsoft", op_type, inputs, [Some(Write::Tensor(dx))]).like(site.node)
 }
 
 fn is_leaky(site: &Site) -> bool {

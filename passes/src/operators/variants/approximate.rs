@@ -8,7 +8,7 @@
 
 use super::convolution::{is_gradient, weights};
 use super::sums::inputs_of_large_sum;
-use super::{Group, Like, Part, Read, Site, Variant, Write, part, tensor};
+use super::{Group, Like, Part, Read, Site, Variant, Write, cast, part, tensor};
 use crate::graph::{AttributeValue, ElementType, TensorId};
 use crate::operators::clears_behind_its_result;
 
@@ -103,8 +103,7 @@ const HALF: Variant = Variant {
 
 fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
     let node = site.node;
-    let [dy, x, w] = [0, 1, 2].map(|i| node.input(i));
-    let (dy, x, w) = (dy?, x?, w?);
+    let [dy, x, w] = node.first_inputs()?;
     let batch = *site.shape(x)?.first()?;
     let outputs = [0, 1, 2].map(|i| node.output(i));
     let applies = is_gradient(site)
@@ -119,13 +118,7 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
     if !applies {
         return None;
     }
-    let new = |suffix: String, shape| {
-        Some(Write::New {
-            suffix,
-            shape,
-            element: ElementType::Float,
-        })
-    };
+    let new = |suffix: String, shape| Some(Write::new(suffix, shape, ElementType::Float));
     let each = batch / count as u64;
     let slice = |name: &str, of: TensorId| {
         let written = (0..count).map(|i| new(format!("{name}_{i}"), Like::Cut(of, 0, each)));
@@ -142,9 +135,7 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
         let dx = of(0).and_then(|dx| new(format!("dx_{i}"), Like::Cut(dx, 0, each)));
         let dw = of(1).and_then(|dw| new(format!("dw_{i}"), Like::Tensor(dw)));
         let written = [dx, dw].into_iter().take(1 + usize::from(of(1).is_some()));
-        let mut gradient = part("com.microsoft", "ConvGrad", inputs, written);
-        gradient.attributes.clone_from(&node.attributes);
-        parts.push(gradient);
+        parts.push(part("com.microsoft", "ConvGrad", inputs, written).like(node));
     }
     let of_all = |output| (0..count).map(move |i| Some(Read::Output(2 + i, output)));
     let dx = outputs[0].map(Write::Tensor);
@@ -157,8 +148,7 @@ fn slices(site: &Site, count: usize) -> Option<Vec<Part>> {
 
 fn invertible(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
-    let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i| node.input(i));
-    let (dy, x, scale, mean, inverse) = (dy?, x?, scale?, mean?, inverse?);
+    let [dy, x, scale, mean, inverse] = node.first_inputs()?;
     let forward = site.graph.node(site.uses.producer(mean)?);
     let applies = node.is("com.microsoft", "LayerNormalizationGrad")
         && forward.op_type == "LayerNormalization"
@@ -196,34 +186,16 @@ fn half(site: &Site) -> Option<Vec<Part>> {
         && !clears_behind_its_result(site.graph, site.node)
         && node.output(1).is_some()
         && site.element(x) == Some(ElementType::Float);
-    let new = |suffix: &str, element| {
-        Some(Write::New {
-            suffix: suffix.to_owned(),
-            shape: Like::Tensor(x),
-            element,
-        })
-    };
-    let to = |element: ElementType| AttributeValue::Int(element as i64);
+    let new = |suffix: &str, element| Write::new(suffix, Like::Tensor(x), element);
     applies.then(|| {
         let mut gradient = weights(site);
         // Of its inputs, dX reads the sizes of X alone.
         gradient.outputs = node.outputs.iter().map(|o| o.map(Write::Tensor)).collect();
         gradient.inputs[1] = Some(Read::Output(1, 0));
+        let (half, float) = (ElementType::Float16, ElementType::Float);
         vec![
-            part(
-                "",
-                "Cast",
-                [tensor(x)],
-                [new("x_half", ElementType::Float16)],
-            )
-            .with("to", to(ElementType::Float16)),
-            part(
-                "",
-                "Cast",
-                [Some(Read::Output(0, 0))],
-                [new("x", ElementType::Float)],
-            )
-            .with("to", to(ElementType::Float)),
+            cast(Read::Tensor(x), half, new("x_half", half)),
+            cast(Read::Output(0, 0), float, new("x", float)),
             gradient,
         ]
     })

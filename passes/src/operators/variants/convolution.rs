@@ -33,8 +33,7 @@ fn split(site: &Site) -> Option<Vec<Part>> {
 
 fn transposed(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
-    let [dy, x, w] = [0, 1, 2].map(|i| node.input(i));
-    let (dy, x, w, dx) = (dy?, x?, w?, node.output(0)?);
+    let ([dy, x, w], dx) = (node.first_inputs()?, node.output(0)?);
     if !is_gradient(site) || site.element(dx) != Some(ElementType::Float) || site.opset() < 11 {
         return None;
     }
@@ -60,24 +59,17 @@ fn transposed(site: &Site) -> Option<Vec<Part>> {
         Some(AttributeValue::Ints(list.ok()?))
     };
     let group = node.int("group").unwrap_or(1);
-    let dx = part(
-        "",
-        "ConvTranspose",
-        [tensor(dy), tensor(w)],
-        [Some(Write::Tensor(dx))],
-    )
-    .with("dilations", ints(window.dilations.clone())?)
-    .with("group", AttributeValue::Int(group))
-    .with("kernel_shape", ints(window.kernel.clone())?)
-    .with("output_padding", ints(rest)?)
-    .with("pads", ints(pads.clone())?)
-    .with("strides", ints(window.strides.clone())?);
-    let others = node.output(1).or(node.output(2)).is_some();
-    Some(
-        [dx].into_iter()
-            .chain(others.then(|| weights(site)))
-            .collect(),
-    )
+    let (inputs, outputs) = ([dy, w].map(tensor), [Some(Write::Tensor(dx))]);
+    let dx = part("", "ConvTranspose", inputs, outputs)
+        .with("dilations", ints(window.dilations.clone())?)
+        .with("group", AttributeValue::Int(group))
+        .with("kernel_shape", ints(window.kernel.clone())?)
+        .with("output_padding", ints(rest)?)
+        .with("pads", ints(pads.clone())?)
+        .with("strides", ints(window.strides.clone())?);
+    let mut parts = vec![dx];
+    parts.extend(node.output(1).or(node.output(2)).map(|_| weights(site)));
+    Some(parts)
 }
 
 pub(super) fn is_gradient(site: &Site) -> bool {
@@ -98,7 +90,5 @@ pub(super) fn weights(site: &Site) -> Part {
 /// The node without outputs.
 fn gradient(site: &Site) -> Part {
     let inputs = site.node.inputs.iter().map(|i| i.and_then(tensor));
-    let mut part = part("com.microsoft", "ConvGrad", inputs, []);
-    part.attributes.clone_from(&site.node.attributes);
-    part
+    part("com.microsoft", "ConvGrad", inputs, []).like(site.node)
 }

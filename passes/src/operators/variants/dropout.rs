@@ -1,7 +1,7 @@
 //! Dropout, a second time, in standard operators.
 
-use super::{Like, Part, Read, Site, Write, part, tensor};
-use crate::graph::{AttributeValue, Constant, ElementType};
+use super::{Like, Part, Read, Site, Write, cast, part, tensor};
+use crate::graph::{AttributeValue, ElementType};
 use crate::operators::is_fixed;
 
 /// What is kept where nobody says otherwise.
@@ -21,33 +21,28 @@ pub(super) fn from_mask(site: &Site) -> Option<Vec<Part>> {
         Some(id) => {
             let known =
                 is_fixed(site.graph, site.uses, id) && element(id) == Some(ElementType::Float);
-            match site.graph.tensor(id).constant.as_ref().filter(|_| known)? {
-                Constant::Floats(values) if values.len() == 1 => values[0],
+            match site.graph.tensor(id).floats() {
+                Some(&[ratio]) if known => ratio,
                 _ => return None,
             }
         }
     };
-    let is_float = [x, y]
-        .into_iter()
-        .all(|id| element(id) == Some(ElementType::Float));
+    let is_float = [x, y].map(element) == [Some(ElementType::Float); 2];
     if !is_float || !node.is("", "Dropout") || !(0.0..1.0).contains(&(ratio as f32)) {
         return None;
     }
-    let new = |suffix: &str, shape| {
-        Some(Write::New {
-            suffix: suffix.to_owned(),
-            shape,
-            element: ElementType::Float,
-        })
-    };
+    let new = |suffix: &str, shape| Write::new(suffix, shape, ElementType::Float);
     let [kept, rate, divisor] = [0, 1, 2].map(|position| Some(Read::Output(position, 0)));
     let number = AttributeValue::Float(1.0 - ratio as f32);
-    let float = AttributeValue::Int(ElementType::Float as i64);
+    let (scalar, like_x) = (Like::Static(Vec::new()), Like::Tensor(x));
     Some(vec![
-        part("", "Cast", [tensor(mask)], [new("kept", Like::Tensor(x))]).with("to", float),
-        part("", "Constant", [], [new("rate", Like::Static(Vec::new()))])
-            .with("value_float", number),
-        part("", "Div", [rate, kept], [new("divisor", Like::Tensor(x))]),
+        cast(
+            Read::Tensor(mask),
+            ElementType::Float,
+            new("kept", like_x.clone()),
+        ),
+        part("", "Constant", [], [Some(new("rate", scalar))]).with("value_float", number),
+        part("", "Div", [rate, kept], [Some(new("divisor", like_x))]),
         part("", "Div", [tensor(x), divisor], [Some(Write::Tensor(y))]),
     ])
 }

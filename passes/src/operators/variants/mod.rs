@@ -278,17 +278,35 @@ impl Part {
         });
         self
     }
+
+    /// With all attributes that the node has.
+    fn like(mut self, node: &Node) -> Part {
+        self.attributes.clone_from(&node.attributes);
+        self
+    }
+}
+
+impl Write {
+    fn new(suffix: impl Into<String>, shape: Like, element: ElementType) -> Write {
+        let suffix = suffix.into();
+        Write::New {
+            suffix,
+            shape,
+            element,
+        }
+    }
 }
 
 fn tensor(id: TensorId) -> Option<Read> {
     Some(Read::Tensor(id))
 }
 
+fn cast(read: Read, to: ElementType, written: Write) -> Part {
+    let cast = part("", "Cast", [Some(read)], [Some(written)]);
+    cast.with("to", AttributeValue::Int(to as i64))
+}
+
 fn scalar_zero() -> Part {
-    let zero = Write::New {
-        suffix: "zero".to_owned(),
-        shape: Like::Static(Vec::new()),
-        element: ElementType::Float,
-    };
+    let zero = Write::new("zero", Like::Static(Vec::new()), ElementType::Float);
     part("", "Constant", [], [Some(zero)]).with("value_float", AttributeValue::Float(0.0))
 }

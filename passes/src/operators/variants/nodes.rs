@@ -64,10 +64,7 @@ fn new_tensor(graph: &mut Graph, wish: &str, like: &Like, element: ElementType) 
             let like = graph.tensor(*like);
             (like.declared.clone(), like.shape.clone())
         }
-        Like::Static(dims) => {
-            let known = dims.iter().map(|&d| Dimension::Known(d));
-            (Some(known.collect()), Some(dims.clone()))
-        }
+        Like::Static(dims) => (Some(Dimension::all_known(dims)), Some(dims.clone())),
         Like::Cut(like, axis, size) => {
             let like = graph.tensor(*like);
             let (mut declared, mut shape) = (like.declared.clone(), like.shape.clone());

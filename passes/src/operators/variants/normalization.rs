@@ -1,9 +1,7 @@
 //! Batch normalization, a second time.
 
 use super::{Like, Part, Read, Site, Write, part, tensor};
-use crate::graph::{
-    AttributeValue, Constant, Dimension, ElementType, Graph, Node, TensorId, checked_count,
-};
+use crate::graph::{AttributeValue, Dimension, ElementType, Graph, Node, TensorId, checked_count};
 use crate::operators::is_fixed;
 
 /// Channels smaller than this are not worth six nodes. Runtime fact (measured, batches of 4): the
@@ -47,7 +45,7 @@ impl Normalized {
 
     fn vector(&self, suffix: &str) -> Option<Write> {
         let shape = Like::Tensor(self.mean);
-        Some(new(suffix, shape, ElementType::Float))
+        Some(Write::new(suffix, shape, ElementType::Float))
     }
 
     /// `scale / std`
@@ -63,14 +61,6 @@ impl Normalized {
             part("", "Mul", [mean, Some(factor)], [self.vector("moved")]),
             part("", "Sub", [bias, Some(moved)], [self.vector("bias")]),
         ]
-    }
-}
-
-fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
-    Write::New {
-        suffix: suffix.to_owned(),
-        shape,
-        element,
     }
 }
 
@@ -98,10 +88,10 @@ pub(super) fn activated_from_statistics(site: &Site) -> Option<Vec<Part>> {
     weights.resize(shape.len(), 1);
     let dims = weights.iter().map(|&d| d as i64).collect();
     let rank = Like::Static(vec![shape.len() as u64]);
-    let to = new("shape", rank, ElementType::Int64);
+    let to = Write::new("shape", rank, ElementType::Int64);
     let [factor, moved, shift, to_shape, weight] =
         [0, 1, 2, 3, 4].map(|position| Read::Output(position, 0));
-    let reshaped = new("weights", Like::Static(weights), ElementType::Float);
+    let reshaped = Write::new("weights", Like::Static(weights), ElementType::Float);
     let mut fused = part(
         "com.microsoft",
         "FusedConv",
@@ -144,8 +134,8 @@ fn activation(site: &Site) -> Option<Vec<(&'static str, AttributeValue)>> {
 /// The number that a tensor always is.
 fn scalar(site: &Site, tensor: Option<TensorId>) -> Option<f32> {
     let tensor = tensor.filter(|&id| is_fixed(site.graph, site.uses, id))?;
-    match site.graph.tensor(tensor).constant.as_ref()? {
-        Constant::Floats(values) if values.len() == 1 => Some(values[0] as f32),
+    match site.graph.tensor(tensor).floats()? {
+        &[value] => Some(value as f32),
         _ => None,
     }
 }

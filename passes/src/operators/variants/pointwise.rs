@@ -24,8 +24,7 @@ pub(super) const PRODUCT: Variant = Variant {
 
 fn product(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
-    let [dy, x, w] = [0, 1, 2].map(|i| node.input(i));
-    let (dy, x, w, dx) = (dy?, x?, w?, node.output(0)?);
+    let ([dy, x, w], dx) = (node.first_inputs()?, node.output(0)?);
     let (image, kernel) = (site.shape(x)?, site.shape(w)?);
     let axes = image.len().checked_sub(2).filter(|&axes| axes > 0)?;
     let window = Window::of(&View::alone(site.graph, node), axes, Some(kernel.get(2..)?)).ok()?;
@@ -79,44 +78,32 @@ struct Parts(Vec<Part>);
 impl Parts {
     fn matrix(&mut self, name: &str, of: TensorId, sizes: [u64; 2]) -> Option<Read> {
         let dims: Option<Vec<i64>> = sizes.iter().map(|&d| i64::try_from(d).ok()).collect();
-        let written = new(
-            &format!("{name}_matrix"),
-            sizes.to_vec(),
-            ElementType::Float,
-        );
+        let written = new(format!("{name}_matrix"), sizes);
         Some(self.reshape(name, Read::Tensor(of), dims?, written))
     }
 
     fn reshape(&mut self, name: &str, from: Read, dims: Vec<i64>, to: Write) -> Read {
-        let rank = vec![dims.len() as u64];
-        let shape = new(&format!("{name}_shape"), rank, ElementType::Int64);
-        self.0.push(
-            part("", "Constant", [], [Some(shape)]).with("value_ints", AttributeValue::Ints(dims)),
-        );
-        let dims = Read::Output(self.0.len() - 1, 0);
-        self.0
-            .push(part("", "Reshape", [Some(from), Some(dims)], [Some(to)]));
-        Read::Output(self.0.len() - 1, 0)
+        let rank = Like::Static(vec![dims.len() as u64]);
+        let shape = Write::new(format!("{name}_shape"), rank, ElementType::Int64);
+        let constant = part("", "Constant", [], [Some(shape)]);
+        let dims = self.add(constant.with("value_ints", AttributeValue::Ints(dims)));
+        self.add(part("", "Reshape", [from, dims].map(Some), [Some(to)]))
     }
 
     fn product(&mut self, transposed: &str, a: Read, b: Read, name: &str, sizes: [u64; 2]) -> Read {
         let inputs = [a, b, Read::Output(0, 0)].map(Some);
-        let written = new(
-            &format!("{name}_product"),
-            sizes.to_vec(),
-            ElementType::Float,
-        );
-        self.0.push(
-            part("", "Gemm", inputs, [Some(written)]).with(transposed, AttributeValue::Int(1)),
-        );
+        let written = new(format!("{name}_product"), sizes);
+        let product = part("", "Gemm", inputs, [Some(written)]);
+        self.add(product.with(transposed, AttributeValue::Int(1)))
+    }
+
+    fn add(&mut self, part: Part) -> Read {
+        self.0.push(part);
         Read::Output(self.0.len() - 1, 0)
     }
 }
 
-fn new(suffix: &str, shape: Vec<u64>, element: ElementType) -> Write {
-    Write::New {
-        suffix: suffix.to_owned(),
-        shape: Like::Static(shape),
-        element,
-    }
+/// A matrix.
+fn new(suffix: String, sizes: [u64; 2]) -> Write {
+    Write::new(suffix, Like::Static(sizes.to_vec()), ElementType::Float)
 }

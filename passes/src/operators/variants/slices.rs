@@ -46,6 +46,11 @@ impl SliceParts {
         self.0.len() - 1
     }
 
+    /// What the part writes, which is one tensor.
+    fn add_one(&mut self, part: Part) -> Read {
+        Read::Output(self.add(part), 0)
+    }
+
     /// Equal parts along an axis.
     fn split(&mut self, name: &str, of: Read, axis: i64, each: &[Write]) -> usize {
         let written = each
@@ -80,22 +85,16 @@ impl SliceParts {
         of: &[Read],
         shape: Vec<u64>,
     ) -> Read {
-        let written = new(name, Like::Static(shape), ElementType::Int64);
+        let written = Write::new(name, Like::Static(shape), ElementType::Int64);
         let inputs = of.iter().map(|&read| Some(read));
-        Read::Output(self.add(part("", op_type, inputs, [Some(written)])), 0)
+        self.add_one(part("", op_type, inputs, [Some(written)]))
     }
 
     fn ints(&mut self, name: &str, values: Vec<i64>) -> Read {
-        let written = new(
-            name,
-            Like::Static(vec![values.len() as u64]),
-            ElementType::Int64,
-        );
-        let values = AttributeValue::Ints(values);
-        Read::Output(
-            self.add(part("", "Constant", [], [Some(written)]).with("value_ints", values)),
-            0,
-        )
+        let shape = Like::Static(vec![values.len() as u64]);
+        let written = Write::new(name, shape, ElementType::Int64);
+        let constant = part("", "Constant", [], [Some(written)]);
+        self.add_one(constant.with("value_ints", AttributeValue::Ints(values)))
     }
 
     fn concat(&mut self, axis: usize, of: Vec<Read>, to: TensorId) {
@@ -105,12 +104,9 @@ impl SliceParts {
     }
 }
 
-fn new(suffix: &str, shape: Like, element: ElementType) -> Write {
-    Write::New {
-        suffix: suffix.to_owned(),
-        shape,
-        element,
-    }
+/// A tensor that is to be [numbered].
+fn float(shape: Like) -> Write {
+    Write::new("", shape, ElementType::Float)
 }
 
 /// The same with a name of its own.
@@ -118,7 +114,11 @@ fn numbered(write: &Write, name: &str, number: usize) -> Option<Write> {
     let Write::New { shape, element, .. } = write else {
         return None;
     };
-    Some(new(&format!("{name}_{number}"), shape.clone(), *element))
+    Some(Write::new(
+        format!("{name}_{number}"),
+        shape.clone(),
+        *element,
+    ))
 }
 
 /// Slices of a tensor along one of its first two axes.
@@ -164,15 +164,14 @@ impl Slices {
     }
 
     fn like(&self, of: TensorId, number: usize) -> Write {
-        let shape = Like::Cut(of, self.axis, self.sizes[number]);
-        new("", shape, ElementType::Float)
+        float(Like::Cut(of, self.axis, self.sizes[number]))
     }
 
     fn take(&self, parts: &mut SliceParts, name: &str, of: TensorId, number: usize) -> Read {
         let [from, to] = self.bounds[number].map(Some);
         let inputs = [tensor(of), from, to, Some(self.axes)];
         let written = numbered(&self.like(of, number), name, number);
-        Read::Output(parts.add(part("", "Slice", inputs, [written])), 0)
+        parts.add_one(part("", "Slice", inputs, [written]))
     }
 }
 
@@ -205,8 +204,7 @@ impl Channels {
     }
 
     fn vectors(&self) -> Vec<Write> {
-        let one = new("", Like::Static(vec![self.each]), ElementType::Float);
-        vec![one; self.count as usize]
+        vec![float(Like::Static(vec![self.each])); self.count as usize]
     }
 
     /// The shape of one number for each channel of so many slices, which a tensor of that rank is multiplied by or added to.
@@ -217,8 +215,7 @@ impl Channels {
     }
 
     fn images(&self, like: TensorId) -> Vec<Write> {
-        let one = new("", Like::Cut(like, 1, self.each), ElementType::Float);
-        vec![one; self.count as usize]
+        vec![float(Like::Cut(like, 1, self.each)); self.count as usize]
     }
 }
 
@@ -247,25 +244,20 @@ fn relu_of_norm(site: &Site) -> Option<Vec<Part>> {
     let channels = Channels::of(site, all.x)?;
     let mut parts = SliceParts(Vec::new());
     let slices = Slices::of(&mut parts, 1, channels.count * channels.each, channels.each)?;
-    let written = |part: usize| Read::Output(part, 0);
-    let factor = written(parts.add(all.factor()));
-    let [move_by, subtract] = all.shift(factor, written(parts.0.len()));
+    let factor = parts.add_one(all.factor());
+    let [move_by, subtract] = all.shift(factor, Read::Output(parts.0.len(), 0));
     parts.add(move_by);
-    let shift = written(parts.add(subtract));
+    let shift = parts.add_one(subtract);
     let rank = site.shape(all.x)?.len();
     let mut to = vec![1; rank - 1];
     to[0] = i64::try_from(channels.count * channels.each).ok()?;
     let to = parts.ints("shape", to);
     let mut of_channels = |name: &str, of: Read| {
-        let all = new(
-            name,
-            channels.each_of(channels.count, rank),
-            ElementType::Float,
-        );
-        let reshaped = parts.add(part("", "Reshape", [Some(of), Some(to)], [Some(all)]));
-        let each = new("", channels.each_of(1, rank), ElementType::Float);
-        let each = vec![each; channels.count as usize];
-        parts.split(name, written(reshaped), 0, &each)
+        let shape = channels.each_of(channels.count, rank);
+        let all = Write::new(name, shape, ElementType::Float);
+        let reshaped = parts.add_one(part("", "Reshape", [of, to].map(Some), [Some(all)]));
+        let each = vec![float(channels.each_of(1, rank)); channels.count as usize];
+        parts.split(name, reshaped, 0, &each)
     };
     let factors = of_channels("factors", factor);
     let shifts = of_channels("shifts", shift);
@@ -276,13 +268,12 @@ fn relu_of_norm(site: &Site) -> Option<Vec<Part>> {
         let of = |split: usize| Some(Read::Output(split, number));
         let like = slices.like(all.x, number);
         let scaled = numbered(&like, "scaled", number);
-        let scaled = parts.add(part("", "Mul", [Some(x), of(factors)], [scaled]));
-        let inputs = [Some(written(scaled)), of(shifts)];
-        let y = parts.add(part("", "Add", inputs, [numbered(&like, "y", number)]));
-        let inputs = [of(dys), Some(Read::Output(y, 0))];
-        let mut part = gradient(site, inputs, dx);
+        let scaled = parts.add_one(part("", "Mul", [Some(x), of(factors)], [scaled]));
+        let inputs = [Some(scaled), of(shifts)];
+        let y = parts.add_one(part("", "Add", inputs, [numbered(&like, "y", number)]));
+        let mut part = gradient(site, [of(dys), Some(y)], dx);
         part.outputs = vec![numbered(&slices.like(dx, number), "dx", number)];
-        dxs.push(Read::Output(parts.add(part), 0));
+        dxs.push(parts.add_one(part));
     }
     parts.concat(1, dxs, dx);
     Some(parts.0)
@@ -290,10 +281,8 @@ fn relu_of_norm(site: &Site) -> Option<Vec<Part>> {
 
 fn norm(site: &Site) -> Option<Vec<Part>> {
     let node = site.node;
-    let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i| node.input(i));
-    let (dy, x, scale, mean, inverse) = (dy?, x?, scale?, mean?, inverse?);
-    let [dx, dscale, dbias] = [0, 1, 2].map(|i| node.output(i));
-    let (dx, dscale, dbias) = (dx?, dscale?, dbias?);
+    let [dy, x, scale, mean, inverse] = node.first_inputs()?;
+    let [dx, dscale, dbias] = node.first_outputs()?;
     let vectors = [scale, mean, inverse, dscale, dbias];
     let channels = Channels::of(site, x)?;
     let size = channels.count * channels.each;
@@ -326,9 +315,8 @@ fn norm(site: &Site) -> Option<Vec<Part>> {
             numbered(vector, "dscale", number),
             numbered(vector, "dbias", number),
         ];
-        let mut gradient = part("com.microsoft", "BatchNormalizationGrad", inputs, written);
-        gradient.attributes.clone_from(&node.attributes);
-        let gradient = parts.add(gradient);
+        let gradient = part("com.microsoft", "BatchNormalizationGrad", inputs, written);
+        let gradient = parts.add(gradient.like(node));
         for (output, all) in gradients.iter_mut().enumerate() {
             all.push(Read::Output(gradient, output));
         }
@@ -373,12 +361,10 @@ fn relu_of_convolution(site: &Site) -> Option<Vec<Part>> {
         let others = convolution.inputs.iter().skip(1);
         inputs.extend(others.map(|input| input.map(Read::Tensor)));
         let y = numbered(&slices.like(y, number), "y", number);
-        let mut again = part("", "Conv", inputs, [y]);
-        again.attributes.clone_from(&convolution.attributes);
-        let y = parts.add(again);
-        let mut part = gradient(site, [Some(dy), Some(Read::Output(y, 0))], dx);
+        let y = parts.add_one(part("", "Conv", inputs, [y]).like(convolution));
+        let mut part = gradient(site, [dy, y].map(Some), dx);
         part.outputs = vec![numbered(&slices.like(dx, number), "dx", number)];
-        dxs.push(Read::Output(parts.add(part), 0));
+        dxs.push(parts.add_one(part));
     }
     parts.concat(0, dxs, dx);
     Some(parts.0)

@@ -43,21 +43,12 @@ pub(super) fn chain(site: &Site, inputs: &[TensorId]) -> Option<Vec<Part>> {
     let mut so_far = Read::Tensor(inputs[0]);
     let mut parts = Vec::with_capacity(inputs.len() - 1);
     for (number, &next) in inputs.iter().enumerate().skip(1) {
-        let written = if number + 1 == inputs.len() {
-            Write::Tensor(output)
-        } else {
-            Write::New {
-                suffix: format!("sum_{number}"),
-                shape: Like::Tensor(output),
-                element,
-            }
+        let written = match number + 1 == inputs.len() {
+            true => Write::Tensor(output),
+            false => Write::new(format!("sum_{number}"), Like::Tensor(output), element),
         };
-        parts.push(part(
-            "",
-            "Add",
-            [Some(so_far), tensor(next)],
-            [Some(written)],
-        ));
+        let summands = [Some(so_far), tensor(next)];
+        parts.push(part("", "Add", summands, [Some(written)]));
         so_far = Read::Output(parts.len() - 1, 0);
     }
     Some(parts)

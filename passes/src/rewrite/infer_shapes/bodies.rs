@@ -291,12 +291,8 @@ impl Inference {
     /// The number that a tensor holds, where it is the same in every step.
     fn number(&self, graph: &Graph, id: TensorId) -> Option<u64> {
         let is_given = self.uses.producer(id).is_none() && graph.inputs.contains(&id);
-        match &graph.tensor(id).constant {
-            Some(Constant::Ints(number)) if !is_given => number
-                .first()
-                .and_then(|&number| u64::try_from(number).ok()),
-            _ => None,
-        }
+        let number = graph.tensor(id).ints().filter(|_| !is_given)?.first();
+        u64::try_from(*number?).ok()
     }
 
     /// A body of `node` with the shapes of all its tensors, from what its inputs are `given`, and what is missing of them.
@@ -522,7 +518,7 @@ fn larger(all: Vec<Known>) -> Option<Known> {
 
 /// Nodes with subgraphs of which not everything is counted, and why, but for those that are `said`.
 pub fn uncounted(graph: &Graph, is_said: impl Fn(&Node) -> bool) -> Vec<(String, String)> {
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     nodes
         .filter(|node| !is_said(node))
         .filter_map(|node| Some((describe(node), node.held.uncounted.clone()?)))

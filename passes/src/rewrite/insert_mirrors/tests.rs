@@ -354,7 +354,7 @@ fn again_from_statistics(reader: &str) -> String {
     };
     let Ok(_) = insert.run(&mut with);
     verify::equivalence(&graph, &with, &Default::default()).unwrap();
-    let mirrors = with.order().iter().map(|&id| with.node(id));
+    let mirrors = with.nodes();
     let mirrors: Vec<&Node> = mirrors.filter(|node| is_mirror(node)).collect();
     assert_eq!(mirrors.len(), 1);
     let attributes = mirrors[0].attributes.iter();

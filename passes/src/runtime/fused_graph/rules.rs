@@ -157,7 +157,7 @@ impl<'s> Nodes<'s> {
     /// A Reshape does what the Reshapes behind it do, each of which alone reads the one before. Source: `ReshapeFusion`.
     pub(super) fn join_reshapes(&self, index: u32) -> Option<Change> {
         let leads =
-            |node: &FusedNode<'_>| matches!(node.fusing, Fusing::Reshapes { leads, .. } if leads);
+            |node: &FusedNode<'_>| matches!(node.fusing, Fusing::Reshapes { leads: true, .. });
         if self.is_oldest || !self.node(index).is_some_and(leads) {
             return None;
         }
@@ -165,7 +165,7 @@ impl<'s> Nodes<'s> {
             let reader = self.only_reader(index)?;
             let written = self.node(index)?.writes[0];
             let node = self.node(reader)?;
-            let joins = matches!(node.fusing, Fusing::Reshapes { joins, .. } if joins);
+            let joins = matches!(node.fusing, Fusing::Reshapes { joins: true, .. });
             (joins && node.reads[0] == written).then_some(reader)
         };
         let last = std::iter::successors(Some(index), |&index| follower(index)).last();
@@ -181,11 +181,10 @@ impl<'s> Nodes<'s> {
     /// A convolution takes in its activation.
     pub(super) fn activate_convolution(&self, index: u32) -> Option<Change> {
         self.assigned(index)?;
-        let activates = |fusing| fusing == Fusing::Activation;
-        let only = self
-            .only_reader(index)
-            .filter(|_| self.is_convolution(index))?;
-        activates(self.node(only)?.fusing).then_some(Change::Reader(only))
+        let reader = self.only_reader(index);
+        let only = reader.filter(|_| self.is_convolution(index))?;
+        self.is(only, Fusing::Activation)
+            .then_some(Change::Reader(only))
     }
 
     fn is_convolution(&self, index: u32) -> bool {
@@ -203,29 +202,18 @@ impl<'s> Nodes<'s> {
         let adds = self.is_convolution(index) && self.is(addition, Fusing::AddsImages);
         let added = self.node(addition).filter(|_| adds)?.reads.iter();
         let producers = added.map(|&read| self.producer[read as usize]);
-        let convolutions = producers.filter(|&index| {
-            alone(index, addition)
-                && self
-                    .assigned(index)
-                    .is_some_and(|node| node.reads.len() == WITH_BIAS)
-        });
+        let has_bias = |node: &FusedNode<'_>| node.reads.len() == WITH_BIAS;
+        let convolutions = producers
+            .filter(|&index| alone(index, addition) && self.assigned(index).is_some_and(has_bias));
         Some(Change::Addition(convolutions.min()?, addition))
     }
 
     /// An addition of a bias takes in the Gelu behind it.
     pub(super) fn gelu(&self, index: u32) -> Option<Change> {
         self.assigned(index)?;
-        let is_gelu: fn(Fusing) -> bool = match self.is_oldest {
-            true => |fusing| {
-                matches!(
-                    fusing,
-                    Fusing::Gelu {
-                        standard: false,
-                        ..
-                    }
-                )
-            },
-            false => |fusing| matches!(fusing, Fusing::Gelu { .. }),
+        let is_gelu = |fusing| match fusing {
+            Fusing::Gelu { standard, .. } => !(standard && self.is_oldest),
+            _ => false,
         };
         let only = self.only_reader(index)?;
         let biased = matches!(self.node(index)?.fusing, Fusing::Bias { .. });
@@ -374,17 +362,12 @@ impl<'s> Nodes<'s> {
                 continue;
             };
             let (read, transposed) = (old.reads[0], old.writes[0]);
+            // It is in float32 now.
             let turned = FusedNode {
-                position: old.position,
-                reads: vec![between].into(),
-                writes: cast.writes.clone(),
-                shares: Cow::default(),
                 workspace: old.workspace,
                 fusing: old.fusing,
-                equal: 0,
-                // It is in float32 now.
-                casting: Casting::No,
                 moving: old.moving,
+                ..FusedNode::of_one(old.position, between, cast.writes[0])
             };
             let share = |&share: &Share| Share {
                 written: between,
@@ -458,18 +441,8 @@ impl<'s> Nodes<'s> {
             return;
         };
         let (position, read) = (*position, reads[0]);
-        let gather = FusedNode {
-            // It is no Shape.
-            position,
-            reads: vec![sizes].into(),
-            writes: node.writes.clone(),
-            shares: Cow::default(),
-            workspace: 0,
-            fusing: Fusing::No,
-            equal: 0,
-            casting: Casting::No,
-            moving: Moving::No,
-        };
+        // It is no Shape.
+        let gather = FusedNode::of_one(position, sizes, node.writes[0]);
         self.put(
             index,
             FusedNode {
@@ -495,7 +468,7 @@ impl<'s> Nodes<'s> {
         let adds = Adding::ToMatrix;
         let becomes_gemm = node.fusing == Fusing::Product { adds };
         let adds_image = reader.fusing == Fusing::AddsImages && !becomes_gemm;
-        let is_standard = matches!(reader.fusing, Fusing::Gelu { standard, .. } if standard);
+        let is_standard = matches!(reader.fusing, Fusing::Gelu { standard: true, .. });
         self.differs_from_oldest |= !self.is_oldest && (adds_image || is_standard);
         // What a convolution adds may be where the result is written, but not in 1.19.2 and 1.20.1 (measured there, in 1.26.0 and 1.32.0); nothing
         // else is where it was.
@@ -512,19 +485,15 @@ impl<'s> Nodes<'s> {
                 let added = added.filter(|read| !node.writes.contains(read));
                 added.map(in_place).collect()
             }
-            Fusing::Convolution { .. } => node
-                .shares
-                .iter()
-                .map(|share| in_place(&share.read))
-                .collect(),
+            Fusing::Convolution { .. } => {
+                let shares = node.shares.iter();
+                shares.map(|share| in_place(&share.read)).collect()
+            }
             _ => Vec::new(),
         };
         if reader.fusing == Fusing::Sum || becomes_gemm || adds_image {
-            let others = reader
-                .reads
-                .iter()
-                .filter(|read| !node.writes.contains(read));
-            reads.extend(others);
+            let others = reader.reads.iter();
+            reads.extend(others.filter(|read| !node.writes.contains(read)));
         }
         let workspace = match reader.fusing {
             Fusing::Gelu { workspace, .. } => workspace,
@@ -542,9 +511,8 @@ impl<'s> Nodes<'s> {
                 Fusing::Activation | Fusing::Gelu { .. } => Fusing::No,
                 _ => node.fusing,
             },
-            equal: 0,
             casting: node.casting,
-            moving: Moving::No,
+            ..FusedNode::default()
         });
     }
 

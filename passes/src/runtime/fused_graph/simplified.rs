@@ -234,7 +234,8 @@ impl<'s> Nodes<'s> {
             let taken: Vec<FusedNode<'s>> = taken.collect();
             let writes = taken.iter().flat_map(|part| part.writes.iter().copied());
             let writes: Vec<u32> = writes.collect();
-            let is_sized = |part: &&FusedNode<'_>| matches!(part.fusing, Fusing::Splits { sized, .. } if sized);
+            let is_sized =
+                |part: &&FusedNode<'_>| matches!(part.fusing, Fusing::Splits { sized: true, .. });
             let sized = taken.iter().filter(is_sized);
             self.sized
                 .extend(sized.flat_map(|part| part.writes.iter().copied()));

@@ -12,7 +12,7 @@ fn is_newly_known(node: &Node) -> bool {
 
 /// May there be any [`newly_known`] shapes?
 pub(crate) fn has_newly_known(graph: &Graph) -> bool {
-    let mut nodes = graph.order().iter().map(|&id| graph.node(id));
+    let mut nodes = graph.nodes();
     nodes.any(|node| is_newly_known(node) || node.is("", "Shape"))
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn newly_known(graph: &Graph) -> Vec<(TensorId, Vec<Dimension>)> {
     } = newest;
     let is_ruled =
         |node: &&Node| is_newly_known(node) || node.reads().any(|read| propagated.knows(read));
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     let written = nodes.filter(is_ruled).flat_map(Node::writes);
     let differs = |id: &TensorId| shapes[id.index()] != known[id.index()];
     written

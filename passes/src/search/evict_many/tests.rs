@@ -85,7 +85,7 @@ fn prices_are_of_ever_larger_parts() {
 
 fn unread_in_place(graph: &Graph) -> Bytes {
     let uses = Uses::of(graph);
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     nodes
         .filter(|node| !operators::in_place(graph, node, CPU).is_empty())
         .flat_map(|node| node.writes())

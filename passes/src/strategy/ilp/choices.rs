@@ -11,8 +11,8 @@ use super::units::Units;
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
 use crate::cost::Cost;
-use crate::graph::{Graph, Node, NodeId, TensorId, TensorKind, Uses};
-use crate::operators::aliases;
+use crate::graph::{Graph, NodeId, TensorId, TensorKind, Uses};
+use crate::operators::aliased;
 use crate::operators::variants::nodes::{add_beside, fits_in_place};
 use crate::operators::variants::{Group, Like, Part, Read, VARIANTS, Variant, Write};
 use crate::runtime::liveness::TENSOR;
@@ -266,12 +266,12 @@ impl Forms<'_> {
         // By part: the forward units whose results it reads, by whatever name.
         let mut reads = reads.to_vec();
         for &at in steps {
-            for (output, input) in names(self.graph.node(nodes[at])) {
+            for (output, input) in aliased(self.graph.node(nodes[at])) {
                 let root = name_of.get(&input).copied().unwrap_or(input);
                 name_of.insert(output, root);
             }
             for of in sources(at) {
-                if !names(self.graph.node(nodes[of])).is_empty() {
+                if aliased(self.graph.node(nodes[of])).next().is_some() {
                     let further = reads[of].clone();
                     reads[at].extend(further);
                 }
@@ -334,12 +334,6 @@ impl Forms<'_> {
 }
 
 /// Outputs that are other names of inputs.
-fn names(node: &Node) -> Vec<(TensorId, TensorId)> {
-    let pairs = aliases(node).into_iter();
-    let pairs = pairs.filter_map(|alias| Some((node.output(alias.0)?, node.input(alias.1)?)));
-    pairs.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

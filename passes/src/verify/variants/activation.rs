@@ -29,8 +29,7 @@ impl Rules<'_> {
     /// The gradient is dY where the value is above zero and elsewhere zero, or alpha times dY; the
     /// activation is above zero exactly where its input is. For NaN, neither is.
     pub(super) fn relu_gradient(&mut self, op_type: &str, relus: &Relus) -> Option<()> {
-        let [dy, read] = [0, 1].map(|i| self.node.input(i));
-        let (dy, read, dx) = (dy?, read?, self.node.output(0)?);
+        let ([dy, read], dx) = (self.node.first_inputs()?, self.node.output(0)?);
         let gradient = self.value(dy);
         let value = self.value(read);
         let mut values = vec![value];
@@ -55,20 +54,11 @@ impl Rules<'_> {
     /// 1 where `value`, which has the shape of `like`, is above zero, and 0 elsewhere: above zero
     /// where `value` is.
     fn above_zero(&mut self, value: ValueNumber, like: TensorId) -> ValueNumber {
-        let zero = vec![("value_float", AttributeValue::Float(0.0))];
-        let scalar = NewValue {
-            tensor: None,
-            element: Some(ElementType::Float),
-        };
-        let zero = self.define("Constant", zero, vec![], scalar);
-        let of = |element| NewValue {
-            element: Some(element),
-            ..NewValue::of(like)
-        };
+        let zero = self.float(0.0);
         let inputs = vec![Some(value), Some(zero)];
-        let above = self.define("Greater", vec![], inputs, of(ElementType::Bool));
-        let to = vec![("to", AttributeValue::Int(ElementType::Float as i64))];
-        self.define("Cast", to, vec![Some(above)], of(ElementType::Float))
+        let flags = NewValue::typed(like, ElementType::Bool);
+        let above = self.define("Greater", vec![], inputs, flags);
+        self.cast(above, ElementType::Float, like)
     }
 
     fn gradient_of_relu(&mut self, op_type: &str, inputs: Vec<Option<ValueNumber>>, dx: TensorId) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::super::values::{ValueNumber, equal_parts};
-use super::{NewValue, Rules, computation};
+use super::{Rules, computation};
 use crate::graph::{AttributeValue, ElementType, NodeId, TensorId};
 
 impl Rules<'_> {
@@ -44,46 +44,27 @@ impl Rules<'_> {
         };
         inputs.sort_by_key(place);
         let (last, first) = inputs.split_last().filter(|_| self.opset() >= 7)?;
-        let mut so_far = self.value(*first.first()?);
-        for &next in &first[1..] {
-            let pair = vec![Some(so_far), Some(self.value(next))];
-            so_far = self.define("Add", vec![], pair, NewValue::of(output));
-        }
-        let pair = vec![Some(so_far), Some(self.value(*last))];
-        self.equate("", "Add", vec![], pair, output)
+        self.running_sum(first, *last, output)
     }
 
     /// X rounded to half precision. dX does not depend on X.
     fn half_precision(&mut self) -> Option<()> {
-        let [dy, x, w] = [0, 1, 2].map(|i| self.node.input(i));
-        let (dy, x, w) = (dy?, x?, w?);
-        let to = |element: ElementType| vec![("to", AttributeValue::Int(element as i64))];
-        let of = |element| NewValue {
-            element: Some(element),
-            ..NewValue::of(x)
-        };
+        let [dy, x, w] = self.node.first_inputs()?;
         if self.graph.tensor(x).element != Some(ElementType::Float) {
             return None;
         }
         let (dy, value, w) = (self.value(dy), self.value(x), self.value(w));
-        let half = ElementType::Float16;
-        let rounded = self.define("Cast", to(half), vec![Some(value)], of(half));
-        let float = ElementType::Float;
-        let rounded = self.define("Cast", to(float), vec![Some(rounded)], of(float));
-        let outputs = self.node.outputs.iter();
-        let outputs = outputs
-            .map(|o| o.map(|tensor| self.value(tensor)))
-            .collect();
+        let half = self.cast(value, ElementType::Float16, x);
+        let rounded = self.cast(half, ElementType::Float, x);
+        let outputs = self.written();
         self.gradient(vec![Some(dy), Some(rounded), Some(w)], outputs);
         Some(())
     }
 
     /// The images of a batch do not enter each other's dX, and dW is a sum over them.
     fn batch_slices(&mut self, count: u64) -> Option<()> {
-        let [dy, x, w] = [0, 1, 2].map(|i| self.node.input(i));
-        let (dy, x, w) = (dy?, x?, w?);
-        let [dx, dw] = [0, 1].map(|i| self.node.output(i));
-        let dx = dx?;
+        let [dy, x, w] = self.node.first_inputs()?;
+        let (dx, dw) = (self.node.output(0)?, self.node.output(1));
         let shape = |id: TensorId| self.graph.tensor(id).shape.clone();
         let batch = *shape(x)?.first()?;
         let whole = batch > 0 && batch % count == 0 && shape(dy)?.first() == Some(&batch);
@@ -119,13 +100,8 @@ impl Rules<'_> {
         let axis = vec![("axis", AttributeValue::Int(0))];
         let mut split = computation("", "Split", axis, vec![Some(self.value(tensor))]);
         split.attributes.push(equal_parts(count as usize));
-        let known = self
-            .values
-            .repeatable
-            .get(&split)
-            .map(|known| &known.outputs);
-        if let Some(known) = known {
-            return known.iter().copied().collect();
+        if let Some(known) = self.values.repeatable.get(&split) {
+            return known.outputs.iter().copied().collect();
         }
         let parts: Option<Vec<ValueNumber>> =
             (0..count).map(|_| self.slice_of(tensor, count)).collect();
@@ -141,6 +117,12 @@ impl Rules<'_> {
         Some(self.values.fresh(of.element, Some(shape)))
     }
 
+    /// The values of what the node writes.
+    fn written(&self) -> Vec<Option<ValueNumber>> {
+        let outputs = self.node.outputs.iter();
+        outputs.map(|output| Some(self.value((*output)?))).collect()
+    }
+
     /// The node itself on other inputs.
     fn gradient(&mut self, inputs: Vec<Option<ValueNumber>>, outputs: Vec<Option<ValueNumber>>) {
         let computation = super::Computation::of(self.node, inputs);
@@ -149,11 +131,10 @@ impl Rules<'_> {
 
     /// `Y = (X - mean) / deviation * scale + B`, so that X can be had from Y.
     fn invertible_normalization(&mut self) -> Option<()> {
-        let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i| self.node.input(i));
-        let (dy, x, scale, mean, inverse) = (dy?, x?, scale?, mean?, inverse?);
+        let [dy, x, scale, mean, inverse] = self.node.first_inputs()?;
         let all = [x, scale, mean, inverse].map(|tensor| self.value(tensor));
         let axis = self.node.int("axis").unwrap_or(-1);
-        let forward = self.graph.order().iter().map(|&id| self.graph.node(id));
+        let forward = self.graph.nodes();
         let found = forward.into_iter().find_map(|node| {
             let value = |tensor: Option<TensorId>| tensor.map(|tensor| self.value(tensor));
             let read = [node.input(0), node.input(1), node.output(1), node.output(2)].map(value);
@@ -167,11 +148,7 @@ impl Rules<'_> {
         let attributes = vec![("axis", AttributeValue::Int(axis))];
         let operator = "InvertibleLayerNormalizationGrad";
         let computation = computation("com.microsoft", operator, attributes, inputs.to_vec());
-        let outputs = self.node.outputs.iter();
-        let outputs = outputs
-            .map(|o| o.map(|tensor| self.value(tensor)))
-            .collect();
-        self.insert_all(computation, outputs);
+        self.insert_all(computation, self.written());
         Some(())
     }
 }

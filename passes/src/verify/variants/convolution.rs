@@ -9,8 +9,7 @@ impl Rules<'_> {
     /// the ends by what the windows did not reach. The CPU kernels multiply the same matrices
     /// and add up in the same order.
     pub(super) fn transposed_convolution(&mut self) -> Option<()> {
-        let [dy, x, w] = [0, 1, 2].map(|i| self.node.input(i));
-        let (dy, x, w, dx) = (dy?, x?, w?, self.node.output(0)?);
+        let ([dy, x, w], dx) = (self.node.first_inputs()?, self.node.output(0)?);
         let shape = |id: TensorId| self.graph.tensor(id).shape.clone();
         let (from, to, kernel) = (shape(dy)?, shape(x)?, shape(w)?);
         let axes = to.len().checked_sub(2)?;
@@ -62,8 +61,7 @@ impl Rules<'_> {
     /// gradients are `dX = W^T dY` and `dW = dY X^T`. The CPU kernel of the gradient adds these products
     /// to zeros, as Gemm adds them to its third input.
     pub(super) fn pointwise_product(&mut self) -> Option<()> {
-        let [dy, x, w] = [0, 1, 2].map(|i| self.node.input(i));
-        let (dy, x, w) = (dy?, x?, w?);
+        let [dy, x, w] = self.node.first_inputs()?;
         let shape = |id: TensorId| -> Option<Vec<i64>> {
             let shape = self.graph.tensor(id).shape.as_deref()?;
             shape.iter().map(|&d| i64::try_from(d).ok()).collect()
@@ -116,30 +114,22 @@ impl Rules<'_> {
         b: ValueNumber,
         shape: [i64; 2],
     ) -> ValueNumber {
-        let zero = vec![("value_float", AttributeValue::Float(0.0))];
-        let zero = self.define_of(("", "Constant"), zero, vec![], ElementType::Float, vec![]);
         let attributes = vec![(transposed, AttributeValue::Int(1))];
-        let inputs = vec![Some(a), Some(b), Some(zero)];
+        let inputs = vec![Some(a), Some(b), Some(self.float(0.0))];
         let shape = shape.map(|size| size as u64).to_vec();
         self.define_of(("", "Gemm"), attributes, inputs, ElementType::Float, shape)
     }
 
     /// The tensor as a matrix of this size.
     fn matrix(&mut self, of: TensorId, sizes: [i64; 2]) -> ValueNumber {
-        let dims = self.dims(sizes.to_vec());
+        let dims = self.ints(sizes.to_vec());
         let inputs = vec![Some(self.value(of)), Some(dims)];
         let shape = sizes.map(|size| size as u64).to_vec();
         self.define_of(("", "Reshape"), vec![], inputs, ElementType::Float, shape)
     }
 
     fn reshapes_to(&mut self, from: ValueNumber, dims: Vec<i64>, output: TensorId) {
-        let inputs = vec![Some(from), Some(self.dims(dims))];
+        let inputs = vec![Some(from), Some(self.ints(dims))];
         self.equate("", "Reshape", vec![], inputs, output);
-    }
-
-    fn dims(&mut self, dims: Vec<i64>) -> ValueNumber {
-        let rank = vec![dims.len() as u64];
-        let ints = vec![("value_ints", AttributeValue::Ints(dims))];
-        self.define_of(("", "Constant"), ints, vec![], ElementType::Int64, rank)
     }
 }

@@ -1,34 +1,28 @@
 //! Dropout again, from its mask, in standard operators.
 
 use super::{NewValue, Rules};
-use crate::graph::{AttributeValue, Constant, ElementType};
+use crate::graph::ElementType;
 
 impl Rules<'_> {
     /// In training, every number is multiplied by 0 or 1 and divided by `1 - ratio`. Multiplied by 1 it stays; by 0 it becomes a zero of its
     /// sign, or no number, whatever it is divided by then. So does what is divided by infinity, which the rate divided by 0 is.
     pub(super) fn dropped_again(&mut self, updated: &[bool]) -> Option<()> {
-        let (x, mask, y) = (
-            self.node.input(0)?,
-            self.node.output(1)?,
-            self.node.output(0)?,
-        );
+        let (x, [y, mask]) = (self.node.input(0)?, self.node.first_outputs()?);
         let constant = |position: usize| {
             let id = self.node.input(position)?;
-            let tensor = self.graph.tensor(id);
-            let constant = tensor
-                .constant
-                .as_ref()
-                .filter(|_| self.fixed[id.index()])?;
-            Some((tensor.element?, constant))
+            Some(self.graph.tensor(id)).filter(|_| self.fixed[id.index()])
         };
-        match constant(2)?.1 {
-            Constant::Ints(flag) if flag[..] != [0] && flag.len() == 1 => {}
+        match constant(2)?.ints()? {
+            &[flag] if flag != 0 => {}
             _ => return None,
         }
         let ratio = match (self.node.input(1), constant(1)) {
             (None, _) => 0.5,
-            (Some(_), Some((ElementType::Float, Constant::Floats(all)))) if all.len() == 1 => {
-                all[0]
+            (Some(_), Some(given)) if given.element == Some(ElementType::Float) => {
+                match given.floats()? {
+                    &[ratio] => ratio,
+                    _ => return None,
+                }
             }
             _ => return None,
         };
@@ -37,16 +31,11 @@ impl Rules<'_> {
             && element(y) == Some(ElementType::Float)
             && ![x, mask, y].iter().any(|id| updated[id.index()])
             && (0.0..1.0).contains(&(ratio as f32));
-        let like = NewValue {
-            element: Some(ElementType::Float),
-            ..NewValue::of(mask)
-        };
-        let mask = Some(self.value(mask)).filter(|_| applies)?;
-        let to = vec![("to", AttributeValue::Int(ElementType::Float as i64))];
-        let kept = self.define("Cast", to, vec![Some(mask)], like);
-        let value = vec![("value_float", AttributeValue::Float(1f32 - ratio as f32))];
-        let rate = self.define_of(("", "Constant"), value, vec![], ElementType::Float, vec![]);
-        let divisor = self.define("Div", vec![], vec![Some(rate), Some(kept)], like);
+        let known = Some(self.value(mask)).filter(|_| applies)?;
+        let kept = self.cast(known, ElementType::Float, mask);
+        let inputs = vec![Some(self.float(1f32 - ratio as f32)), Some(kept)];
+        let like = NewValue::typed(mask, ElementType::Float);
+        let divisor = self.define("Div", vec![], inputs, like);
         let x = Some(self.value(x));
         self.equate("", "Div", vec![], vec![x, Some(divisor)], y)
     }

@@ -296,31 +296,17 @@ impl Rules<'_> {
             ("high", AttributeValue::Float(1.0)),
             ("low", AttributeValue::Float(0.0)),
         ];
-        attributes.extend(
-            self.node
-                .float("seed")
-                .map(|seed| ("seed", AttributeValue::Float(seed))),
-        );
+        let seed = self.node.float("seed");
+        attributes.extend(seed.map(|seed| ("seed", AttributeValue::Float(seed))));
         let chance_value = self.value(chance);
-        let by = computation(
-            "",
-            "RandomUniformLike",
-            attributes,
-            vec![Some(chance_value)],
-        );
+        let inputs = vec![Some(chance_value)];
+        let by = computation("", "RandomUniformLike", attributes, inputs);
         let shape = self.graph.tensor(chance).shape.clone();
         let value = self.values.fresh(Some(element), shape);
         self.values.drawn.insert(self.id, Drawn { by, value });
-        let found = NewValue {
-            element: Some(ElementType::Bool),
-            ..NewValue::of(chance)
-        };
-        let greater = self.define(
-            "Greater",
-            vec![],
-            vec![Some(value), Some(chance_value)],
-            found,
-        );
+        let found = NewValue::typed(chance, ElementType::Bool);
+        let inputs = vec![Some(value), Some(chance_value)];
+        let greater = self.define("Greater", vec![], inputs, found);
         let to = vec![("to", AttributeValue::Int(to))];
         self.equate("", "Cast", to, vec![Some(greater)], flags)
     }
@@ -378,7 +364,7 @@ impl Rules<'_> {
         whole: ValueNumber,
         axes: Option<ValueNumber>,
         shape: ValueNumber,
-        output: crate::graph::TensorId,
+        output: TensorId,
     ) {
         let one = |name| (name, AttributeValue::Int(1));
         let reduced = computation(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::values::{ValueNumber, Values};
 use super::{Attributes, NewValue, Rules};
-use crate::graph::{AttributeValue, Constant, ElementType, Graph, NodeId, TensorId};
+use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
 
 /// The batch normalizations in training, by what they write.
 pub(super) type Normalizations = BTreeMap<ValueNumber, NodeId>;
@@ -53,10 +53,7 @@ impl Rules<'_> {
 
     /// The numbers of a vector in a tensor of that shape.
     pub(super) fn reshaped(&mut self, vector: ValueNumber, dims: Vec<u64>) -> ValueNumber {
-        let ints = dims.iter().map(|&d| d as i64).collect();
-        let ints = vec![("value_ints", AttributeValue::Ints(ints))];
-        let rank = vec![dims.len() as u64];
-        let to = self.define_of(("", "Constant"), ints, vec![], ElementType::Int64, rank);
+        let to = self.ints(dims.iter().map(|&d| d as i64).collect());
         let inputs = vec![Some(vector), Some(to)];
         self.define_of(("", "Reshape"), vec![], inputs, ElementType::Float, dims)
     }
@@ -79,8 +76,8 @@ impl Rules<'_> {
     /// The number that the tensor is in every step.
     fn number(&self, tensor: Option<TensorId>) -> Option<f32> {
         let tensor = tensor.filter(|tensor| self.fixed[tensor.index()])?;
-        match self.graph.tensor(tensor).constant.as_ref()? {
-            Constant::Floats(values) if values.len() == 1 => Some(values[0] as f32),
+        match self.graph.tensor(tensor).floats()? {
+            &[value] => Some(value as f32),
             _ => None,
         }
     }
@@ -88,10 +85,8 @@ impl Rules<'_> {
     /// The running statistics, which are `updated`, do not enter it.
     pub(super) fn normalized(&mut self, node: NodeId, updated: &[bool]) -> Option<NormalizedFrom> {
         let node = self.graph.node(node);
-        let inputs = [0, 1, 2].map(|i| node.input(i));
-        let outputs = [0, 3, 4].map(|i| node.output(i));
-        let ([x, scale, bias], [y, mean, inverse]) = (inputs, outputs);
-        let (x, scale, bias, y, mean, inverse) = (x?, scale?, bias?, y?, mean?, inverse?);
+        let [x, scale, bias] = node.first_inputs()?;
+        let (y, mean, inverse) = (node.output(0)?, node.output(3)?, node.output(4)?);
         let used = [x, scale, bias, mean, inverse];
         let element = |id: TensorId| self.graph.tensor(id).element;
         let applies = used.iter().all(|&t| element(t) == Some(ElementType::Float))

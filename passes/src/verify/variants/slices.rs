@@ -12,13 +12,13 @@ use crate::graph::{AttributeValue, ElementType, Graph, NodeId, TensorId};
 /// operators. It only says what to look for.
 pub(in crate::verify) fn counts(graph: &Graph) -> BTreeSet<u64> {
     let mut pieces = BTreeSet::new();
-    for node in graph.order().iter().map(|&id| graph.node(id)) {
+    for node in graph.nodes() {
         let known = ["ReluGrad", "LeakyReluGrad", "BatchNormalizationGrad"];
         if node.domain == "com.microsoft" && known.contains(&node.op_type.as_str()) {
             pieces.extend(node.output(0));
         }
     }
-    let nodes = graph.order().iter().map(|&id| graph.node(id));
+    let nodes = graph.nodes();
     let joins = nodes.filter(|node| node.is("", "Concat"));
     let joins = joins.filter(|node| node.reads().all(|read| pieces.contains(&read)));
     joins.map(|node| node.inputs.len() as u64).collect()
@@ -70,10 +70,7 @@ impl Rules<'_> {
         count: u64,
     ) -> Option<()> {
         let (dy, dx) = (self.node.input(0)?, self.node.output(0)?);
-        let read = self.value(self.node.input(1)?);
-        let written = relus.get(&read).copied();
-        let mut values = [Some(read), written].into_iter().flatten();
-        let &normalization = values.find_map(|value| normalizations.get(&value))?;
+        let normalization = self.that_writes(normalizations, relus)?;
         let all = self.normalized(normalization, updated)?;
         let cut = self.channels(all.x, count)?;
         if !self.alike(dy, all.x) || !self.alike(dx, all.x) {
@@ -112,13 +109,10 @@ impl Rules<'_> {
     /// The gradient of a batch normalization is that of each of its channels, whose sums are added up in the same
     /// sequence where slices are aligned like the whole: where a channel of an image takes a multiple of 64 bytes.
     pub(super) fn normalization_gradient_by_channels(&mut self, count: u64) -> Option<()> {
-        let inputs = [0, 1, 2, 3, 4].map(|i| self.node.input(i));
-        let [dy, x, scale, mean, inverse] = inputs;
-        let (dy, x) = (dy?, x?);
-        let [dx, dscale, dbias] = [0, 1, 2].map(|i| self.node.output(i));
-        let (dx, dscale, dbias) = (dx?, dscale?, dbias?);
+        let [dy, x, scale, mean, inverse] = self.node.first_inputs()?;
+        let [dx, dscale, dbias] = self.node.first_outputs()?;
         let cut = self.channels(x, count)?;
-        let vectors = [scale?, mean?, inverse?];
+        let vectors = [scale, mean, inverse];
         let is_vector = |tensor: &TensorId| {
             let tensor = self.graph.tensor(*tensor);
             tensor.shape == Some(vec![cut.size]) && tensor.element == Some(ElementType::Float)
@@ -168,11 +162,7 @@ impl Rules<'_> {
         count: u64,
     ) -> Option<()> {
         let (dy, dx) = (self.node.input(0)?, self.node.output(0)?);
-        let read = self.value(self.node.input(1)?);
-        let written = relus.get(&read).copied();
-        let mut values = [Some(read), written].into_iter().flatten();
-        let &convolution = values.find_map(|value| convolutions.get(&value))?;
-        let convolution = self.graph.node(convolution);
+        let convolution = self.graph.node(self.that_writes(convolutions, relus)?);
         let (x, y) = (convolution.input(0)?, convolution.output(0)?);
         let size = *self.graph.tensor(x).shape.as_ref()?.first()?;
         let step = size.div_ceil(count.max(1));
@@ -208,6 +198,13 @@ impl Rules<'_> {
             dxs.push(Some(self.gradient_of_slice(gradient, again, shape)));
         }
         self.equate("", "Concat", axis(0), dxs, dx)
+    }
+
+    /// Which of these nodes, by what they write, the activation reads of which the node is the gradient.
+    fn that_writes(&self, nodes: &BTreeMap<ValueNumber, NodeId>, relus: &Relus) -> Option<NodeId> {
+        let read = self.value(self.node.input(1)?);
+        let of_relu = || nodes.get(relus.get(&read)?);
+        nodes.get(&read).or_else(of_relu).copied()
     }
 
     /// Equal slices of channels, each aligned.
@@ -310,22 +307,10 @@ impl Rules<'_> {
         Some(parts)
     }
 
-    fn ints(&mut self, values: Vec<i64>) -> ValueNumber {
-        let shape = vec![values.len() as u64];
-        let values = vec![("value_ints", AttributeValue::Ints(values))];
-        self.define_of(("", "Constant"), values, vec![], ElementType::Int64, shape)
-    }
-
     /// What is computed of lists of whole numbers.
     fn int64(&mut self, op_type: &str, of: &[ValueNumber], size: u64) -> ValueNumber {
-        let inputs = of.iter().copied().map(Some).collect();
-        self.define_of(
-            ("", op_type),
-            vec![],
-            inputs,
-            ElementType::Int64,
-            vec![size],
-        )
+        let (inputs, int64) = (of.iter().copied().map(Some).collect(), ElementType::Int64);
+        self.define_of(("", op_type), vec![], inputs, int64, vec![size])
     }
 
     /// Equal parts along an axis.

@@ -1,10 +1,8 @@
 //! The nodes and tensors that are made while Transposes are moved, and which of them stay.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::graph::Dimension;
-use crate::runtime::casting::Casting;
 use crate::runtime::fused_graph::{FusedNode, NOBODY, Nodes};
 use crate::runtime::fusing::Fusing;
 use crate::runtime::moving::{Added, AxisSet, KnownDimensions, Moving};
@@ -57,26 +55,16 @@ impl Nodes<'_> {
 
     /// Adds a node that makes one tensor of another. One that only takes or adds axes shares the memory.
     fn add_made(&mut self, position: u32, read: u32, written: u32, fusing: Fusing, moving: Moving) {
-        let share = Share {
-            written,
-            read,
-            always: true,
-        };
         let shares = match moving {
-            Moving::Squeezes(_) | Moving::Unsqueezes(_) => vec![share].into(),
-            _ => Cow::default(),
+            Moving::Squeezes(_) | Moving::Unsqueezes(_) => vec![Share::alias(read, written)],
+            _ => Vec::new(),
         };
         self.add_reader(read, self.nodes.len() as u32);
         self.add(FusedNode {
-            position,
-            reads: vec![read].into(),
-            writes: vec![written].into(),
-            shares,
-            workspace: 0,
+            shares: shares.into(),
             fusing,
-            equal: 0,
-            casting: Casting::No,
             moving,
+            ..FusedNode::of_one(position, read, written)
         });
     }
 
