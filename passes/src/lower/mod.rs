@@ -2,7 +2,7 @@
 //!
 //! **Does**: replaces each operator of the [table](table::TABLE) by nodes that compute the same; then shapes are
 //! settled, so that no tensor is kept only to be asked for its shape. Constants come first, as `Constant` nodes, then shapes; all other new
-//! nodes stand where the operator stood.
+//! nodes stand where the operator stood. A Sum of two that a Gemm would take in becomes an Add (`sums`).
 //!
 //! **Needs**: ranks and types of what the operators read. They come from the file's declarations, or follow from them.
 //!
@@ -30,6 +30,7 @@ mod settled;
 mod site;
 mod slice;
 mod softmax;
+mod sums;
 mod table;
 mod training;
 mod update;
@@ -233,6 +234,7 @@ fn lower_by(
     if !lowered.replaced.is_empty() {
         settled::settle(graph, &original, &mut shared);
         dropout::keep(graph);
+        sums::add_instead(graph, facts);
         declared::declare(graph, bindings);
     }
     // Who waited for a shape only waits for nothing once shapes are settled.

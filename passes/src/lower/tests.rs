@@ -849,3 +849,26 @@ fn labels_for_another_number_of_samples_are_none_even_where_what_a_loss_is_lower
     assert!(!listing.contains("Shape(scores)"), "{listing}");
     assert!(listing.contains("Shape(x)"), "{listing}");
 }
+
+/// A gradient that is the sum of a transposed Gemm and `other`, of an embedding of this `batch` in a file that names it or not.
+fn gradient_of_tied_weights(batch: &str, sum: &str) -> bool {
+    let interface = format!(
+        "(float[{batch},100] dlogits, float[{batch},8] x, float[100,8] other, float[{batch},8] dy) => (float[100,8] dw, float[{batch},8] dx)"
+    );
+    let nodes = format!(
+        "g = Gemm <transA = 1> (x, dlogits) t = Transpose <perm = [1, 0]> (g) dw = {sum}
+         dx = com.microsoft.ReluGrad (dy, x)"
+    );
+    lowered(15, &interface, &nodes).contains("dw = Add(")
+}
+
+#[test]
+fn logits_do_not_wait_for_the_gradient_of_an_embedding() {
+    assert!(gradient_of_tied_weights("N", "Sum (other, t)"));
+    assert!(gradient_of_tied_weights("N", "Sum (t, other)"));
+    assert!(gradient_of_tied_weights("64", "Sum (other, t)"));
+    // What the Gemm reads is smaller than what it writes.
+    assert!(!gradient_of_tied_weights("4", "Sum (other, t)"));
+    assert!(!gradient_of_tied_weights("N", "Sum (other, t, other)"));
+    assert!(!gradient_of_tied_weights("N", "Sum (other, other)"));
+}

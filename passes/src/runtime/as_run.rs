@@ -7,12 +7,13 @@ use super::casting::are_there;
 use super::fusing::Fusing;
 use super::known_shapes::runtime_shapes;
 use super::skeleton::Skeleton;
-use crate::graph::{Graph, Node, NodeId, Uses};
+use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
 use crate::operators::{self, Provider};
 
 /// The graph in which nodes that others take in at that level are an Identity: a Transpose, a multiplication by a number or an
 /// activation, and what is computed before the first step. What such a node writes is never there beside what it reads, so both are
 /// one buffer to the search. A copy of the node is taken in as the node itself is, and a copy of what it reads brings one along.
+/// A product that reads past such a multiplication, which stays for others, reads what that reads besides, as a subgraph would.
 ///
 /// The graph itself where it runs as it is, or runs as it is in some session that is promised; and where the runtime inserts casts.
 /// Nodes of which there is no copy stay.
@@ -23,7 +24,7 @@ pub(crate) fn as_run(
     is_copied: impl Fn(NodeId) -> bool,
 ) -> Cow<'_, Graph> {
     let mut run = Cow::Borrowed(graph);
-    let mut taken = taken_in(graph, provider, runtime);
+    let Fused { mut taken, past } = fused(graph, provider, runtime);
     taken.retain(|&(id, _)| is_copied(id));
     for (id, input) in taken {
         let node = graph.node(id);
@@ -31,19 +32,30 @@ pub(crate) fn as_run(
         let (read, written) = (vec![node.input(input)], vec![node.output(0)]);
         *run.to_mut().node_mut(id) = Node::new(name, "", "Identity", read, written);
     }
+    for (id, read) in past {
+        run.to_mut().node_mut(id).captures.push(read);
+    }
     run
 }
 
-/// The nodes that others take in, each with the input that it makes something else of.
-fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId, usize)> {
+/// What becomes of nodes at a level.
+#[derive(Default)]
+struct Fused {
+    /// The nodes that others take in, each with the input that it makes something else of.
+    taken: Vec<(NodeId, usize)>,
+    /// Products, and what they read past a multiplication that stays.
+    past: Vec<(NodeId, TensorId)>,
+}
+
+fn fused(graph: &Graph, provider: Provider, runtime: Runtime) -> Fused {
     let Some(level) = runtime.promise.level.filter(|_| !are_there(graph)) else {
-        return Vec::new();
+        return Fused::default();
     };
     let skeleton = Skeleton::without_costs(graph, &runtime_shapes(graph), provider);
     let skeleton = skeleton.run_by(runtime.release);
     let (forms, levels) = skeleton.optimized_by_level();
     let Some((form, left)) = levels.at(level).and_then(|form| forms.get(form)) else {
-        return Vec::new();
+        return Fused::default();
     };
     let mut is_left = vec![false; skeleton.len()];
     let mut is_there = vec![false; skeleton.size.len()];
@@ -66,8 +78,31 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
                 | Fusing::Scales { .. }
         )
     };
-    let nodes = graph.order().iter().zip(is_left);
-    let gone = nodes.filter_map(|(&id, is_left)| (!is_left).then_some(id));
+    let stays = |id: NodeId| is_left[positions[id.index()] as usize];
+    let is_scaled = |read: TensorId| {
+        let mut readers = uses.readers(read).iter();
+        readers.any(|&id| {
+            let scales = |input| graph.node(id).input(input) == Some(read);
+            stays(id) && matches!(kind(id), Fusing::Scales { input, .. } if scales(input))
+        })
+    };
+    let mut past = Vec::new();
+    for (node, &position) in left.iter().enumerate() {
+        let id = graph.order()[position as usize];
+        if !matches!(kind(id), Fusing::Product { .. }) {
+            continue;
+        }
+        let reads = form.reads.get(node).iter().map(|&read| TensorId(read));
+        let reads = reads.filter(|read| read.index() < graph.tensor_count());
+        let is_other = |&read: &TensorId| !graph.node(id).reads().any(|own| own == read);
+        past.extend(
+            reads
+                .filter(is_other)
+                .filter(|&read| is_scaled(read))
+                .map(|read| (id, read)),
+        );
+    }
+    let gone = graph.order().iter().copied().filter(|&id| !stays(id));
     let taken = gone.filter_map(|id| {
         let input = match kind(id) {
             Fusing::Transposes(_) | Fusing::Activation => 0,
@@ -89,7 +124,8 @@ fn taken_in(graph: &Graph, provider: Provider, runtime: Runtime) -> Vec<(NodeId,
         };
         is_taken.then_some((id, input))
     });
-    taken.collect()
+    let taken = taken.collect();
+    Fused { taken, past }
 }
 
 #[cfg(test)]
@@ -171,5 +207,33 @@ mod tests {
         assert_eq!(taken(&text("MatMul(e, t)", "Exp(u)"), all), "e t");
         // Who does not read past it reads the other one.
         assert_eq!(taken(&text("Exp(t)", "MatMul(e, u)"), all), "");
+    }
+
+    #[test]
+    fn a_product_reads_past_a_multiplication_that_stays() {
+        let reads = |y: &str, level| {
+            let graph = Graph::parse(&format!(
+                "g (float[4,4] x) => (float[4,4] z, float[4,4] y)
+                <float[1] two = {{2}}, float[4,4] e, float[4,4] s>
+                {{ e = Exp(x) s = Mul(two, e) [z] z = MatMul(x, s) y = {y} }}"
+            ));
+            let graph = graph.unwrap();
+            let promise = Promise {
+                order: None,
+                level: Some(level),
+            };
+            let runtime = Runtime {
+                promise,
+                ..Runtime::LEAN
+            };
+            let run = as_run(&graph, Provider::Cpu, runtime, |_| true);
+            let product = run.nodes().find(|node| node.name == "z").unwrap();
+            let reads = product.reads().map(|read| graph.tensor(read).name.clone());
+            reads.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(reads("Exp(s)", Level::EnableAll), "x s e");
+        assert_eq!(reads("Exp(s)", Level::EnableBasic), "x s");
+        // Nobody else reads it: it is an Identity.
+        assert_eq!(reads("Exp(x)", Level::EnableAll), "x s");
     }
 }

@@ -105,8 +105,12 @@ impl AllForms {
 
     /// Makes nodes what they are in `run`, the original as it runs, where no form reads, writes or replaces anything of that.
     pub fn run_as(&mut self, run: &Graph) {
-        let (with, before) = (Uses::of(&self.graph), Uses::of(run));
         let is_site = |id: NodeId| self.sites.iter().any(|site| site.node == id);
+        for (id, now) in run.listed().filter(|&(id, _)| !is_site(id)) {
+            let captures = &mut self.graph.node_mut(id).captures;
+            captures.clone_from(&now.captures);
+        }
+        let (with, before) = (Uses::of(&self.graph), Uses::of(run));
         let is_read_as_before = |tensor| {
             let readers = before.readers(tensor);
             with.readers(tensor) == readers && !readers.iter().any(|&id| is_site(id))
