@@ -36,12 +36,13 @@ pub trait Pass {
 }
 
 /// The passes, in the sequence in which they run on what is written. Barriers are put in by what looks for them.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "take-apart",
     "infer-shapes",
     "apply-variants",
     "insert-mirrors",
     "unmark-fused",
+    "add-apart",
     "keep-apart",
     "forward-summands",
     "release-unread",

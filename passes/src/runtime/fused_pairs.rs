@@ -61,6 +61,31 @@ pub(crate) fn sum_of_product(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(
     read.rfind(|&(reader, _)| reader != id)
 }
 
+/// The Gemm that takes in this sum of two, of its result or a Transpose of that, and what it adds there. An Add computes the same bits, and is not taken in.
+pub(crate) fn gemm_of_sum(graph: &Graph, uses: &Uses, sum: NodeId) -> Option<(NodeId, TensorId)> {
+    let node = graph.node(sum);
+    let &[Some(first), Some(second)] = node.inputs.as_slice() else {
+        return None;
+    };
+    let shape = |tensor: TensorId| graph.tensor(tensor).shape.as_ref();
+    if !node.is("", "Sum") || shape(first)?.len() != 2 || shape(first) != shape(second) {
+        return None;
+    }
+    let writer = |tensor| {
+        let id = uses.producer(tensor)?;
+        lone_reader(graph, uses, id).map(|_| (id, graph.node(id)))
+    };
+    let gemm = |tensor| {
+        let (mut id, mut node) = writer(tensor)?;
+        if node.is("", "Transpose") {
+            (id, node) = writer(node.input(0)?)?;
+        }
+        (node.is("", "Gemm") && node.inputs.len() == 2).then_some(id)
+    };
+    let found = gemm(first).map(|id| (id, second));
+    found.or_else(|| Some((gemm(second)?, first)))
+}
+
 /// Can such a Gemm read what this node reads in place of what it writes?
 pub(crate) fn is_read_past(node: &Node) -> bool {
     node.is("", "Identity") || node.is("", "Transpose")

@@ -114,7 +114,7 @@ impl Rules<'_> {
         let inputs: Option<Vec<TensorId>> = self.node.inputs.iter().copied().collect();
         let inputs = inputs.filter(|all| all.iter().all(|&input| self.alike(input, output)))?;
         // Before version 7, Add did not broadcast, and had attributes for it.
-        let applies = inputs.len() >= 3 && floats.contains(&element) && self.opset() >= 7;
+        let applies = inputs.len() >= 2 && floats.contains(&element) && self.opset() >= 7;
         let (last, first) = inputs.split_last().filter(|_| applies)?;
         self.running_sum(first, *last, output)
     }

@@ -10,6 +10,7 @@ use super::Pipeline;
 use crate::analysis::cost::{costs, time_of_all};
 use crate::bytes::Bytes;
 use crate::cost::Cost;
+use crate::enforce::add_apart::AddApart;
 use crate::enforce::barriers::{Conditions, Enforceable, NotEnforceable, Thinning};
 use crate::enforce::forward_summands::{ForwardSummands, Sums};
 use crate::enforce::keep_apart::KeepApart;
@@ -606,6 +607,7 @@ impl Pipeline<'_> {
         let Ok(_) = passes.run(&UnmarkFused, &mut graph);
         let release = self.options.runtime.release;
         let provider = self.options.device.provider;
+        let Ok(_) = passes.run(&AddApart { release }, &mut graph);
         let Ok(_) = passes.run(&KeepApart { provider, release }, &mut graph);
         let sums = match self.options.runtime.settings {
             RuntimeSettings::LEAN => Sums::OfTwoConvolutions,
