@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 
-use crate::graph::{Graph, NodeId, Uses};
+use crate::graph::{Graph, NodeId, TensorId, Uses};
 use crate::pass::{Changed, Pass};
 use crate::runtime::Release;
 use crate::runtime::fused_pairs::gemm_of_sum;
@@ -30,7 +30,10 @@ impl Pass for AddApart {
         let (uses, positions) = (Uses::of(graph), graph.positions());
         let waits = |&id: &NodeId| {
             gemm_of_sum(graph, &uses, id).is_some_and(|(gemm, other)| {
-                let other = uses.producer(other);
+                let shape = |id: TensorId| graph.tensor(id).shape.as_ref();
+                let mut summands = graph.node(id).reads().map(shape);
+                let alike = summands.all(|one| one.is_some() && one == shape(other));
+                let other = uses.producer(other).filter(|_| alike);
                 other.is_some_and(|other| positions[other.index()] > positions[gemm.index()])
             })
         };
