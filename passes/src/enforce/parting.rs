@@ -86,10 +86,13 @@ impl Parting {
         is_possible && !is_nowhere && !self.folded[id.index()] && !self.kept_off[id.index()]
     }
 
-    /// May it read this input so, if it may any?
+    /// May it read this input so, if it may any? What it updates in place it has to read itself.
     pub(super) fn may_read(&self, graph: &Graph, id: NodeId, tensor: TensorId) -> bool {
-        let is_matrix = self.by_rows[id.index()] && graph.node(id).input(0) == Some(tensor);
-        !self.constant[tensor.index()]
+        let node = graph.node(id);
+        let is_matrix = self.by_rows[id.index()] && node.input(0) == Some(tensor);
+        let is_updated = |&input: &usize| node.input(input) == Some(tensor);
+        !operators::updated_inputs(node).iter().any(is_updated)
+            && !self.constant[tensor.index()]
             && graph.tensor(tensor).other.is_none()
             && !self.is_between(tensor)
             && !is_matrix

@@ -9,7 +9,7 @@ use super::sizes::{LIMIT, WITH_COPIES, check_sizes};
 use super::{OptimizeError, PlanOptions};
 use crate::analysis::cost::costs;
 use crate::bytes::Bytes;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Uses, topological};
 use crate::operators::Provider;
 use crate::pass::{Changed, Pass};
 use crate::rewrite::infer_shapes::{InferShapesError, sizes_of_inputs};
@@ -32,7 +32,11 @@ pub fn verify_written(
     for (name, size) in sizes_of_inputs(written, &original) {
         bound.bindings.entry(name).or_insert(size);
     }
-    let written = with_shapes(written, &bound)?;
+    let mut written = with_shapes(written, &bound)?;
+    // A graph that is to stay as it is stays in its file's order, which need not be one in which nodes can run.
+    if let Ok(order) = topological(&written, &Uses::of(&written)) {
+        written.set_order(order);
+    }
     verify::declarations(&original, &options.permitted()).map_err(OptimizeError::Input)?;
     check_sizes(&original, options, LIMIT)?;
     check_sizes(&written, options, WITH_COPIES)?;

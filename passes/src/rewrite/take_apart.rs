@@ -177,6 +177,13 @@ mod tests {
         verify::equivalence(&before, &after, &Default::default()).unwrap();
     }
 
+    /// The runtime refuses it, and what is not written by a piece would have no shape.
+    #[test]
+    fn a_node_with_more_outputs_than_its_operator_has_stays() {
+        let (mut before, provider) = (graph("x, y, more"), Provider::Cpu);
+        assert_eq!(TakeApart { provider }.run(&mut before), Ok(Changed::No));
+    }
+
     // Measured: a session knows the shapes by the rule of the whole, which its pieces have not; a file that is written with pieces has them alone.
     #[test]
     fn results_have_the_shapes_that_the_whole_tells_until_the_pieces_are_written() {

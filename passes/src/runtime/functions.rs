@@ -22,7 +22,9 @@ pub fn function(graph: &Graph, node: &Node, provider: Provider) -> Option<Graph>
     }
     let element = |position: usize| graph.tensor(node.input(position)?).element;
     // A number that text does not have, such as no number, stands in no body.
-    Graph::parse(&body(graph, node, &element)?).ok()
+    let function = Graph::parse(&body(graph, node, &element)?).ok();
+    // The runtime refuses a node with more outputs than its operator has.
+    function.filter(|function| node.outputs.len() <= function.outputs.len())
 }
 
 /// Does it depend on types that are not known yet what the runtime makes of `node`?

@@ -321,7 +321,10 @@ impl WithCasts {
         let mut path = Vec::new();
         for cast in casts.iter().rev() {
             if holds.is_none_or(|holds| !keeps(holds, cast.to)) {
-                path.push(cast.to);
+                // Between integers nothing is rounded, and a cast that loses bits stays: what it makes of a value is for `equivalence` to say.
+                if !(holds.is_some_and(is_integer) && is_integer(cast.to)) {
+                    path.push(cast.to);
+                }
                 holds = Some(cast.to);
             }
         }
@@ -413,6 +416,10 @@ fn is_free(from: ElementType, to: ElementType, by_runtime: bool) -> bool {
         ('f', 'f') if (from_bits, to_bits) == (16, 16) && from != to => false,
         _ => to_bits >= from_bits || by_runtime,
     }
+}
+
+fn is_integer(element: ElementType) -> bool {
+    matches!(class(element), Some(('i' | 'u', _)))
 }
 
 /// Does every value of a type have one of another?

@@ -483,6 +483,27 @@ fn accumulators_that_the_runtime_puts_off_are_waited_for() {
     assert_eq!(peaks(&enforced), [503, 503]);
 }
 
+/// The first of what it reads that may be handed on is the gradient: a buffer is updated where it is.
+#[test]
+fn what_a_node_updates_is_not_handed_to_it_by_a_barrier() {
+    let graph = Graph::parse(
+        "g (float[4] buffer, float[4] grad, bool[1] reset, float[8] x) => (bool[1] done, float[8] y)
+        <float[8] h> {
+        [exp] h = Exp(x)
+        [log] y = Log(h)
+        [sum] done = com.microsoft.InPlaceAccumulatorV2(buffer, grad, reset) }",
+    );
+    let graph = graph.unwrap();
+    let sequences = [("log", "sum")];
+    let enforced = enforced(&graph, 1 << 10, &sequences).unwrap();
+    insta::assert_snapshot!(changes(&graph, &enforced), @r#"
+      y = Log(h)
+    - done = InPlaceAccumulatorV2(buffer, grad, reset)
+    + "grad/barrier_0", "y/barrier_0" = PassThrough(grad, y)
+    + done = InPlaceAccumulatorV2(buffer, "grad/barrier_0", reset)
+    "#);
+}
+
 #[test]
 fn one_barrier_waits_for_several_nodes() {
     let graph = Graph::parse(ACCUMULATORS).unwrap();

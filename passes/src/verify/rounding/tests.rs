@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::pass::Pass;
+use crate::rewrite::infer_shapes::InferShapes;
 use crate::runtime::rounds_in_half;
 use crate::verify::casts::{IN_HALF, in_half};
 use crate::verify::equivalence;
@@ -81,6 +83,35 @@ fn copies_of_nodes_without_kernels_and_barriers_between_them_are_accepted() {
         "[widen] f = Cast <to = 1> (b2)",
     )];
     assert_eq!(refused(log, copy, &widened), None);
+}
+
+/// The positions that a MaxPool writes fit into int32, and the gradient that reads them computes in float32 either way.
+#[test]
+fn integers_are_not_rounded() {
+    let head = "<ir_version: 8, opset_import: [\"\" : 15]> g (float[1,1,4,4] x, float16[4] w, float[1,1,2,2] d) => (float[1,1,4,4] y, float16[4] z)
+        <float[1,1,2,2] p, int64[1,1,2,2] mask, float16[4] h>";
+    let nodes = "[pool] p, mask = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+        [exp] h = Exp(w) [log] z = Log(h)
+        [back] y = com.microsoft.MaxPoolGrad <kernel_shape = [2, 2], strides = [2, 2]> (d, mask)";
+    let casts = "[narrowed] narrow = Cast <to = 6> (mask)
+        [widened] wide = Cast <to = 7> (narrow)
+        [back]";
+    let parse = |nodes: &str| {
+        let mut graph = Graph::parse(&format!("{head} {{ {nodes} }}")).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        graph
+    };
+    let (original, narrowed) = (
+        parse(nodes),
+        parse(
+            &nodes
+                .replace("[back]", casts)
+                .replace("(d, mask)", "(d, wide)"),
+        ),
+    );
+    let found = equivalence(&original, &narrowed, &BTreeSet::new()).unwrap();
+    assert_eq!(rounding(&original, &narrowed, &found), Ok(()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Every tensor gets a hash of the expression that computes it. The meaning of a model are the hashes of its outputs
 //! and of what its nodes do besides, and what the caller sees. Only what a rewriting is known to add is seen through:
-//! barriers, markers, and copies of Dropout and of batch normalization.
+//! barriers, markers, copies of Dropout and of batch normalization, and that a Sum of two is an Add.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -102,9 +102,12 @@ fn compute(
     relus: &mut BTreeMap<u64, u64>,
     effects: &mut Vec<u64>,
 ) -> Option<()> {
-    let (op, mut outputs) = ((node.text(7), node.text(4), node.text(8)), node.texts(2));
-    let operator = op.1.as_str();
+    let (mut op, mut outputs) = ((node.text(7), node.text(4), node.text(8)), node.texts(2));
     let inputs = reads(node)?;
+    if op.1 == "Sum" && inputs.len() == 2 {
+        op.1 = "Add".to_owned();
+    }
+    let operator = op.1.as_str();
     let mut read: Vec<u64> = inputs
         .iter()
         .map(|name| known.get(name).copied().unwrap_or(0))
