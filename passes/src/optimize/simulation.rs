@@ -331,7 +331,7 @@ pub(super) fn need(graph: &Graph, liveness: &Liveness) -> Bytes {
 
 /// The part of it that is the same at every step.
 pub(super) fn beside_steps(graph: &Graph, liveness: &Liveness) -> Bytes {
-    frame(graph) + liveness.pattern_tables
+    frame(graph) + liveness.pattern_tables - Bytes(SLOT.saturating_mul(liveness.absent))
 }
 
 /// A tensor's place in the runtime's frame, whether it lives or not: 24 bytes for its value, 4 for the count of nodes

@@ -50,6 +50,8 @@ pub struct Executions<'g> {
     shapes_of_forms: Vec<Option<Shapes>>,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
+    /// By optimized form: see [`Liveness::absent`].
+    absent: Vec<u64>,
     levels: GraphsOfLevels,
     ways: Vec<Way>,
 }
@@ -135,6 +137,8 @@ impl<'g> Executions<'g> {
         let shapes_optimized = assembling.as_ref().map(|of| known(known_before, of, &[]));
         let shapes = known(&shapes, &skeleton, &[]);
         let (skeleton, positions) = skeleton.into_run();
+        let absent = optimized.iter().map(|(form, _)| absent(&skeleton, form));
+        let absent = absent.collect();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
         let ways: Vec<_> = forms
@@ -157,6 +161,7 @@ impl<'g> Executions<'g> {
             skeleton,
             positions,
             optimized,
+            absent,
             levels,
             ways,
         }
@@ -227,6 +232,7 @@ impl<'g> Executions<'g> {
         let known = WorkedOut {
             allocation: &allocation,
             needs: profile(run, &way.executed, &allocation),
+            absent: way.form.map_or(0, |form| self.absent[form]),
         };
         let positions = way
             .form
@@ -255,4 +261,19 @@ impl<'g> Executions<'g> {
         let shapes = of_form.or(optimized).unwrap_or(&self.shapes);
         allocation::allocate(self.form(way), shapes, &way.executed, settings)
     }
+}
+
+/// How many fewer tensors the nodes of `form` read and write than those of the graph `as_it_is`, without what the caller owns.
+fn absent(as_it_is: &Skeleton, form: &Skeleton) -> u64 {
+    let touched = |skeleton: &Skeleton| {
+        let mut is_touched = vec![false; skeleton.size.len()];
+        for node in 0..skeleton.len() {
+            let (reads, writes) = (skeleton.reads.get(node), skeleton.writes.get(node));
+            for &tensor in reads.iter().chain(writes) {
+                is_touched[tensor as usize] = !skeleton.owned[tensor as usize];
+            }
+        }
+        is_touched.into_iter().filter(|&is| is).count() as u64
+    };
+    touched(as_it_is).saturating_sub(touched(form))
 }

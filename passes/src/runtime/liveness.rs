@@ -32,6 +32,8 @@ pub struct Liveness {
     pub pattern: Option<Bytes>,
     /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
     pub pattern_tables: Bytes,
+    /// How many fewer tensors than the graph has the runtime knows once it has optimized it.
+    pub absent: u64,
     /// What runs at each step: the node, or that for which the runtime inserts a cast there.
     pub order: Vec<NodeId>,
     /// By step: is it such a cast?
@@ -103,6 +105,7 @@ impl Liveness {
         let known = WorkedOut {
             allocation: &allocation,
             needs: profile(skeleton, order, &allocation),
+            absent: 0,
         };
         let inserted = skeleton.inserted_in(order);
         let order = order.iter().map(|&node| positions[node as usize]);
@@ -118,7 +121,11 @@ impl Liveness {
         known: WorkedOut<'_>,
     ) -> Liveness {
         let fixed = fixed_bytes(graph);
-        let WorkedOut { allocation, needs } = known;
+        let WorkedOut {
+            allocation,
+            needs,
+            absent,
+        } = known;
         let profile: Vec<Bytes> = needs.into_iter().map(|n| fixed + Bytes(n)).collect();
         let peak = profile.iter().copied().max().unwrap_or(fixed);
         let step = profile.iter().position(|&bytes| bytes == peak).unwrap_or(0);
@@ -157,6 +164,7 @@ impl Liveness {
             objects: allocation.objects.clone(),
             pattern: allocation.pattern.map(Bytes),
             pattern_tables: Bytes(allocation.tables),
+            absent,
             order,
             inserted,
             holders,
@@ -217,6 +225,8 @@ pub(super) struct WorkedOut<'a> {
     pub(super) allocation: &'a Allocation,
     /// By step, without what the caller owns.
     pub(super) needs: Vec<u64>,
+    /// See [`Liveness::absent`].
+    pub(super) absent: u64,
 }
 
 /// What the caller owns: graph inputs, initializers, and what Constant nodes say, if it is much, as a session turns them into
