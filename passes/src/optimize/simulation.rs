@@ -12,7 +12,7 @@ use crate::enforce::colour_shapes::ColourShapes;
 use crate::graph::{Graph, TensorId};
 use crate::runtime::executions::{Executions, Reserved};
 use crate::runtime::level::Level;
-use crate::runtime::liveness::{Holder, Liveness};
+use crate::runtime::liveness::{Holder, Liveness, OtherTensors, TENSOR};
 use crate::runtime::order::ExecutionOrder;
 use crate::runtime::settings::RuntimeSettings;
 use crate::search::{RewrittenRun, Search};
@@ -331,12 +331,20 @@ pub(super) fn need(graph: &Graph, liveness: &Liveness) -> Bytes {
 
 /// The part of it that is the same at every step.
 pub(super) fn beside_steps(graph: &Graph, liveness: &Liveness) -> Bytes {
-    frame(graph) + liveness.pattern_tables - Bytes(SLOT.saturating_mul(liveness.absent))
+    let OtherTensors { absent, squeezed } = liveness.optimized;
+    let (tensors, buffers) = (graph.tensor_count(), liveness.buffers.len());
+    let absent = Bytes(PLACE.saturating_mul(absent));
+    let without_buffer = Bytes(COUNT.saturating_mul(tensors.saturating_sub(buffers) as u64));
+    let squeezed = Bytes((PLACE + TENSOR.0).saturating_mul(squeezed));
+    frame(graph) - absent - without_buffer + squeezed + liveness.pattern_tables
 }
 
-/// A tensor's place in the runtime's frame, whether it lives or not: 24 bytes for its value, 4 for the count of nodes
-/// after which it is given back. Runtime fact, from the blocks that live at the peaks of rewritten graphs.
-const SLOT: u64 = 28;
+/// A tensor's place in the runtime's frame, whether it lives or not. Runtime fact, from the blocks that live at the peaks of
+/// rewritten graphs, as what follows.
+const PLACE: u64 = 24;
+
+/// For a buffer: the count of nodes after which it is given back.
+const COUNT: u64 = 4;
 
 /// What is kept for a tensor that the caller feeds, besides its name; likewise a runtime fact.
 const FEED: u64 = 48;
@@ -347,11 +355,11 @@ const FETCH: u64 = 52;
 /// Kernels' small vectors, names, and what else does not grow with the graph.
 const CONSTANT: u64 = 4096;
 
-/// What the runtime itself allocates for a step, whatever its order.
+/// What the runtime itself allocates for a step, whatever its order and whatever it optimizes, if every tensor has a buffer.
 pub(super) fn frame(graph: &Graph) -> Bytes {
     let name = |id: &TensorId| graph.tensor(*id).name.len() as u64 + 1;
     let feeds = graph.inputs.iter().map(|id| FEED + name(id));
     let fetches = graph.outputs.iter().map(|id| FETCH + name(id));
     let interface: u64 = feeds.chain(fetches).sum();
-    Bytes(graph.tensor_count() as u64 * SLOT + interface + CONSTANT)
+    Bytes(graph.tensor_count() as u64 * (PLACE + COUNT) + interface + CONSTANT)
 }

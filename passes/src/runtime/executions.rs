@@ -3,9 +3,10 @@
 use super::allocation::{self, Allocation};
 use super::arena::{self, Growth};
 use super::fused_graph::GraphsOfLevels;
+use super::fusing::Fusing;
 use super::known_shapes::{Shapes, runtime_shapes};
 use super::level::Level;
-use super::liveness::{Liveness, WorkedOut, fixed_bytes, profile};
+use super::liveness::{Liveness, OtherTensors, WorkedOut, fixed_bytes, profile};
 use super::optimized_shapes::{OptimizedShapes, optimized_shapes};
 use super::order::{ExecutionOrder, execution_order};
 use super::promise::Promise;
@@ -50,8 +51,8 @@ pub struct Executions<'g> {
     shapes_of_forms: Vec<Option<Shapes>>,
     /// With the positions of their nodes in the graph.
     optimized: Vec<(Skeleton, Vec<u32>)>,
-    /// By optimized form: see [`Liveness::absent`].
-    absent: Vec<u64>,
+    /// By optimized form.
+    other_tensors: Vec<OtherTensors>,
     levels: GraphsOfLevels,
     ways: Vec<Way>,
 }
@@ -137,8 +138,8 @@ impl<'g> Executions<'g> {
         let shapes_optimized = assembling.as_ref().map(|of| known(known_before, of, &[]));
         let shapes = known(&shapes, &skeleton, &[]);
         let (skeleton, positions) = skeleton.into_run();
-        let absent = optimized.iter().map(|(form, _)| absent(&skeleton, form));
-        let absent = absent.collect();
+        let other_tensors = optimized.iter().map(|(form, _)| others(&skeleton, form));
+        let other_tensors = other_tensors.collect();
         let all = (0..optimized.len()).map(Some);
         let forms = std::iter::once(None).chain(all);
         let ways: Vec<_> = forms
@@ -161,7 +162,7 @@ impl<'g> Executions<'g> {
             skeleton,
             positions,
             optimized,
-            absent,
+            other_tensors,
             levels,
             ways,
         }
@@ -232,7 +233,9 @@ impl<'g> Executions<'g> {
         let known = WorkedOut {
             allocation: &allocation,
             needs: profile(run, &way.executed, &allocation),
-            absent: way.form.map_or(0, |form| self.absent[form]),
+            optimized: way
+                .form
+                .map_or_else(Default::default, |form| self.other_tensors[form]),
         };
         let positions = way
             .form
@@ -263,8 +266,8 @@ impl<'g> Executions<'g> {
     }
 }
 
-/// How many fewer tensors the nodes of `form` read and write than those of the graph `as_it_is`, without what the caller owns.
-fn absent(as_it_is: &Skeleton, form: &Skeleton) -> u64 {
+/// Which tensors the nodes of `form` read and write, beside those of the graph `as_it_is`; without what the caller owns.
+fn others(as_it_is: &Skeleton, form: &Skeleton) -> OtherTensors {
     let touched = |skeleton: &Skeleton| {
         let mut is_touched = vec![false; skeleton.size.len()];
         for node in 0..skeleton.len() {
@@ -275,5 +278,23 @@ fn absent(as_it_is: &Skeleton, form: &Skeleton) -> u64 {
         }
         is_touched.into_iter().filter(|&is| is).count() as u64
     };
-    touched(as_it_is).saturating_sub(touched(form))
+    // What is written beside something else.
+    let mut together = vec![false; form.size.len()];
+    for written in (0..form.len()).map(|node| form.writes.get(node)) {
+        for &tensor in written.iter().filter(|_| written.len() > 1) {
+            together[tensor as usize] = true;
+        }
+    }
+    let rows = (0..as_it_is.len()).filter(|&node| {
+        let is_row = matches!(
+            as_it_is.fusing.get(node),
+            Some(Fusing::Splits { squeezes: true, .. })
+        );
+        let mut written = as_it_is.writes.get(node).iter();
+        is_row && written.any(|&tensor| together[tensor as usize])
+    });
+    OtherTensors {
+        absent: touched(as_it_is).saturating_sub(touched(form)),
+        squeezed: rows.count() as u64,
+    }
 }

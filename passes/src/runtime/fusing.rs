@@ -124,6 +124,8 @@ pub enum Fusing {
         /// Is it a row whose size is known before a step? The Split writes it by a new name, so that it has what follows from the tensor,
         /// whatever the file says of the row (measured).
         sized: bool,
+        /// Is it a row, which a Squeeze is left of?
+        squeezes: bool,
     },
 }
 
@@ -264,8 +266,9 @@ impl Fusing {
             ("", "Identity") if !is_output => Fusing::Forwards,
             ("", "Identity") => Fusing::HandsOut,
             _ if is_folded => Fusing::Folded,
-            ("", "Slice" | "Gather") => part_of_split(graph, uses, node, (&shape, folding))
-                .map_or(Fusing::No, |(from, sized)| Fusing::Splits { from, sized }),
+            ("", "Slice" | "Gather") => {
+                part_of_split(graph, uses, node, (&shape, folding)).unwrap_or(Fusing::No)
+            }
             ("", "Not") if !is_output && is_read_by_wheres(graph, uses, node) => Fusing::Negates {
                 always: graph.opset() < Some(NEW_WHERE),
             },
@@ -661,14 +664,13 @@ fn scaled<'g>(
     }
 }
 
-/// Where the part of a tensor begins that this Slice or Gather takes, if it and others take each of its rows once; and is it a row whose
-/// size is known? Not of what a node writes beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
+/// Does this Slice or Gather take a part of a tensor, and others the rest? Not of what a node writes beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
 fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
     node: &Node,
     (shape, folding): (&impl Fn(TensorId) -> Option<&'g [Dimension]>, &Folding),
-) -> Option<(u64, bool)> {
+) -> Option<Fusing> {
     const FROM_OPSET: i64 = 13;
     const MOST: usize = 64;
     let read = node.input(0)?;
@@ -701,7 +703,12 @@ fn part_of_split<'g>(
         "Gather" => row(graph, node, axes, folding)?,
         _ => part(graph, node, axes, folding)?,
     };
-    all.then(|| (from, node.op_type == "Gather" && is_resolved(graph, axes)))
+    let squeezes = node.op_type == "Gather";
+    all.then(|| Fusing::Splits {
+        from,
+        sized: squeezes && is_resolved(graph, axes),
+        squeezes,
+    })
 }
 
 /// A part of a tensor: the axis, and from where to where.

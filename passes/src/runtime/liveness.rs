@@ -32,8 +32,8 @@ pub struct Liveness {
     pub pattern: Option<Bytes>,
     /// What the runtime keeps beside that block to find things in it. Not part of any step's need.
     pub pattern_tables: Bytes,
-    /// How many fewer tensors than the graph has the runtime knows once it has optimized it.
-    pub absent: u64,
+    /// Which other tensors there are once the runtime has optimized the graph.
+    pub optimized: OtherTensors,
     /// What runs at each step: the node, or that for which the runtime inserts a cast there.
     pub order: Vec<NodeId>,
     /// By step: is it such a cast?
@@ -57,6 +57,15 @@ pub struct LiveBuffer {
     pub last: usize,
     /// Does it lie in the memory pattern's block?
     pub in_pattern: bool,
+}
+
+/// What an optimized graph has of tensors, beside the graph itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherTensors {
+    /// How many fewer are known.
+    pub absent: u64,
+    /// How many more alias others to the end of the step: of a tensor that is split into rows, a Squeeze hands each on.
+    pub squeezed: u64,
 }
 
 /// Something that occupies memory.
@@ -105,7 +114,7 @@ impl Liveness {
         let known = WorkedOut {
             allocation: &allocation,
             needs: profile(skeleton, order, &allocation),
-            absent: 0,
+            optimized: OtherTensors::default(),
         };
         let inserted = skeleton.inserted_in(order);
         let order = order.iter().map(|&node| positions[node as usize]);
@@ -124,7 +133,7 @@ impl Liveness {
         let WorkedOut {
             allocation,
             needs,
-            absent,
+            optimized,
         } = known;
         let profile: Vec<Bytes> = needs.into_iter().map(|n| fixed + Bytes(n)).collect();
         let peak = profile.iter().copied().max().unwrap_or(fixed);
@@ -164,7 +173,7 @@ impl Liveness {
             objects: allocation.objects.clone(),
             pattern: allocation.pattern.map(Bytes),
             pattern_tables: Bytes(allocation.tables),
-            absent,
+            optimized,
             order,
             inserted,
             holders,
@@ -225,8 +234,8 @@ pub(super) struct WorkedOut<'a> {
     pub(super) allocation: &'a Allocation,
     /// By step, without what the caller owns.
     pub(super) needs: Vec<u64>,
-    /// See [`Liveness::absent`].
-    pub(super) absent: u64,
+    /// See [`Liveness::optimized`].
+    pub(super) optimized: OtherTensors,
 }
 
 /// What the caller owns: graph inputs, initializers, and what Constant nodes say, if it is much, as a session turns them into
