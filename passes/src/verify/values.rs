@@ -174,7 +174,10 @@ impl Values {
                 if let (Some(output), Some(input)) = (node.output(output), node.input(input))
                     && !updated[input.index()]
                 {
-                    self.of[output.index()] = self.of[input.index()];
+                    let value = self.of[input.index()];
+                    let two = two_types(&self.types, value, output);
+                    self.contradiction = self.contradiction.or(two);
+                    self.of[output.index()] = value;
                 }
             }
             return;
@@ -205,12 +208,8 @@ impl Values {
                     let tensor = node.output(position).filter(|t| !updated[t.index()]);
                     match (known.outputs[position], tensor) {
                         (Some(value), Some(tensor)) => {
-                            // Every tensor began with the value of its number.
-                            let own = self.of[tensor.index()];
-                            if !agree(&self.types[value.0 as usize], &self.types[own.0 as usize]) {
-                                let both = [TensorId(value.0), tensor];
-                                self.contradiction.get_or_insert(both);
-                            }
+                            let two = two_types(&self.types, value, tensor);
+                            self.contradiction = self.contradiction.or(two);
                             self.of[tensor.index()] = value;
                         }
                         // The first one that looks like it leaves this output out.
@@ -336,6 +335,13 @@ pub fn unrepeatable(graph: &Graph, permitted: &BTreeSet<String>) -> Vec<Option<&
     why
 }
 
+/// `tensor`, which has a value of its own yet, is to have this one: are these of different types or shapes? Every tensor began with the
+/// value of its number.
+fn two_types(types: &[Type], value: ValueNumber, tensor: TensorId) -> Option<[TensorId; 2]> {
+    let agreed = agree(&types[value.0 as usize], &types[tensor.index()]);
+    (!agreed).then_some([TensorId(value.0), tensor])
+}
+
 /// Checks that nodes which compute the same from the same have results of the same type and shape: those of operators that
 /// nobody knows, and some sizes of others, are what the file or the user says. The graph's nodes are in a topological order;
 /// `permitted` are the names of those for which the user vouches.
@@ -345,15 +351,25 @@ pub fn declarations(graph: &Graph, permitted: &BTreeSet<String>) -> Result<(), V
         return Ok(());
     };
     let writer = |tensor: TensorId| {
-        let mut nodes = graph.order().iter();
-        let writes = |id: &&NodeId| graph.node(**id).writes().any(|written| written == tensor);
-        let writer = nodes.find(writes);
-        writer.map_or_else(String::new, |&id| label(graph, id))
+        let mut nodes = graph.order().iter().copied();
+        nodes.find(|&id| graph.node(id).writes().any(|written| written == tensor))
     };
     let [first, second] = both;
     let said = |tensor: TensorId| {
         let tensor = graph.tensor(tensor);
         type_and_shape(tensor.element, &tensor.shape)
+    };
+    let forwards = |id: NodeId| graph.node(id).is("com.microsoft", "PassThrough");
+    if writer(second).is_some_and(forwards) {
+        return Err(Violation::WrongType {
+            tensor: graph.tensor(second).name.clone(),
+            expected: said(first),
+            found: said(second),
+        });
+    }
+    let writer = |tensor: TensorId| {
+        let writer = writer(tensor);
+        writer.map_or_else(String::new, |id| label(graph, id))
     };
     Err(Violation::Declarations {
         first: writer(first).into(),
@@ -471,5 +487,7 @@ mod tests {
         assert_eq!(said(same, &["m", "n"]), "fine");
         let attributes = "[m] a = test.U <k = 1> (x) [n] b = test.U <k = 2> (x)";
         assert_eq!(said(attributes, &["m", "n"]), "fine");
+        let forwarded = "[m] a = test.U (x) [n] c = com.microsoft.PassThrough (a)";
+        insta::assert_snapshot!(said(forwarded, &[]), @r#"tensor "c" is declared as int64 [4], but its value is float [4]"#);
     }
 }
