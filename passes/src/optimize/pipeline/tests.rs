@@ -500,8 +500,10 @@ fn a_file_in_any_sequence_fits_its_own_peak() {
             kept += usize::from(is_listed);
             let alone = Candidate::new(graph.clone(), &options);
             sorted_takes_more += usize::from(is_listed && alone.need() > found.summary.budget);
-            let again = verify_written(&graph, &found.graph, &options, found.summary.budget);
-            assert!(again.is_ok(), "seed {seed}: {again:?}");
+            if is_listed {
+                let again = verify_written(&graph, &found.graph, &options, found.summary.budget);
+                assert!(again.is_ok(), "seed {seed}: {again:?}");
+            }
         }
     }
     assert!(
