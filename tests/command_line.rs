@@ -117,9 +117,9 @@ fn the_result_compares_before_and_after() {
     wrote out.onnx
 
                                   before       after
-    peak of a step               189 KiB     161 KiB  85.4 %
+    peak of a step               188 KiB     161 KiB  85.4 %
       owned by the caller       18.9 KiB    18.9 KiB
-      the rest                   170 KiB     142 KiB  83.8 %
+      the rest                   169 KiB     142 KiB  83.8 %
       without copies                         188 KiB  in the same order
     time of a step                208 us      219 us  +5.10 %, estimated for cpu
     nodes                             33          35
@@ -128,11 +128,11 @@ fn the_result_compares_before_and_after() {
 
     budget                  180 KiB (fixed+95%)
     smallest peak found     161 KiB at a quick look; --budget min searches fully
-    lower bound             no plan that keeps the order adds less than 0.62 %
+    lower bound             no plan that keeps the order adds less than 0.64 %
     session options         enable_mem_reuse and enable_mem_pattern off, no arena
     planned in              TIME
 
-    before (DEFAULT, ORT_ENABLE_ALL): peak 189 KiB at step 4 (node conv2)
+    before (DEFAULT, ORT_ENABLE_ALL): peak 188 KiB at step 4 (node conv2)
         64.0 KiB  workspace of conv2
         32.0 KiB  c1
         32.0 KiB  n1
@@ -165,33 +165,33 @@ fn json_has_the_promised_keys() {
     }
     assert_snapshot!(serde_json::to_string_pretty(&figures).unwrap(), @r#"
     {
-      "budget_bytes": 184343,
+      "budget_bytes": 184172,
       "fixed_bytes": 19369,
-      "peak_before_bytes": 193026,
-      "peak_after_bytes": 164890,
+      "peak_before_bytes": 192846,
+      "peak_after_bytes": 164758,
       "peaks_before": [
         {
           "order": "DEFAULT",
           "level": "ORT_DISABLE_ALL",
-          "bytes": 193026,
+          "bytes": 192902,
           "within_budget": false
         },
         {
           "order": "DEFAULT",
           "level": "ORT_ENABLE_ALL",
-          "bytes": 193026,
+          "bytes": 192846,
           "within_budget": false
         },
         {
           "order": "PRIORITY_BASED",
           "level": "ORT_DISABLE_ALL",
-          "bytes": 193026,
+          "bytes": 192902,
           "within_budget": false
         },
         {
           "order": "PRIORITY_BASED",
           "level": "ORT_ENABLE_ALL",
-          "bytes": 193026,
+          "bytes": 192846,
           "within_budget": false
         }
       ],
@@ -199,29 +199,29 @@ fn json_has_the_promised_keys() {
         {
           "order": "DEFAULT",
           "level": "ORT_DISABLE_ALL",
-          "bytes": 162366,
+          "bytes": 162234,
           "within_budget": true
         },
         {
           "order": "DEFAULT",
           "level": "ORT_ENABLE_ALL",
-          "bytes": 162366,
+          "bytes": 162178,
           "within_budget": true
         },
         {
           "order": "PRIORITY_BASED",
           "level": "ORT_DISABLE_ALL",
-          "bytes": 164890,
+          "bytes": 164758,
           "within_budget": true
         },
         {
           "order": "PRIORITY_BASED",
           "level": "ORT_ENABLE_ALL",
-          "bytes": 164890,
+          "bytes": 164702,
           "within_budget": true
         }
       ],
-      "smallest_peak_bytes": 164890,
+      "smallest_peak_bytes": 164758,
       "reordered_peak_bytes": 192354,
       "reserved_before_bytes": 1100713,
       "reserved_after_bytes": 1100713,
@@ -229,10 +229,10 @@ fn json_has_the_promised_keys() {
       "reserved_after_as_requested_bytes": 255913,
       "overhead": 0.05098989705070673,
       "recomputation_overhead": 0.03179189364306112,
-      "lower_bound_overhead": 0.006248950109188645,
+      "lower_bound_overhead": 0.006412133138153632,
       "overhead_in_every_session": null,
       "recomputed_nodes": 1,
-      "evaluations": 1749633,
+      "evaluations": 1749631,
       "barriers": 1,
       "variants": 0,
       "nodes_before": 33,
@@ -761,7 +761,7 @@ fn what_fails_is_told_as_json_as_well() {
     let refused = told(&refused).expect("an object");
     assert_eq!(refused["error"], "no-plan-fits");
     assert_eq!(refused["budget_bytes"], 100 << 10);
-    assert_eq!(refused["smallest_peak_bytes"], 148_443);
+    assert_eq!(refused["smallest_peak_bytes"], 148_075);
     let missing = told(&["inspect", "missing.onnx"]).expect("an object");
     assert_eq!(missing["error"], "unreadable");
     assert!(missing.get("budget_bytes").is_none(), "{missing}");
@@ -779,7 +779,7 @@ fn a_budget_that_nothing_fits_is_explained() {
     reading in.onnx
     planning 33 nodes for a budget of 100KiB
     error[no-plan-fits]: in.onnx: no plan fits the budget of 100 KiB: the smallest peak found is 145 KiB
-    of that, the caller and the runtime itself own 40.6 KiB; the rest is held at step 27 of 148 (node conv1/recompute_1)
+    of that, the caller and the runtime itself own 40.3 KiB; the rest is held at step 27 of 148 (node conv1/recompute_1)
            200 B  activations
         8.14 KiB  gradients
         32.0 KiB  activations computed again
@@ -795,7 +795,7 @@ fn a_budget_that_nothing_fits_is_explained() {
     no plan can need less than 115 KiB: the caller owns a part of it, and node conv1 takes the rest with what it reads and writes
     so the search was short, and smaller peaks may exist; --budget min searches fully
     nothing was written
-    help: raise the budget (--budget 148443 is enough), make the batch smaller (ckpt-opt largest finds the largest that fits), or allow variants with --allow
+    help: raise the budget (--budget 148075 is enough), make the batch smaller (ckpt-opt largest finds the largest that fits), or allow variants with --allow
     ");
     assert_eq!(folder.files(), ["in.onnx", "out.onnx"]);
     assert_eq!(
@@ -1268,8 +1268,8 @@ fn written_files_can_be_verified_again() {
     equivalent: every tensor of the first graph is computed by the same operators from the same inputs, or by a variant that is known to compute the same, or was allowed
 
     peak                          before       after
-    DEFAULT order                189 KiB     159 KiB
-    PRIORITY_BASED order         189 KiB     161 KiB
+    DEFAULT order                188 KiB     158 KiB
+    PRIORITY_BASED order         188 KiB     161 KiB
 
     the second stays within its budget, 180 KiB
     ");
@@ -1289,8 +1289,8 @@ fn written_files_can_be_verified_again() {
     equivalent: every tensor of the first graph is computed by the same operators from the same inputs, or by a variant that is known to compute the same, or was allowed
 
     peak                          before       after
-    DEFAULT order                159 KiB     189 KiB
-    PRIORITY_BASED order         161 KiB     189 KiB
+    DEFAULT order                158 KiB     188 KiB
+    PRIORITY_BASED order         161 KiB     188 KiB
     ");
 }
 
@@ -1378,10 +1378,10 @@ fn inspection_shows_what_holds_the_peak() {
     --- output
     33 nodes; the caller owns 18.9 KiB
 
-    DEFAULT order, ORT_ENABLE_ALL: peak 189 KiB at step 4 of 31 (node conv2)
-         189 KiB │              ██
+    DEFAULT order, ORT_ENABLE_ALL: peak 188 KiB at step 4 of 31 (node conv2)
+         188 KiB │              ██
                  │              ██                 ▂▂▂   ▄▄▄▂▂▂▂▅▅▅▅▅▅
-                 │              ██▄▄▄▄▄▄▄▄▄▄▄▄▄▄███████▁▁█████████████▁▁▁
+                 │              ██▄▄▄▄▄▄▄▄▄▄▄▄▄▄██████▇▁▁█████████████▁▁▁
                  │██   ▅▅▅▅▅▅▅▅▅█████████████████████████████████████████
                  │██▄▄▄██████████████████████████████████████████████████ ▄▄▄
                  │███████████████████████████████████████████████████████▁███
@@ -1391,7 +1391,7 @@ fn inspection_shows_what_holds_the_peak() {
     held there besides what the caller owns
         96.1 KiB  activations
         64.0 KiB  workspace of the node
-        9.52 KiB  the runtime's own accounts
+        9.35 KiB  the runtime's own accounts
     by layer, with the number of tensors
         32.1 KiB  bn1 (3)
         32.0 KiB  conv1 (1)
@@ -1404,8 +1404,8 @@ fn inspection_shows_what_holds_the_peak() {
         8.00 KiB  p1, from step 3 to 22
         8.00 KiB  c2, from step 4 to 19
 
-    PRIORITY_BASED order, ORT_ENABLE_ALL: peak 189 KiB at step 4 of 31 (node conv2)
-         189 KiB │              ██
+    PRIORITY_BASED order, ORT_ENABLE_ALL: peak 188 KiB at step 4 of 31 (node conv2)
+         188 KiB │              ██
                  │              ██                ▂▂▂▄▄▄▃▃▃▆▆▆▆▆▆
                  │              ██▄▄▄▄▄▄▄▄▄▄▄▄▅██████████████████▂▂▂
                  │██   ▅▅▅▅▅▅▅▅▅████████████████████████████████████
@@ -1417,7 +1417,7 @@ fn inspection_shows_what_holds_the_peak() {
     held there besides what the caller owns
         96.1 KiB  activations
         64.0 KiB  workspace of the node
-        9.52 KiB  the runtime's own accounts
+        9.35 KiB  the runtime's own accounts
     by layer, with the number of tensors
         32.1 KiB  bn1 (3)
         32.0 KiB  conv1 (1)
@@ -1614,7 +1614,10 @@ fn a_row_says_in_which_sessions_each_budget_holds() {
         );
     }
     let shown = shown(&row(&[]));
-    assert_eq!(shown.matches("every session").count(), 2, "{shown}");
+    // Once it is optimized, a graph as small as this takes less.
+    for holds_in in ["every session", "DEFAULT, ORT_ENABLE_ALL"] {
+        assert_eq!(shown.matches(holds_in).count(), 1, "{shown}");
+    }
 }
 
 #[test]
