@@ -298,3 +298,38 @@ fn others(as_it_is: &Skeleton, form: &Skeleton) -> OtherTensors {
         squeezed: rows.count() as u64,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pass::Pass;
+    use crate::rewrite::infer_shapes::InferShapes;
+    use crate::runtime::TRAINING;
+
+    /// An Identity is gone, and of a tensor that is split into two rows, Squeezes take the axis off.
+    #[test]
+    fn an_optimized_graph_has_other_tensors() {
+        let text = r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[2,8] x) => (float[2,8] y, float[8] z) <int64 first = {0}, int64 second = {1}> {
+                a = Exp(x) same = Identity(a) y = Log(same)
+                b = Sin(x) p = Gather <axis = 0> (b, first) q = Gather <axis = 0> (b, second) z = Mul(p, q)
+            }"#;
+        let mut graph = Graph::parse(text).unwrap();
+        let bindings = Default::default();
+        InferShapes { bindings }.run(&mut graph).unwrap();
+        let costs = vec![Cost::default(); graph.node_count()];
+        let executions = Executions::of(&graph, &TRAINING, Provider::Cpu, &costs);
+        let all = executions.simulate(RuntimeSettings::LEAN);
+        let others = |level: Level| {
+            let way = executions.at(ExecutionOrder::Default, level).unwrap();
+            all[way].1.optimized
+        };
+        let none = OtherTensors::default();
+        assert_eq!(others(Level::DisableAll), none);
+        let optimized = OtherTensors {
+            absent: 1,
+            squeezed: 2,
+        };
+        assert_eq!(others(Level::EnableAll), optimized);
+    }
+}
