@@ -664,7 +664,8 @@ fn scaled<'g>(
     }
 }
 
-/// Does this Slice or Gather take a part of a tensor, and others the rest? Not of what a node writes beside something else. Source: `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
+/// Does this Slice or Gather take a part of a tensor, and others the rest? Not of what a node writes beside something else. Source:
+/// `GatherSliceToSplitFusion`. Rows that are graph outputs are not simulated.
 fn part_of_split<'g>(
     graph: &Graph,
     uses: &Uses,
