@@ -688,6 +688,23 @@ fn a_file_with_wrong_sizes_takes_no_more_than_is_said() {
     }
 }
 
+/// Graphs that took more than was counted: a division's gradient, which the runtime takes apart, and a plan in which every copy of a
+/// convolution's gradient by slices keeps its own.
+#[test]
+fn graphs_that_took_more_than_was_counted_take_what_is_said() {
+    for (case, dims) in [
+        ("divgrad_same", &[][..]),
+        ("divgrad_broadcast", &[]),
+        ("diffusion_conv_variant_over_budget", &["batch=2"]),
+    ] {
+        let original = root().join(format!("testdata/cases/{case}.onnx"));
+        for settings in ["default", "lean"] {
+            let (plan, checked) = check_bits_and_budget(&original, dims, "1GiB", settings);
+            assert_all_ways_predicted(case, &plan, &checked);
+        }
+    }
+}
+
 /// The plan, and what was measured.
 fn check_bits_and_budget(
     original: &Path,
