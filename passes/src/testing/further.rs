@@ -48,10 +48,11 @@ pub(super) enum Kind {
     ConvTranspose,
     If,
     Loop,
+    Scan,
 }
 
 /// Those that run come first.
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     Kind::Transpose,
     Kind::Cast,
     Kind::Slice,
@@ -75,10 +76,11 @@ const KINDS: [Kind; 23] = [
     Kind::ConvTranspose,
     Kind::If,
     Kind::Loop,
+    Kind::Scan,
 ];
 
 /// Of which so many do not.
-const NOT_RUNNABLE: usize = 4;
+const NOT_RUNNABLE: usize = 5;
 
 /// One such layer.
 #[derive(Clone, Debug)]
@@ -329,6 +331,11 @@ impl Forward {
                 let y = builder.node("Loop", &[count, flag, x], shape, &body);
                 builder.node("Add", &[x, y], shape, &[])
             }
+            Kind::Scan => {
+                let rows = [int("num_scan_inputs", 1), ("body", AttributeValue::Opaque)];
+                let y = builder.node("Scan", &[x], shape, &rows);
+                builder.node("Add", &[x, y], shape, &[])
+            }
         };
         Further {
             kind,
@@ -520,7 +527,11 @@ impl Further {
                 let inputs = [dy, x, saved[0], saved[1]];
                 builder.node(".ResizeGrad", &inputs, shape, &nearest())
             }
-            Kind::ConstantOfShape | Kind::PassThrough | Kind::If | Kind::Loop => {
+            Kind::ConstantOfShape
+            | Kind::PassThrough
+            | Kind::If
+            | Kind::Loop
+            | Kind::Scan => {
                 builder.node("Identity", &[dy], shape, &[])
             }
         };
@@ -554,8 +565,8 @@ impl Builder {
         let nodes: Vec<NodeId> = self.graph.order().to_vec();
         for id in nodes {
             let node = self.graph.node(id);
-            let told =
-                ["If", "Loop", "YieldOp", "AveragePoolGrad"].contains(&node.op_type.as_str());
+            let told = ["If", "Loop", "Scan", "YieldOp", "AveragePoolGrad"]
+                .contains(&node.op_type.as_str());
             let written: Vec<TensorId> = node.writes().collect();
             for tensor in written.into_iter().filter(|_| !told) {
                 debug_assert_eq!(self.graph.tensor(tensor).kind, TensorKind::Value);

@@ -423,7 +423,7 @@ fn what_a_graph_needs_as_it_is_is_told_with_its_pieces_at_the_end() {
         for (place, id) in (0..).zip(graph.order().to_vec()) {
             graph.node_mut(id).template = Some(place);
         }
-        let mut options = options(Strategy::Auto, BudgetRequest::PartOfPeak(1.0));
+        let mut options = options(Strategy::Auto, BudgetRequest::Bytes(Bytes(1 << 30)));
         options.effort.evaluations = 50;
         bind_batch(&graph, &mut options);
         let found = optimize(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
