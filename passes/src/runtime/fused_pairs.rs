@@ -137,9 +137,9 @@ pub(crate) fn read_by_several(graph: &Graph, uses: &Uses) -> HashSet<u32> {
             continue;
         };
         let all = readers.entry(template).or_default();
-        if let Some(written) = node.output(0) {
+        if let Some(written) = node.output(0).filter(|_| !node.is("", "Identity")) {
             let is_sized = has_numbers(graph, written);
-            let read = readers_past_identities(graph, uses, written).into_iter();
+            let read = readers_past_identities(graph, uses, written);
             let read = read.filter(|of| !(of.is("", "Size") || is_sized && is_folded(of)));
             all.extend(read.map(|reader| (reader.template, reader.op_type.as_str())));
         }
@@ -378,29 +378,38 @@ fn computes_with(node: &Node, tensor: TensorId, is_constant: impl Fn(TensorId) -
 }
 
 /// Who reads the tensor once Identities have gone.
-fn readers_past_identities<'g>(graph: &'g Graph, uses: &Uses, tensor: TensorId) -> Vec<&'g Node> {
-    let mut found = Vec::new();
-    let mut open = vec![tensor];
-    while let Some(tensor) = open.pop() {
-        for reader in uses.readers(tensor).iter().map(|&id| graph.node(id)) {
-            match reader.output(0) {
-                Some(same) if reader.is("", "Identity") && !graph.outputs.contains(&same) => {
-                    open.push(same);
-                }
-                _ => found.push(reader),
+fn readers_past_identities<'g>(
+    graph: &'g Graph,
+    uses: &Uses,
+    tensor: TensorId,
+) -> impl Iterator<Item = &'g Node> {
+    let mut open = vec![uses.readers(tensor).iter()];
+    std::iter::from_fn(move || {
+        loop {
+            let Some(&id) = open.last_mut()?.next() else {
+                open.pop();
+                continue;
+            };
+            let reader = graph.node(id);
+            let written = reader.output(0).filter(|_| reader.is("", "Identity"));
+            match written.filter(|same| !graph.outputs.contains(same)) {
+                Some(same) => open.push(uses.readers(same).iter()),
+                None => return Some(reader),
             }
         }
-    }
-    found
+    })
 }
 
-/// The one node that reads the first result of a node, once shapes are folded and Identities gone.
+/// The one node that reads the first result of a node, once shapes are folded and Identities gone. None reads that of an Identity: so
+/// chains of them are followed from their beginnings alone.
 fn lone_reader<'g>(graph: &'g Graph, uses: &Uses, id: NodeId) -> Option<&'g Node> {
-    lone_reader_of(graph, uses, graph.node(id).output(0)?)
+    let node = graph.node(id);
+    let written = node.output(0).filter(|_| !node.is("", "Identity"))?;
+    lone_reader_of(graph, uses, written)
 }
 
 fn lone_reader_of<'g>(graph: &'g Graph, uses: &Uses, tensor: TensorId) -> Option<&'g Node> {
-    let readers = readers_past_identities(graph, uses, tensor).into_iter();
+    let readers = readers_past_identities(graph, uses, tensor);
     let mut lasting = readers.filter(|reader| !is_folded(reader));
     let reader = lasting.next()?;
     lasting.next().is_none().then_some(reader)
@@ -430,4 +439,47 @@ fn is_transposed_first(graph: &Graph, uses: &Uses, product: &Node) -> bool {
 fn reads_a_transpose(graph: &Graph, uses: &Uses, node: &Node) -> bool {
     let mut producers = node.reads().filter_map(|tensor| uses.producer(tensor));
     producers.any(|producer| graph.node(producer).is("", "Transpose"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A product, so many Identities, and a sum that reads the last; with `more`, another node that does.
+    fn chain(identities: usize, more: &str) -> Graph {
+        let identity = |at| format!("i{at} = Identity (i{})\n", at - 1);
+        let all: String = (1..=identities).map(identity).collect();
+        let text = format!(
+            r#"<ir_version: 8, opset_import: ["" : 15]>
+            g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{
+                i0 = MatMul (x, w)
+                {all}
+                y = Add (i{identities}, w)
+                {more}
+            }}"#,
+        );
+        let mut graph = Graph::parse(&text).expect("a graph");
+        for (place, id) in (0..).zip(graph.order().to_vec()) {
+            graph.node_mut(id).template = Some(place);
+        }
+        graph
+    }
+
+    /// This many would take minutes if they were followed from each of them.
+    #[test]
+    fn what_reads_behind_a_long_chain_of_identities_is_found_from_its_beginning() {
+        const IDENTITIES: usize = 100_000;
+        let graph = chain(IDENTITIES, "z = Exp (i100000)");
+        let uses = Uses::of(&graph);
+        assert_eq!(read_by_several(&graph, &uses), HashSet::from([0]));
+        let alone = |graph: &Graph, uses: &Uses| {
+            let order = graph.order().iter();
+            let found = order.filter(|&&id| lone_reader(graph, uses, id).is_some());
+            found.copied().collect::<Vec<NodeId>>()
+        };
+        assert_eq!(alone(&graph, &uses), []);
+        let graph = chain(IDENTITIES, "");
+        let uses = Uses::of(&graph);
+        assert_eq!(alone(&graph, &uses), [graph.order()[0]]);
+    }
 }

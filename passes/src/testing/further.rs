@@ -527,11 +527,7 @@ impl Further {
                 let inputs = [dy, x, saved[0], saved[1]];
                 builder.node(".ResizeGrad", &inputs, shape, &nearest())
             }
-            Kind::ConstantOfShape
-            | Kind::PassThrough
-            | Kind::If
-            | Kind::Loop
-            | Kind::Scan => {
+            Kind::ConstantOfShape | Kind::PassThrough | Kind::If | Kind::Loop | Kind::Scan => {
                 builder.node("Identity", &[dy], shape, &[])
             }
         };
