@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::inputs::Budget;
 use crate::job::Job;
 use crate::json::line;
-use crate::session::METADATA;
+use crate::onnx::METADATA;
 
 /// The options that reach the plan, named as on the command line. What is in files (costs, profiles, tables of convolutions) is
 /// not said, only that there was something.

@@ -15,7 +15,7 @@ use crate::onnx::{self, Model, Pending, Sink, check_destination, export_with};
 use crate::options::Options;
 use crate::provenance;
 use crate::report::rows::Comparison;
-use crate::session::{METADATA, Session};
+use crate::session::Session;
 use crate::sweep::{sweep, usual_budgets};
 
 /// What is planned anew is planned for this part of the budget less.
@@ -264,7 +264,7 @@ fn proved(
     let found = verify_written(&job.graph, &written, plan_options, budget)
         .map_err(|error| Error::Written(error.into()))?;
     let nodes = counterparts(&job.graph, &written, &found);
-    onnx::compare(&job.model, &file, &nodes, METADATA).map_err(Error::WrittenDiffers)
+    onnx::compare(&job.model, &file, &nodes, onnx::METADATA).map_err(Error::WrittenDiffers)
 }
 
 /// Where a graph shall be written, found to be possible: a search that may take long lies before it.

@@ -13,11 +13,8 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 use serde::Serialize;
 
 use crate::json::line;
-use crate::onnx::Model;
+use crate::onnx::{METADATA, Model};
 use crate::options::Options;
-
-/// What keys of the model's metadata begin with that is our own.
-pub(crate) const METADATA: &str = "ckpt-opt.";
 
 /// What `--session-options` writes, and the metadata of OUT. Other people's scripts rely on the names.
 #[derive(Debug, Serialize)]

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::job::{self, Job, counterparts, measured};
 use crate::onnx::{self, Model};
 use crate::options::Options;
-use crate::session::{METADATA, Said};
+use crate::session::Said;
 
 /// What two files that compute the same need.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ pub fn verify(original: &Model, written: &Model, options: &Options) -> Result<Ve
         }
     })?;
     let nodes = counterparts(&job.graph, &other, &found);
-    onnx::compare(original, written, &nodes, METADATA).map_err(|difference| {
+    onnx::compare(original, written, &nodes, onnx::METADATA).map_err(|difference| {
         Error::DifferentFile {
             input,
             output,

@@ -12,8 +12,9 @@ use prost::Message as _;
 use super::destination::Destination;
 use super::export_error::ExportError;
 use super::external_data;
-use super::model::{LONGEST, Model};
+use super::model::{LONGEST, METADATA, Model};
 use super::node::{self, InGraph, NodeProblem, canonical_domain};
+use super::overwrites;
 use super::pending::{Pending, Sink};
 use super::schema::{
     DimensionProto, OperatorSetIdProto, StringStringEntryProto, TensorShapeProto, TensorType,
@@ -32,13 +33,15 @@ use super::wire::{Field, Message, WireError};
 ///   entry, if they have a type and declared dimensions;
 /// - domains that only new nodes use are imported, at the version in [`Graph::opsets`] or 1.
 ///
+/// Nor do entries of `metadata_props` stay that say what a graph was planned for: another one is not planned for that.
+///
 /// A graph in which nothing changed gives the same bytes. Weights are not copied in memory.
 pub fn export(model: &Model, graph: &Graph, out: &Path) -> Result<Pending, ExportError> {
     export_with(model, graph, out, &[])
 }
 
 /// As [`export`], with `metadata` (keys and values) in the model's `metadata_props`, in place of what stands there
-/// under the same keys. An unchanged graph's file gets none.
+/// under the same keys. An unchanged graph's file gets none, unless it has some of an earlier plan.
 pub fn export_with(
     model: &Model,
     graph: &Graph,
@@ -137,11 +140,13 @@ impl Exporter<'_> {
             imports.add_message(model_field::OPSET_IMPORT, &import);
         }
         let fields = || self.model.message().fields();
+        let says_of_a_plan = || fields().flatten().any(|field| self.replaces(&field));
+        let keeps_metadata = unchanged && (self.metadata.is_empty() || !says_of_a_plan());
         let last_import = last(fields(), model_field::OPSET_IMPORT)?;
         let mut out = Splice::default();
         for (position, field) in fields().enumerate() {
             let field = field?;
-            if field.number == model_field::METADATA_PROPS && !unchanged && self.replaces(&field) {
+            if !keeps_metadata && self.replaces(&field) {
                 continue;
             }
             if let Some(newer) = self.newer_opset(&field)? {
@@ -156,7 +161,7 @@ impl Exporter<'_> {
             }
         }
         out.append(imports);
-        let metadata = self.metadata.iter().filter(|_| !unchanged).cloned();
+        let metadata = self.metadata.iter().filter(|_| !keeps_metadata).cloned();
         for (key, value) in metadata {
             let entry = StringStringEntryProto { key, value };
             out.add_message(model_field::METADATA_PROPS, &entry);
@@ -164,12 +169,19 @@ impl Exporter<'_> {
         Ok(out)
     }
 
-    /// Is it an entry whose key new metadata has? One that cannot be read is not.
-    fn replaces(&self, entry: &Field<'_>) -> bool {
-        let contents = entry.message().ok();
+    /// Is it an entry of metadata that says what a graph was planned for, or whose key new metadata has? One that cannot be read is not.
+    fn replaces(&self, field: &Field<'_>) -> bool {
+        if field.number != model_field::METADATA_PROPS {
+            return false;
+        }
+        let contents = field.message().ok();
         let entry =
             contents.and_then(|contents| StringStringEntryProto::decode(contents.bytes).ok());
-        entry.is_some_and(|entry| self.metadata.iter().any(|(key, _)| *key == entry.key))
+        entry.is_some_and(|StringStringEntryProto { key, .. }| {
+            // What outputs overwrite holds for every plan.
+            let is_of_a_plan = key.starts_with(METADATA) && key != overwrites::KEY;
+            is_of_a_plan || self.metadata.iter().any(|(new, _)| *new == key)
+        })
     }
 
     /// What an operator set's import becomes, where the graph asks for a newer one.

@@ -16,6 +16,9 @@ use super::import_error::{ImportError, ImportProblem};
 use super::schema::{StringStringEntryProto, graph, model};
 use super::wire::{Message, WireError};
 
+/// What keys of `metadata_props` begin with that are our own.
+pub(crate) const METADATA: &str = "ckpt-opt.";
+
 /// Protobuf's readers refuse longer messages.
 pub(crate) const LONGEST: u64 = i32::MAX as u64;
 

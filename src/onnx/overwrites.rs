@@ -11,7 +11,7 @@ use super::schema::{StringStringEntryProto, model};
 use crate::text::{LONGEST_NAME, shortened};
 
 /// Its value is a JSON object: names of inputs by the names of outputs.
-const KEY: &str = "ckpt-opt.overwrites";
+pub(super) const KEY: &str = "ckpt-opt.overwrites";
 
 /// What the graph says of it, for `metadata_props`; nothing where no output overwrites anything.
 pub(crate) fn metadata(graph: &Graph) -> Option<(String, String)> {

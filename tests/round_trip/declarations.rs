@@ -76,6 +76,42 @@ fn metadata_takes_the_place_of_what_stands_under_its_key() {
 }
 
 #[test]
+fn metadata_of_an_earlier_plan_gives_way_to_that_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |key: &str, value: &str| (format!("ckpt-opt.{key}"), value.to_owned());
+    let written = |bytes: Vec<u8>, changes: bool, metadata: &[(String, String)]| {
+        let (model, mut graph) = read(bytes);
+        if changes {
+            let (x, new) = (graph.tensor_named("x"), pair("new"));
+            let output = Some(graph.add_tensor(new));
+            graph.add_node(Node::new("", "", "Relu", vec![x], vec![output]));
+        }
+        let out = folder.path().join("out.onnx");
+        export_with(&model, &graph, &out, metadata)
+            .unwrap()
+            .commit()
+            .unwrap();
+        std::fs::read(&out).unwrap()
+    };
+    let first = [own("budget_bytes", "1"), own("provider_options", "{}")];
+    let planned = written(everything(), true, &first);
+    let keys = |bytes: &[u8]| -> Vec<(String, String)> {
+        let entries = second_reader(bytes).metadata_props.into_iter();
+        let entries = entries.map(|entry| (entry.key, entry.value));
+        entries
+            .filter(|(key, _)| key.starts_with("ckpt-opt."))
+            .collect()
+    };
+    assert_eq!(keys(&planned), first);
+    // The graph fits as it is, with another budget: that stands there now, and nothing else of the first.
+    let second = [own("budget_bytes", "2")];
+    let again = written(planned.clone(), false, &second);
+    assert_eq!(keys(&again), second);
+    // What says nothing of a plan stays as it is.
+    assert_eq!(written(everything(), false, &second), everything());
+}
+
+#[test]
 fn a_value_that_is_declared_otherwise_gets_that_declaration() {
     let other = vec![Dimension::Symbol("b_1".to_owned()), Dimension::Known(3)];
     let bytes = rewritten(everything(), |graph| {

@@ -12,6 +12,7 @@
 mod activation;
 mod arithmetic;
 mod body;
+mod buffers;
 mod convolution;
 mod declared;
 mod dropout;
@@ -152,6 +153,10 @@ fn lower_by(
     let opset = graph.opset().unwrap_or(OLDEST);
     let uses = Uses::of(graph);
     let original = graph.clone();
+    if let Some((id, problem)) = buffers::fault(graph, &uses) {
+        let node = describe(graph, id);
+        return Err(LowerError::Node { node, problem });
+    }
     let mut shared = Shared::new(graph);
     let mut lowered = LoweringSummary::default();
     let mut order: Vec<NodeId> = Vec::with_capacity(graph.order().len());

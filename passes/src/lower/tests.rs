@@ -282,6 +282,31 @@ fn what_is_added_to_itself_is_read_once() {
 }
 
 #[test]
+fn a_buffer_of_which_a_step_does_more_than_to_add_once_is_refused() {
+    let found = |nodes: &str, outputs: &str| {
+        let interface = format!("(float[9] b, float[9] g, bool[1] o) => ({outputs})");
+        lowered(13, &interface, nodes)
+    };
+    let add = "[a] done, sum = com.microsoft.InPlaceAccumulatorV2 (b, g, o)";
+    let twice = format!("{add} [c] again = com.microsoft.InPlaceAccumulatorV2 (b, g)");
+    assert_snapshot!(found(&twice, "bool[1] done, bool[1] again"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where InPlaceAccumulatorV2 "c" adds to "b" as well"#);
+    let asked = format!("{add} [r] y = Cast <to = 1> (done)");
+    assert_snapshot!(found(&asked, "float[1] y"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where Cast "r" reads "done", in whose place the new value comes out"#);
+    assert_snapshot!(found(add, "bool[1] done, float[9] b"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where its buffer "b" is an output as well"#);
+    let read = format!("{add} [r] y = Exp (b)");
+    assert_snapshot!(found(&read, "bool[1] done, float[9] y"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where Exp "r" reads "b", which may be the new value"#);
+    // What the sum waits for reads the old value, and what reads the sum reads the new one.
+    let ordered = "[r] e = Exp (b) [m] f = Mul (e, g) [a] done, sum = com.microsoft.InPlaceAccumulatorV2 (b, f) y = Exp (sum)";
+    assert_snapshot!(found(ordered, "bool[1] done, float[9] y"), @r#"
+    e = Exp(b)
+    f = Mul(e, g)
+    done = Add(b, f)
+    sum = Identity(done)
+    y = Exp(sum)
+    "#);
+}
+
+#[test]
 fn the_operator_set_rises_where_places_may_be_there_twice() {
     let interface = "(int64[2] s, int64[N] i, float[N,4] dy) => (float[9,4] dx)";
     let node = "[g] dx = com.microsoft.GatherGrad (s, i, dy)";
