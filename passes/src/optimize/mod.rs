@@ -11,6 +11,7 @@ mod error;
 mod faults;
 #[cfg(test)]
 mod fused_bounds;
+mod last_resort;
 mod limits;
 mod listing;
 mod loading;
@@ -120,7 +121,10 @@ pub fn optimize_each(
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
-    let mut row = contest::compare((&right, &graph), options, budgets, contest::Look::Thorough)?;
+    let graphs = (&*right, &graph);
+    let find = |budgets: &[_]| contest::compare(graphs, options, budgets, contest::Look::Thorough);
+    let mut row = find(budgets)?;
+    last_resort::fit_smallest(&mut row, budgets, options, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
@@ -137,7 +141,9 @@ pub fn optimize_usual(
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
-    let mut row = usual::decide((&right, &graph), options, budgets)?;
+    let find = |budgets: &[_]| usual::decide((&right, &graph), options, budgets);
+    let mut row = find(budgets)?;
+    last_resort::fit_smallest(&mut row, budgets, options, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
