@@ -581,14 +581,25 @@ impl Graph {
         self.tensors.iter().map(is_fixed).collect()
     }
 
-    /// A tensor name that is not taken: `wish`, or `wish` with the first free number behind it.
+    /// A tensor name that is not taken: `wish`, or `wish` with a free number behind it, of which the one before is taken. Of a graph with
+    /// many such names few are looked at.
     pub fn free_tensor_name(&self, wish: &str) -> String {
-        if !self.by_name.contains_key(wish) {
-            return wish.to_owned();
+        let numbered = |number: u64| match number {
+            0 => wish.to_owned(),
+            _ => format!("{wish}_{number}"),
+        };
+        let is_free = |number: u64| !self.by_name.contains_key(numbered(number).as_str());
+        let (mut taken, mut free) = (0, 0);
+        while !is_free(free) {
+            (taken, free) = (free, 2 * free + 1);
         }
-        (1u64..)
-            .map(|k| format!("{wish}_{k}"))
-            .find(|name| !self.by_name.contains_key(name.as_str()))
-            .expect("names do not run out")
+        while free > taken + 1 {
+            let middle = taken + (free - taken) / 2;
+            match is_free(middle) {
+                true => free = middle,
+                false => taken = middle,
+            }
+        }
+        numbered(free)
     }
 }

@@ -178,6 +178,9 @@ pub(super) fn fault_of_shapes(
     faults.all(|fault| fault.is_some()).then_some(first)
 }
 
+/// So many dimensions are given a size one by one, each with a look at what follows from it; then two at once, four, and so on.
+const ONE_BY_ONE: u32 = 64;
+
 /// The graph with all shapes, where each dimension that does not follow from others has the `next` size; and these sizes.
 pub(super) fn inferred(
     graph: &Graph,
@@ -185,6 +188,7 @@ pub(super) fn inferred(
     next: &mut dyn FnMut() -> Option<u64>,
 ) -> Result<(Graph, BTreeMap<String, u64>), InferShapesError> {
     let mut bindings = bindings.clone();
+    let mut looks = 0u32;
     loop {
         let mut inferred = graph.clone();
         let bound = bindings.clone();
@@ -198,11 +202,18 @@ pub(super) fn inferred(
             }
             _ => return Err(missing),
         };
-        let open = names.iter().find(|name| !bindings.contains_key(*name));
-        let size = open.cloned().and_then(|open| Some((open, next()?)));
-        let Some((open, size)) = size else {
+        let open = names.iter().filter(|name| !bindings.contains_key(*name));
+        let at_once = 1usize << looks.saturating_sub(ONE_BY_ONE).min(30);
+        let open: Vec<String> = open.take(at_once).cloned().collect();
+        looks += 1;
+        if open.is_empty() {
             return Err(missing);
-        };
-        bindings.insert(open, size);
+        }
+        for name in open {
+            let Some(size) = next() else {
+                return Err(missing);
+            };
+            bindings.insert(name, size);
+        }
     }
 }

@@ -307,6 +307,16 @@ fn a_buffer_of_which_a_step_does_more_than_to_add_once_is_refused() {
 }
 
 #[test]
+fn any_number_of_dimensions_without_a_size_is_given_some() {
+    const NAMES: usize = 300;
+    let inputs: String = (0..NAMES).map(|n| format!(", float[N{n}] x{n}")).collect();
+    let nodes: String = (0..NAMES).map(|n| format!("y{n} = Exp (x{n}) ")).collect();
+    let interface = format!("(float[4] y, float[4] dy{inputs}) => (float[4] dx)");
+    let nodes = format!("{nodes} [g] dx = com.microsoft.ReluGrad (dy, y)");
+    assert!(lowered(15, &interface, &nodes).contains("dx = "));
+}
+
+#[test]
 fn the_operator_set_rises_where_places_may_be_there_twice() {
     let interface = "(int64[2] s, int64[N] i, float[N,4] dy) => (float[9,4] dx)";
     let node = "[g] dx = com.microsoft.GatherGrad (s, i, dy)";

@@ -3,17 +3,22 @@
 
 use super::faults::Found;
 use super::{BudgetRequest, OptimizeError, Optimized, PlanOptions};
+use crate::bytes::Bytes;
 use crate::strategy::Strategy;
 
+/// By one part in so many, at most, what was found is expected to come down, what the caller owns not counted: a quarter was seen. A budget
+/// below that is refused without another search.
+const COMES_DOWN: u64 = 2;
+
 /// Puts in the place of each refusal of the row what fits, and tells the others of the smallest peak; `find` plans for a row of budgets.
-/// What nothing can fit stays refused.
+/// Of each peak the caller owns as much as `fixed`. What nothing can fit stays refused.
 pub(super) fn fit_smallest(
     row: &mut [Found],
-    budgets: &[BudgetRequest],
+    (budgets, fixed): (&[BudgetRequest], Bytes),
     options: &PlanOptions,
     find: impl FnOnce(&[BudgetRequest]) -> Result<Vec<Found>, OptimizeError>,
 ) -> Result<(), OptimizeError> {
-    if options.strategy != Strategy::Auto || !row.iter().any(is_missed) {
+    if options.strategy != Strategy::Auto || !row.iter().any(|found| is_near(found, fixed)) {
         return Ok(());
     }
     let asked = budgets
@@ -52,15 +57,21 @@ pub(super) fn fit_smallest(
     Ok(())
 }
 
-/// Was nothing found, though nothing says that there is nothing?
-fn is_missed(found: &Result<Optimized, OptimizeError>) -> bool {
-    matches!(found, Err(OptimizeError::Infeasible { floor: None, .. }))
+/// Was nothing found, though nothing says that there is nothing, and what needs least is not far above?
+fn is_near(found: &Result<Optimized, OptimizeError>, fixed: Bytes) -> bool {
+    match found {
+        Err(OptimizeError::Infeasible {
+            budget,
+            smallest,
+            floor: None,
+        }) => *budget + Bytes((smallest.bytes - fixed).0 / COMES_DOWN) >= smallest.bytes,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::Bytes;
     use crate::optimize::{optimize, optimize_usual};
     use crate::runtime::Runtime;
     use crate::runtime::settings::RuntimeSettings;

@@ -121,10 +121,11 @@ pub fn optimize_each(
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
+    let fixed = fixed_bytes(&graph) + options.reserve;
     let graphs = (&*right, &graph);
     let find = |budgets: &[_]| contest::compare(graphs, options, budgets, contest::Look::Thorough);
     let mut row = find(budgets)?;
-    last_resort::fit_smallest(&mut row, budgets, options, find)?;
+    last_resort::fit_smallest(&mut row, (budgets, fixed), options, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
@@ -141,9 +142,10 @@ pub fn optimize_usual(
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
+    let fixed = fixed_bytes(&graph) + options.reserve;
     let find = |budgets: &[_]| usual::decide((&right, &graph), options, budgets);
     let mut row = find(budgets)?;
-    last_resort::fit_smallest(&mut row, budgets, options, find)?;
+    last_resort::fit_smallest(&mut row, (budgets, fixed), options, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
