@@ -180,6 +180,52 @@ fn files_that_options_name_are_not_replaced_under_any_name() {
 }
 
 #[test]
+fn what_passes_leave_replaces_nothing() {
+    let folder = Folder::new();
+    let model = fs::read(folder.path("in.onnx")).unwrap();
+    fs::rename(folder.path("in.onnx"), folder.path("x.1")).unwrap();
+    fs::hard_link(folder.path("x.1"), folder.path("in.onnx")).unwrap();
+    fs::hard_link(folder.path("x.1"), folder.path("l.3.txt")).unwrap();
+    for file in ["x", "./x", "l.txt"] {
+        let dump = format!("infer-shapes={file}");
+        let output = folder.run(&["--dry-run", "--dump-after", &dump]);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(
+            said.starts_with("error[replaces]: ")
+                && said.contains("--dump-after and IN name one file"),
+            "{said}"
+        );
+    }
+    // Outputs that are not there yet.
+    for (option, file) in [("OUT", "o.2"), ("--report", "o.1")] {
+        let dump = ["--dump-after", "infer-shapes=o"];
+        let arguments = match option {
+            "OUT" => [&dump[..], &[file]].concat(),
+            _ => [&dump[..], &["y", option, file]].concat(),
+        };
+        let output = folder.run(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(said.contains("name one file"), "{said}");
+    }
+    let pipe = Command::new("mkfifo").arg(folder.path("p.1")).status();
+    assert!(pipe.unwrap().success());
+    for (file, expected) in [("p", "it is a pipe"), ("none/x", "does not exist")] {
+        let dump = format!("infer-shapes={file}");
+        let output = folder.run(&["--dry-run", "--dump-after", &dump]);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(
+            said.starts_with("error[cannot-write]: ") && said.contains(expected),
+            "{said}"
+        );
+    }
+    assert_eq!(folder.files(), ["in.onnx", "l.3.txt", "p.1", "x.1"]);
+    assert_eq!(fs::read(folder.path("x.1")).unwrap(), model);
+}
+
+#[test]
 fn signals_end_the_program_without_a_trace() {
     let folder = Folder::new();
     let expected = folder.rewritten();

@@ -75,23 +75,38 @@ pub(super) fn rewrite(
         Some(Sink::Output) if io::stdout().is_terminal() => return Err(Failure::Terminal),
         _ => {}
     }
+    let beside_out = |option, path: &Path, file: ReportFile| match sink {
+        Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
+            path: path.to_owned(),
+            one: option,
+            other: "OUT".to_owned(),
+        }),
+        _ => Ok(Some(file)),
+    };
     let file = |option, path: &Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
-        let file = ReportFile::at(option, path, &sources)?;
-        match sink {
-            Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
-                path: path.clone(),
-                one: option,
-                other: "OUT".to_owned(),
-            }),
-            _ => Ok(Some(file)),
-        }
+        beside_out(option, path, ReportFile::at(option, path, &sources)?)
     };
     let report_file = file("--report", &arguments.report)?;
     let session_file = file("--session-options", &arguments.session_options)?;
     let plot_file = file("--plot", &arguments.plot)?;
     let trace_file = file("--trace", &arguments.trace)?;
     let depfile = file("--depfile", &arguments.depfile)?;
+    let named = [
+        output,
+        arguments.report.as_deref(),
+        arguments.session_options.as_deref(),
+        arguments.plot.as_deref(),
+        arguments.trace.as_deref(),
+        arguments.depfile.as_deref(),
+    ];
+    let named: Vec<&Path> = named.into_iter().flatten().collect();
+    let dumps = arguments.dump_after.iter();
+    let dumps = dumps.flat_map(|dump| dump.files(&named)).map(|path| {
+        let option = "--dump-after";
+        beside_out(option, &path, ReportFile::regular(option, &path, &sources)?)
+    });
+    let dumps = dumps.collect::<Result<Vec<_>, Failure>>()?;
     let files = [
         &report_file,
         &session_file,
@@ -99,6 +114,7 @@ pub(super) fn rewrite(
         &trace_file,
         &depfile,
     ];
+    let files: Vec<_> = files.into_iter().chain(&dumps).collect();
     for (i, one) in files.iter().enumerate() {
         for other in &files[i + 1..] {
             if let (Some(one), Some(other)) = (one, other) {
@@ -110,8 +126,9 @@ pub(super) fn rewrite(
         .as_ref()
         .map_or(Ok(()), ReportFile::check_picture)?;
     let optimized = optimize(&model, &arguments.budget, &options);
-    log.end(arguments.timings, messages);
+    let dumped = log.end(arguments.timings, messages);
     let mut rewritten = Some(optimized?);
+    dumped.map_err(Error::from)?;
     let prepared = match (&target, rewritten.take_if(|_| target.is_some())) {
         (Some(target), Some(rewritten)) => Some(rewritten.prepare(target)?),
         _ => None,

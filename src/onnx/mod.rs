@@ -33,7 +33,7 @@ pub(crate) use export::check_destination;
 pub use export::{export, export_lowered, export_with};
 pub use export_error::ExportError;
 pub use external_file::{ExternalFile, Fault, Unresolved};
-pub(crate) use file::{FileIdentity, kind};
+pub(crate) use file::{FileIdentity, folder_of, kind};
 pub use import_error::{ImportError, ImportProblem};
 pub use model::Model;
 pub use node::NodeProblem;
