@@ -149,9 +149,8 @@ impl Error {
             Error::Export(error) => exported(error),
             Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,
             Error::Written(_) | Error::WrittenDiffers(_) => UNPROVED,
-            Error::Unsound { .. } | Error::DifferentFile { .. } | Error::Different { .. } => {
-                DIFFERENT
-            }
+            Error::Unsound { .. } => INVALID_GRAPH,
+            Error::DifferentFile { .. } | Error::Different { .. } => DIFFERENT,
             Error::Lowered { .. } => DIFFERENT,
             Error::Changed { .. } => CHANGED,
             Error::Temporary(_) => CANNOT_WRITE,
@@ -213,6 +212,10 @@ impl Error {
             return format!(
                 "ckpt-opt lower IN LOWERED, then ckpt-opt verify LOWERED {output}; lower itself is tested operator by operator"
             );
+        }
+        if let Error::Export(ExportError::ExternalData { .. }) = self {
+            return "OUT reads the same data files as IN, from its own folder: copy them there first, or write OUT into the folder of IN"
+                .to_owned();
         }
         match (self, self.infeasible()) {
             (Error::Optimize { settings, .. }, Some((budget, smallest))) => {

@@ -1141,6 +1141,50 @@ fn what_is_no_model_is_named() {
     ");
 }
 
+/// ONNX Runtime loads no attribute without a type, at any operator.
+#[test]
+fn what_no_runtime_loads_is_an_invalid_graph_whatever_is_done_with_it() {
+    let folder = Folder::new();
+    let mut model = fs::read(folder.path("in.onnx")).unwrap();
+    // The field `type` of an attribute, and INTS.
+    let field = [0xa0, 0x01, 7];
+    let place = model.windows(3).position(|bytes| bytes == field);
+    model[place.expect("an attribute") + 2] = 0;
+    fs::write(folder.path("in.onnx"), model).unwrap();
+    let quiet = SMALL.into_iter().chain(["-q"]);
+    assert_snapshot!(folder.run(quiet), @r#"
+    exit status 1
+    --- errors
+    error[invalid-graph]: in.onnx: ONNX Runtime does not load it: Conv "conv1": attribute "kernel_shape": it has no type, and ONNX Runtime does not load a model with such an attribute
+    help: correct what the message names; onnx.checker.check_model(path, full_check=True) may tell more
+    "#);
+    let said = "error[invalid-graph]: in.onnx: ONNX Runtime does not load it: ";
+    for arguments in [
+        &["inspect", "in.onnx"][..],
+        &["lower", "in.onnx", "o", "-q"],
+    ] {
+        let output = folder.output(arguments.iter().copied());
+        assert_eq!(output.status.code(), Some(1));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.starts_with(said), "{errors}");
+    }
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
+fn data_that_is_not_beside_the_output_is_asked_for() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("out")).unwrap();
+    folder.add("testdata/onnx/external.onnx", "in.onnx");
+    folder.add("testdata/onnx/external.bin", "external.bin");
+    assert_snapshot!(folder.run(["in.onnx", "out/o.onnx", "--budget", "min", "-q"]), @r"
+    exit status 1
+    --- errors
+    error[unreadable]: out/o.onnx: the model's external data would not be found beside the output; write the output into ., or first copy ./external.bin to out/external.bin
+    help: OUT reads the same data files as IN, from its own folder: copy them there first, or write OUT into the folder of IN
+    ");
+}
+
 #[test]
 fn the_input_is_never_overwritten() {
     let folder = Folder::new();

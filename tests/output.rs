@@ -225,6 +225,31 @@ fn what_passes_leave_replaces_nothing() {
     assert_eq!(fs::read(folder.path("x.1")).unwrap(), model);
 }
 
+/// To open a pipe waits for its writer, and a device may never end.
+#[test]
+fn files_that_options_name_are_neither_pipes_nor_devices() {
+    let folder = Folder::new();
+    let pipe = Command::new("mkfifo").arg(folder.path("pipe")).status();
+    assert!(pipe.unwrap().success());
+    for (file, what) in [("pipe", "a pipe"), ("/dev/zero", "a device")] {
+        for option in ["--costs", "--profile", "--device", "--conv-table"] {
+            let device = match option {
+                "--conv-table" => &["--device", "h100"][..],
+                _ => &[],
+            };
+            let output = folder.run(&[&["--dry-run", option, file][..], device].concat());
+            assert_eq!(output.status.code(), Some(1), "{option}");
+            let said = errors(&output);
+            let expected = format!("expected a file, but this is {what}");
+            assert!(
+                said.starts_with(&format!("error[option-file]: {file}: cannot read the "))
+                    && said.contains(&expected),
+                "{said}"
+            );
+        }
+    }
+}
+
 #[test]
 fn signals_end_the_program_without_a_trace() {
     let folder = Folder::new();

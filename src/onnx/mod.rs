@@ -35,6 +35,7 @@ pub use export_error::ExportError;
 pub use external_file::{ExternalFile, Fault, Unresolved};
 pub(crate) use file::{FileIdentity, folder_of, kind};
 pub use import_error::{ImportError, ImportProblem};
+pub(crate) use model::LONGEST;
 pub use model::Model;
 pub use node::NodeProblem;
 pub use pending::Pending;
