@@ -3,7 +3,7 @@
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::{OptimizeError, Peak};
-use ckpt_passes::rewrite::infer_shapes::InferShapesError;
+use ckpt_passes::rewrite::infer_shapes::{InferShapesError, MOST_NAMES};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use crate::error::Error;
@@ -178,8 +178,13 @@ impl Error {
         if let Some(error) = self.of_shapes() {
             match error {
                 InferShapesError::Unbound { names, .. } => {
-                    let dims = names.iter().map(|name| format!("--dim {name}=N"));
-                    return format!("add {}", dims.collect::<Vec<_>>().join(" "));
+                    let dims = names.iter().take(MOST_NAMES);
+                    let dims: Vec<_> = dims.map(|name| format!("--dim {name}=N")).collect();
+                    let more = match names.len() - dims.len() {
+                        0 => String::new(),
+                        more => format!(", and {more} more"),
+                    };
+                    return format!("add {}{more}", dims.join(" "));
                 }
                 InferShapesError::AtOdds { name, given, .. } => {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");

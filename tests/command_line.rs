@@ -827,6 +827,9 @@ fn a_budget_below_the_reserve_is_called_as_it_was_given() {
 #[test]
 fn budgets_that_are_no_sizes_are_usage_errors() {
     let folder = Folder::new();
+    let small = folder.run(["in.onnx", "out.onnx", "--budget", "0.0001%", "-q"]);
+    let expected = "no plan fits the budget of less than a byte: the smallest peak found is ";
+    assert!(small.contains(expected), "{small}");
     for budget in [
         "0",
         "-5GiB",
@@ -1029,6 +1032,40 @@ fn unbound_dimensions_are_all_listed() {
     error[usage]: --dim gives "batch" two values, 2 and 3
     help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     "#);
+}
+
+/// Replaces what the model of the folder has of one text by another, which is as long.
+fn renamed(folder: &Folder, file: &str, from: &[u8], to: &[u8]) {
+    let mut model = fs::read(folder.path(file)).unwrap();
+    let places = |model: &[u8]| model.windows(from.len()).position(|bytes| bytes == from);
+    assert!(places(&model).is_some(), "{file}");
+    while let Some(place) = places(&model) {
+        model[place..place + from.len()].copy_from_slice(to);
+    }
+    fs::write(folder.path(file), model).unwrap();
+}
+
+#[test]
+fn no_name_makes_a_line_of_its_own() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "sizes.onnx");
+    renamed(&folder, "sizes.onnx", b"\x12\x05batch", b"\x12\x05a\nerr");
+    assert_snapshot!(folder.run(["sizes.onnx", "o.onnx", "--budget", "min", "-q"]), @r"
+    exit status 1
+    --- errors
+    error[unbound-dimension]: sizes.onnx: the size of 1 dimension is not given: a\nerr
+    help: add --dim a\nerr=N
+    ");
+    renamed(&folder, "in.onnx", b"\x22\x04Relu", b"\x22\x04a\n:b");
+    let unknown = folder.run(["inspect", "in.onnx"]);
+    assert!(unknown.contains("kept as they are: a\\n:b ("), "{unknown}");
+    assert_snapshot!(folder.run(["a\nb: c", "o.onnx", "--budget", "min"]), @r"
+    exit status 1
+    --- errors
+    reading a\nb: c
+    error[unreadable]: a\nb: c: cannot open it: No such file or directory (os error 2)
+    help: check that the path is right and that you may read it
+    ");
 }
 
 #[test]
