@@ -933,6 +933,34 @@ fn options_that_do_not_exist_are_usage_errors() {
 }
 
 #[test]
+fn options_that_contradict_each_other_are_usage_errors() {
+    let folder = Folder::new();
+    let variants = ["--variants", "none,all", "-q"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(variants)), @r"
+    exit status 2
+    --- errors
+    error[usage]: --variants none goes with no other name; expected all, none, or some of the others
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
+    ");
+    let twice = [
+        "compare",
+        "in.onnx",
+        "--variants",
+        "sums",
+        "--variants",
+        "none",
+    ];
+    assert_eq!(folder.output(twice).status.code(), Some(2));
+    let depfile = ["--dry-run", "--depfile", "d"];
+    let refused = folder.run(SMALL.into_iter().chain(depfile));
+    assert!(
+        refused.contains("'--dry-run' cannot be used with '--depfile <FILE>'"),
+        "{refused}"
+    );
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
 fn an_argument_too_many_is_not_called_a_command() {
     let folder = Folder::new();
     let run = |more: &[&'static str]| folder.run(SMALL.iter().chain(more).copied());

@@ -103,6 +103,30 @@ fn a_dash_is_standard_output() {
 }
 
 #[test]
+fn no_model_goes_to_a_standard_output_that_is_closed() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_ckpt-opt");
+    let run = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("'{program}' {command}")]);
+        shell.current_dir(folder.0.path()).output().unwrap()
+    };
+    let rewrites = format!("{} -", SMALL.join(" "));
+    for command in [rewrites.as_str(), "lower in.onnx -"] {
+        let output = run(&format!("{command} >&-"));
+        assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+        let said = errors(&output);
+        assert!(
+            said.contains("error[cannot-write]: standard output is closed"),
+            "{said}"
+        );
+        // Whoever throws it away knows that.
+        let output = run(&format!("{command} > /dev/null"));
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    }
+}
+
+#[test]
 fn a_dash_as_a_report_is_standard_output() {
     let folder = Folder::new();
     let output = folder.run(&["--dry-run", "--report", "-", "--json"]);

@@ -31,6 +31,10 @@ pub(crate) enum Failure {
          or a program"
     )]
     Terminal,
+    #[error(
+        "standard output is closed, where the written graph would go; give OUT a name, or lead the output to a file or a program"
+    )]
+    Closed,
     #[error("cannot read standard input: {0}")]
     Input(io::Error),
     #[error("cannot print the result: {0}")]
@@ -79,9 +83,8 @@ impl Failure {
         match self {
             Failure::Usage(_) => error_code::USAGE,
             Failure::Library(error) => error.code(),
-            Failure::Report { .. } | Failure::Print(_) | Failure::Terminal => {
-                error_code::CANNOT_WRITE
-            }
+            Failure::Report { .. } | Failure::Print(_) => error_code::CANNOT_WRITE,
+            Failure::Terminal | Failure::Closed => error_code::CANNOT_WRITE,
             Failure::SameFile { .. } => error_code::REPLACES,
             Failure::Input(_) => error_code::UNREADABLE,
         }
