@@ -3,7 +3,7 @@
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::lower::LowerError;
 use ckpt_passes::optimize::{OptimizeError, Peak};
-use ckpt_passes::rewrite::infer_shapes::InferShapesError;
+use ckpt_passes::rewrite::infer_shapes::{InferShapesError, MOST_NAMES};
 use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use crate::error::Error;
@@ -149,9 +149,8 @@ impl Error {
             Error::Export(error) => exported(error),
             Error::LoweredDiffers { .. } | Error::Unreadable(_) => UNPROVED,
             Error::Written(_) | Error::WrittenDiffers(_) => UNPROVED,
-            Error::Unsound { .. } | Error::DifferentFile { .. } | Error::Different { .. } => {
-                DIFFERENT
-            }
+            Error::Unsound { .. } => INVALID_GRAPH,
+            Error::DifferentFile { .. } | Error::Different { .. } => DIFFERENT,
             Error::Lowered { .. } => DIFFERENT,
             Error::Changed { .. } => CHANGED,
             Error::Temporary(_) => CANNOT_WRITE,
@@ -179,8 +178,13 @@ impl Error {
         if let Some(error) = self.of_shapes() {
             match error {
                 InferShapesError::Unbound { names, .. } => {
-                    let dims = names.iter().map(|name| format!("--dim {name}=N"));
-                    return format!("add {}", dims.collect::<Vec<_>>().join(" "));
+                    let dims = names.iter().take(MOST_NAMES);
+                    let dims: Vec<_> = dims.map(|name| format!("--dim {name}=N")).collect();
+                    let more = match names.len() - dims.len() {
+                        0 => String::new(),
+                        more => format!(", and {more} more"),
+                    };
+                    return format!("add {}{more}", dims.join(" "));
                 }
                 InferShapesError::AtOdds { name, given, .. } => {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
@@ -213,6 +217,10 @@ impl Error {
             return format!(
                 "ckpt-opt lower IN LOWERED, then ckpt-opt verify LOWERED {output}; lower itself is tested operator by operator"
             );
+        }
+        if let Error::Export(ExportError::ExternalData { .. }) = self {
+            return "OUT reads the same data files as IN, from its own folder: copy them there first, or write OUT into the folder of IN"
+                .to_owned();
         }
         match (self, self.infeasible()) {
             (Error::Optimize { settings, .. }, Some((budget, smallest))) => {

@@ -12,7 +12,7 @@ use ckpt_passes::verify::{Correspondence, Role};
 use crate::control::{Event, Warning};
 use crate::error::Error;
 use crate::inputs::Profile;
-use crate::onnx::{Counterpart, ImportError, Model};
+use crate::onnx::{self, Counterpart, ImportError, Model};
 use crate::options::Options;
 use crate::warnings;
 
@@ -38,6 +38,7 @@ impl Job {
         let begun = Instant::now();
         let plan_options = options.to_plan(BudgetRequest::Smallest)?;
         let graph = graph(model, &plan_options, options.profile.as_deref())?;
+        loads(model)?;
         let mut options = options.clone();
         if let Some(optimizer) = options.optimizer.take() {
             let shaped = optimize::with_shapes(&graph, &plan_options);
@@ -111,6 +112,14 @@ impl Job {
             false => Ok(()),
         }
     }
+}
+
+/// An error if the runtime would not load the model, nor what is made of it.
+pub(crate) fn loads(model: &Model) -> Result<(), Error> {
+    onnx::sound(model).map_err(|difference| Error::Unsound {
+        file: model.file_name(),
+        difference,
+    })
 }
 
 /// What a step of the model takes.

@@ -8,6 +8,7 @@ use ckpt_passes::lower::{self, LoweringSummary, Update};
 use ckpt_passes::verify;
 
 use crate::error::Error;
+use crate::job;
 use crate::onnx::{Model, Pending, export_lowered, overwrites};
 use crate::rewrite::Target;
 
@@ -21,6 +22,7 @@ pub fn lower(
     update: Option<Update>,
 ) -> Result<LoweredModel, Error> {
     let mut graph = model.sorted_graph()?;
+    job::loads(model)?;
     let nodes = graph.order().len();
     let lowered = lower::lower(&mut graph, dims, update).map_err(|error| Error::Lower {
         file: model.file_name(),

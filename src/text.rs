@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Characters of one line of a message that are shown.
-const LONGEST_LINE: usize = 2_000;
+const LONGEST_LINE: usize = 900;
 
 /// Lines of a message that are shown.
 const MOST_LINES: usize = 60;
@@ -29,6 +29,11 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(shown)
+}
+
+/// The same on one line: a line feed comes from a name, and what follows it is no line of this program's.
+pub(crate) fn on_one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
 }
 
 /// At most about `longest` characters of the text: the middle says least.
@@ -95,6 +100,7 @@ mod tests {
             "a\\u{1b}[31m\\r\\tb\\u{9b}\\u{202e}c\nd"
         );
         assert_eq!(printable("größer"), "größer");
+        assert_eq!(on_one_line("a\nerror: b\r\n"), "a\\nerror: b\\r\\n");
     }
 
     #[test]

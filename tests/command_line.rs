@@ -827,6 +827,9 @@ fn a_budget_below_the_reserve_is_called_as_it_was_given() {
 #[test]
 fn budgets_that_are_no_sizes_are_usage_errors() {
     let folder = Folder::new();
+    let small = folder.run(["in.onnx", "out.onnx", "--budget", "0.0001%", "-q"]);
+    let expected = "no plan fits the budget of less than a byte: the smallest peak found is ";
+    assert!(small.contains(expected), "{small}");
     for budget in [
         "0",
         "-5GiB",
@@ -930,6 +933,34 @@ fn options_that_do_not_exist_are_usage_errors() {
 }
 
 #[test]
+fn options_that_contradict_each_other_are_usage_errors() {
+    let folder = Folder::new();
+    let variants = ["--variants", "none,all", "-q"];
+    assert_snapshot!(folder.run(SMALL.into_iter().chain(variants)), @r"
+    exit status 2
+    --- errors
+    error[usage]: --variants none goes with no other name; expected all, none, or some of the others
+    help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
+    ");
+    let twice = [
+        "compare",
+        "in.onnx",
+        "--variants",
+        "sums",
+        "--variants",
+        "none",
+    ];
+    assert_eq!(folder.output(twice).status.code(), Some(2));
+    let depfile = ["--dry-run", "--depfile", "d"];
+    let refused = folder.run(SMALL.into_iter().chain(depfile));
+    assert!(
+        refused.contains("'--dry-run' cannot be used with '--depfile <FILE>'"),
+        "{refused}"
+    );
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
 fn an_argument_too_many_is_not_called_a_command() {
     let folder = Folder::new();
     let run = |more: &[&'static str]| folder.run(SMALL.iter().chain(more).copied());
@@ -1029,6 +1060,40 @@ fn unbound_dimensions_are_all_listed() {
     error[usage]: --dim gives "batch" two values, 2 and 3
     help: ckpt-opt --help and ckpt-opt COMMAND --help list what there is
     "#);
+}
+
+/// Replaces what the model of the folder has of one text by another, which is as long.
+fn renamed(folder: &Folder, file: &str, from: &[u8], to: &[u8]) {
+    let mut model = fs::read(folder.path(file)).unwrap();
+    let places = |model: &[u8]| model.windows(from.len()).position(|bytes| bytes == from);
+    assert!(places(&model).is_some(), "{file}");
+    while let Some(place) = places(&model) {
+        model[place..place + from.len()].copy_from_slice(to);
+    }
+    fs::write(folder.path(file), model).unwrap();
+}
+
+#[test]
+fn no_name_makes_a_line_of_its_own() {
+    let folder = Folder::new();
+    folder.add("testdata/models/cross_modal.onnx", "sizes.onnx");
+    renamed(&folder, "sizes.onnx", b"\x12\x05batch", b"\x12\x05a\nerr");
+    assert_snapshot!(folder.run(["sizes.onnx", "o.onnx", "--budget", "min", "-q"]), @r"
+    exit status 1
+    --- errors
+    error[unbound-dimension]: sizes.onnx: the size of 1 dimension is not given: a\nerr
+    help: add --dim a\nerr=N
+    ");
+    renamed(&folder, "in.onnx", b"\x22\x04Relu", b"\x22\x04a\n:b");
+    let unknown = folder.run(["inspect", "in.onnx"]);
+    assert!(unknown.contains("kept as they are: a\\n:b ("), "{unknown}");
+    assert_snapshot!(folder.run(["a\nb: c", "o.onnx", "--budget", "min"]), @r"
+    exit status 1
+    --- errors
+    reading a\nb: c
+    error[unreadable]: a\nb: c: cannot open it: No such file or directory (os error 2)
+    help: check that the path is right and that you may read it
+    ");
 }
 
 #[test]
@@ -1138,6 +1203,50 @@ fn what_is_no_model_is_named() {
     --- errors
     error[not-onnx]: cut.onnx: damaged, or not an ONNX model: field 7 at byte 5 claims 5340 bytes where only 2680 are left: the file is truncated or damaged
     help: export the model or copy the file again
+    ");
+}
+
+/// ONNX Runtime loads no attribute without a type, at any operator.
+#[test]
+fn what_no_runtime_loads_is_an_invalid_graph_whatever_is_done_with_it() {
+    let folder = Folder::new();
+    let mut model = fs::read(folder.path("in.onnx")).unwrap();
+    // The field `type` of an attribute, and INTS.
+    let field = [0xa0, 0x01, 7];
+    let place = model.windows(3).position(|bytes| bytes == field);
+    model[place.expect("an attribute") + 2] = 0;
+    fs::write(folder.path("in.onnx"), model).unwrap();
+    let quiet = SMALL.into_iter().chain(["-q"]);
+    assert_snapshot!(folder.run(quiet), @r#"
+    exit status 1
+    --- errors
+    error[invalid-graph]: in.onnx: ONNX Runtime does not load it: Conv "conv1": attribute "kernel_shape": it has no type, and ONNX Runtime does not load a model with such an attribute
+    help: correct what the message names; onnx.checker.check_model(path, full_check=True) may tell more
+    "#);
+    let said = "error[invalid-graph]: in.onnx: ONNX Runtime does not load it: ";
+    for arguments in [
+        &["inspect", "in.onnx"][..],
+        &["lower", "in.onnx", "o", "-q"],
+    ] {
+        let output = folder.output(arguments.iter().copied());
+        assert_eq!(output.status.code(), Some(1));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.starts_with(said), "{errors}");
+    }
+    assert_eq!(folder.files(), ["in.onnx"]);
+}
+
+#[test]
+fn data_that_is_not_beside_the_output_is_asked_for() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("out")).unwrap();
+    folder.add("testdata/onnx/external.onnx", "in.onnx");
+    folder.add("testdata/onnx/external.bin", "external.bin");
+    assert_snapshot!(folder.run(["in.onnx", "out/o.onnx", "--budget", "min", "-q"]), @r"
+    exit status 1
+    --- errors
+    error[unreadable]: out/o.onnx: the model's external data would not be found beside the output; write the output into ., or first copy ./external.bin to out/external.bin
+    help: OUT reads the same data files as IN, from its own folder: copy them there first, or write OUT into the folder of IN
     ");
 }
 

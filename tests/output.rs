@@ -103,6 +103,30 @@ fn a_dash_is_standard_output() {
 }
 
 #[test]
+fn no_model_goes_to_a_standard_output_that_is_closed() {
+    let folder = Folder::new();
+    let program = env!("CARGO_BIN_EXE_ckpt-opt");
+    let run = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("'{program}' {command}")]);
+        shell.current_dir(folder.0.path()).output().unwrap()
+    };
+    let rewrites = format!("{} -", SMALL.join(" "));
+    for command in [rewrites.as_str(), "lower in.onnx -"] {
+        let output = run(&format!("{command} >&-"));
+        assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+        let said = errors(&output);
+        assert!(
+            said.contains("error[cannot-write]: standard output is closed"),
+            "{said}"
+        );
+        // Whoever throws it away knows that.
+        let output = run(&format!("{command} > /dev/null"));
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    }
+}
+
+#[test]
 fn a_dash_as_a_report_is_standard_output() {
     let folder = Folder::new();
     let output = folder.run(&["--dry-run", "--report", "-", "--json"]);
@@ -176,6 +200,77 @@ fn files_that_options_name_are_not_replaced_under_any_name() {
             }
         }
         assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), contents);
+    }
+}
+
+#[test]
+fn what_passes_leave_replaces_nothing() {
+    let folder = Folder::new();
+    let model = fs::read(folder.path("in.onnx")).unwrap();
+    fs::rename(folder.path("in.onnx"), folder.path("x.1")).unwrap();
+    fs::hard_link(folder.path("x.1"), folder.path("in.onnx")).unwrap();
+    fs::hard_link(folder.path("x.1"), folder.path("l.3.txt")).unwrap();
+    for file in ["x", "./x", "l.txt"] {
+        let dump = format!("infer-shapes={file}");
+        let output = folder.run(&["--dry-run", "--dump-after", &dump]);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(
+            said.starts_with("error[replaces]: ")
+                && said.contains("--dump-after and IN name one file"),
+            "{said}"
+        );
+    }
+    // Outputs that are not there yet.
+    for (option, file) in [("OUT", "o.2"), ("--report", "o.1")] {
+        let dump = ["--dump-after", "infer-shapes=o"];
+        let arguments = match option {
+            "OUT" => [&dump[..], &[file]].concat(),
+            _ => [&dump[..], &["y", option, file]].concat(),
+        };
+        let output = folder.run(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(said.contains("name one file"), "{said}");
+    }
+    let pipe = Command::new("mkfifo").arg(folder.path("p.1")).status();
+    assert!(pipe.unwrap().success());
+    for (file, expected) in [("p", "it is a pipe"), ("none/x", "does not exist")] {
+        let dump = format!("infer-shapes={file}");
+        let output = folder.run(&["--dry-run", "--dump-after", &dump]);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let said = errors(&output);
+        assert!(
+            said.starts_with("error[cannot-write]: ") && said.contains(expected),
+            "{said}"
+        );
+    }
+    assert_eq!(folder.files(), ["in.onnx", "l.3.txt", "p.1", "x.1"]);
+    assert_eq!(fs::read(folder.path("x.1")).unwrap(), model);
+}
+
+/// To open a pipe waits for its writer, and a device may never end.
+#[test]
+fn files_that_options_name_are_neither_pipes_nor_devices() {
+    let folder = Folder::new();
+    let pipe = Command::new("mkfifo").arg(folder.path("pipe")).status();
+    assert!(pipe.unwrap().success());
+    for (file, what) in [("pipe", "a pipe"), ("/dev/zero", "a device")] {
+        for option in ["--costs", "--profile", "--device", "--conv-table"] {
+            let device = match option {
+                "--conv-table" => &["--device", "h100"][..],
+                _ => &[],
+            };
+            let output = folder.run(&[&["--dry-run", option, file][..], device].concat());
+            assert_eq!(output.status.code(), Some(1), "{option}");
+            let said = errors(&output);
+            let expected = format!("expected a file, but this is {what}");
+            assert!(
+                said.starts_with(&format!("error[option-file]: {file}: cannot read the "))
+                    && said.contains(&expected),
+                "{said}"
+            );
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The arguments of all commands, as clap parses them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -144,8 +144,8 @@ pub(super) struct Rewrite {
     /// Write both steps as a trace that Perfetto and Chrome show, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Write a line for make that says which files OUT was made of.
-    #[arg(long, value_name = "FILE")]
+    /// Write a line for make that says which files OUT was made of. Not with --dry-run, which makes no OUT.
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(super) depfile: Option<PathBuf>,
     /// Plan and verify, but do not write OUT.
     #[arg(long)]
@@ -362,8 +362,19 @@ pub(super) enum Variants {
 }
 
 impl Variants {
+    /// What all of them stand for; none of them goes with none.
+    pub(super) fn all_groups(chosen: &[Variants]) -> Result<BTreeSet<Group>, Failure> {
+        match chosen.len() > 1 && chosen.contains(&Variants::None) {
+            true => Err(Failure::Usage(
+                "--variants none goes with no other name; expected all, none, or some of the others"
+                    .to_owned(),
+            )),
+            false => Ok(chosen.iter().flat_map(|one| one.groups()).collect()),
+        }
+    }
+
     /// What the name stands for.
-    pub(super) fn groups(self) -> Vec<Group> {
+    fn groups(self) -> Vec<Group> {
         match self {
             Variants::None => Vec::new(),
             Variants::All => Group::ALL.to_vec(),

@@ -1,6 +1,7 @@
 //! What each command does with its arguments: the library's call, and the text of the result.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use ckpt_passes::runtime::promise::Promise;
 use ckpt_passes::strategy::Strategy;
 
 use super::arguments::{
-    Compare, ConvTable, Inspect, Largest, Lower, ProfileConv, Rewrite, Row, Setting, Sweep, Verify,
+    Compare, ConvTable, Inspect, Largest, Lower, ProfileConv, Rewrite, Row, Setting, Sweep,
+    Variants, Verify,
 };
 use super::depfile;
 use super::failure::Failure;
@@ -50,11 +52,7 @@ pub(super) fn rewrite(
     let options = Options {
         strategy: arguments.strategy,
         control,
-        variants: arguments
-            .variants
-            .iter()
-            .flat_map(|chosen| chosen.groups())
-            .collect(),
+        variants: Variants::all_groups(&arguments.variants)?,
         allow: arguments.allow.iter().cloned().collect(),
         seed: arguments.search.seed,
         time_limit: arguments.search.time_limit,
@@ -72,26 +70,41 @@ pub(super) fn rewrite(
     let sink = target.as_ref().map(|target| &target.sink);
     match sink {
         Some(Sink::File(destination)) => replaces_none("OUT", destination, &sources)?,
-        Some(Sink::Output) if io::stdout().is_terminal() => return Err(Failure::Terminal),
-        _ => {}
+        Some(Sink::Output) => takes_a_model()?,
+        None => {}
     }
+    let beside_out = |option, path: &Path, file: ReportFile| match sink {
+        Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
+            path: path.to_owned(),
+            one: option,
+            other: "OUT".to_owned(),
+        }),
+        _ => Ok(Some(file)),
+    };
     let file = |option, path: &Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
-        let file = ReportFile::at(option, path, &sources)?;
-        match sink {
-            Some(sink) if file.is_at(sink) => Err(Failure::SameFile {
-                path: path.clone(),
-                one: option,
-                other: "OUT".to_owned(),
-            }),
-            _ => Ok(Some(file)),
-        }
+        beside_out(option, path, ReportFile::at(option, path, &sources)?)
     };
     let report_file = file("--report", &arguments.report)?;
     let session_file = file("--session-options", &arguments.session_options)?;
     let plot_file = file("--plot", &arguments.plot)?;
     let trace_file = file("--trace", &arguments.trace)?;
     let depfile = file("--depfile", &arguments.depfile)?;
+    let named = [
+        output,
+        arguments.report.as_deref(),
+        arguments.session_options.as_deref(),
+        arguments.plot.as_deref(),
+        arguments.trace.as_deref(),
+        arguments.depfile.as_deref(),
+    ];
+    let named: Vec<&Path> = named.into_iter().flatten().collect();
+    let dumps = arguments.dump_after.iter();
+    let dumps = dumps.flat_map(|dump| dump.files(&named)).map(|path| {
+        let option = "--dump-after";
+        beside_out(option, &path, ReportFile::regular(option, &path, &sources)?)
+    });
+    let dumps = dumps.collect::<Result<Vec<_>, Failure>>()?;
     let files = [
         &report_file,
         &session_file,
@@ -99,6 +112,7 @@ pub(super) fn rewrite(
         &trace_file,
         &depfile,
     ];
+    let files: Vec<_> = files.into_iter().chain(&dumps).collect();
     for (i, one) in files.iter().enumerate() {
         for other in &files[i + 1..] {
             if let (Some(one), Some(other)) = (one, other) {
@@ -110,8 +124,9 @@ pub(super) fn rewrite(
         .as_ref()
         .map_or(Ok(()), ReportFile::check_picture)?;
     let optimized = optimize(&model, &arguments.budget, &options);
-    log.end(arguments.timings, messages);
+    let dumped = log.end(arguments.timings, messages);
     let mut rewritten = Some(optimized?);
+    dumped.map_err(Error::from)?;
     let prepared = match (&target, rewritten.take_if(|_| target.is_some())) {
         (Some(target), Some(rewritten)) => Some(rewritten.prepare(target)?),
         _ => None,
@@ -208,8 +223,7 @@ pub(super) fn lower(arguments: &Lower, messages: &Messages) -> Result<Printed, F
             sources.extend(optimizer_file(arguments.optimizer.as_deref()));
             replaces_none("OUT", destination, &sources)?;
         }
-        Sink::Output if io::stdout().is_terminal() => return Err(Failure::Terminal),
-        Sink::Output => {}
+        Sink::Output => takes_a_model()?,
     }
     let optimizer = arguments.optimizer.as_deref().map(inputs::Optimizer::find);
     let update = optimizer.map(|found| found.and_then(inputs::Optimizer::update));
@@ -256,11 +270,7 @@ fn compared(
 ) -> Result<Comparison, Failure> {
     let options = Options {
         seed: row.search.seed,
-        variants: row
-            .variants
-            .iter()
-            .flat_map(|chosen| chosen.groups())
-            .collect(),
+        variants: Variants::all_groups(&row.variants)?,
         time_limit: row.search.time_limit,
         ..options(&row.setting, row.setting.bindings()?, messages)?
     };
@@ -338,6 +348,25 @@ fn open(path: &Path) -> Result<Model, Failure> {
     let read = input.lock().take((1 << 31) + 1).read_to_end(&mut bytes);
     read.map_err(Failure::Input)?;
     Ok(Model::from_bytes(bytes.into()).map_err(Error::from)?)
+}
+
+/// An error if what goes to standard output is for nobody.
+fn takes_a_model() -> Result<(), Failure> {
+    match () {
+        () if io::stdout().is_terminal() => Err(Failure::Terminal),
+        () if is_output_closed() => Err(Failure::Closed),
+        () => Ok(()),
+    }
+}
+
+/// Was standard output closed when the program began? Then Rust has opened the null device in its place, for reading as
+/// well, which whoever throws an output away need not do.
+fn is_output_closed() -> bool {
+    let state = fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
+    let flags = state.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    let file = fs::read_link("/proc/self/fd/1").unwrap_or_default();
+    file == Path::new("/dev/null") && flags.is_some_and(|flags| flags & 3 == 2)
 }
 
 /// What the arguments and the files that they name say.

@@ -9,13 +9,14 @@ use thiserror::Error;
 use crate::error::Error;
 use crate::error_code::{self, Code};
 use crate::json::line;
+use crate::text::{bounded, on_one_line};
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
-    #[error("{}", .0.explained())]
+    #[error(transparent)]
     Library(#[from] Error),
     #[error("{}: cannot write the report: {error}", path.display())]
     Report { path: PathBuf, error: io::Error },
@@ -30,6 +31,10 @@ pub(crate) enum Failure {
          or a program"
     )]
     Terminal,
+    #[error(
+        "standard output is closed, where the written graph would go; give OUT a name, or lead the output to a file or a program"
+    )]
+    Closed,
     #[error("cannot read standard input: {0}")]
     Input(io::Error),
     #[error("cannot print the result: {0}")]
@@ -52,17 +57,25 @@ struct Failed {
 impl Failure {
     /// One JSON object, with a line feed.
     pub(crate) fn json(&self) -> String {
-        let (message, infeasible) = match self {
-            Failure::Library(error) => (error.to_string(), error.infeasible()),
-            other => (other.to_string(), None),
+        let infeasible = match self {
+            Failure::Library(error) => error.infeasible(),
+            _ => None,
         };
         line(&Failed {
             error: self.code().name,
-            message,
-            help: self.remedy(),
+            message: bounded(&self.to_string()),
+            help: bounded(&self.remedy()),
             budget_bytes: infeasible.map(|(budget, _)| budget.0),
             smallest_peak_bytes: infeasible.map(|(_, smallest)| smallest.bytes.0),
         })
+    }
+
+    /// For people: all lines are this program's, whatever is in names from files.
+    pub(crate) fn explained(&self) -> String {
+        match self {
+            Failure::Library(error) => error.explained(),
+            other => on_one_line(&other.to_string()),
+        }
     }
 
     /// What kind of trouble it is.
@@ -70,9 +83,8 @@ impl Failure {
         match self {
             Failure::Usage(_) => error_code::USAGE,
             Failure::Library(error) => error.code(),
-            Failure::Report { .. } | Failure::Print(_) | Failure::Terminal => {
-                error_code::CANNOT_WRITE
-            }
+            Failure::Report { .. } | Failure::Print(_) => error_code::CANNOT_WRITE,
+            Failure::Terminal | Failure::Closed => error_code::CANNOT_WRITE,
             Failure::SameFile { .. } => error_code::REPLACES,
             Failure::Input(_) => error_code::UNREADABLE,
         }

@@ -105,14 +105,14 @@ impl Messages {
     pub(super) fn error(&self, failure: &Failure) {
         self.end_bar();
         let (name, remedy) = (failure.code().name, message(failure.remedy()));
-        let text = message(failure);
+        let text = text::bounded(&failure.explained());
         let _ = writeln!(io::stderr(), "error[{name}]: {text}\nhelp: {remedy}");
     }
 }
 
-/// A message as it is shown: no longer than a screen or two, and without what a terminal would obey.
+/// A message as it is shown: one line, not too long, and without what a terminal would obey.
 fn message(text: impl Display) -> String {
-    text::bounded(&text::printable(&text.to_string()))
+    text::bounded(&text::on_one_line(&text.to_string()))
 }
 
 /// The overhead, the bound and the gap between them, in percent of a step.

@@ -1,8 +1,9 @@
 //! `--dump-after` and `--timings`: what passes left, and how long they took.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use ckpt_passes::pass::{Changed, NAMES, Ran};
 
 use super::messages::Messages;
 use crate::control::{Control, Event};
+use crate::onnx::{Destination, ExportError, Pending, Sink, folder_of};
 
 /// What `--dump-after` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,28 @@ impl FromStr for Dump {
     }
 }
 
+impl Dump {
+    /// The files that are known before the search: the first one, those that are there already, and those of which other
+    /// outputs have the names.
+    pub(super) fn files(&self, others: &[&Path]) -> Vec<PathBuf> {
+        let there = fs::read_dir(folder_of(&self.file)).into_iter().flatten();
+        let there = there.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let others = others.iter().filter_map(|path| path.file_name());
+        let names = there.chain(others.map(OsString::from));
+        let numbers: BTreeSet<usize> = names.filter_map(|name| self.number(&name)).collect();
+        let numbers = std::iter::once(1).chain(numbers.into_iter().filter(|&number| number > 1));
+        numbers.map(|number| numbered(&self.file, number)).collect()
+    }
+
+    /// Which of the files has this name, if one has.
+    fn number(&self, name: &OsStr) -> Option<usize> {
+        let is_named = |number: &usize| numbered(&self.file, *number).file_name() == Some(name);
+        let name = name.to_string_lossy();
+        let mut numbers = name.split('.').filter_map(|part| part.parse().ok());
+        numbers.find(is_named)
+    }
+}
+
 /// Looks on while passes run.
 #[derive(Debug, Default)]
 pub(super) struct PassLog {
@@ -55,8 +79,8 @@ pub(super) struct PassLog {
 #[derive(Debug, Default)]
 struct Seen {
     passes: BTreeMap<&'static str, Runs>,
-    /// The first file that could not be written, and why.
-    failed: Option<(PathBuf, io::Error)>,
+    /// Why the first file was not written that could not be.
+    failed: Option<ExportError>,
 }
 
 #[derive(Debug, Default)]
@@ -94,25 +118,26 @@ impl PassLog {
         runs.took += ran.took;
         let number = runs.all;
         for dump in self.dumps.iter().filter(|dump| dump.pass == ran.pass) {
-            let file = numbered(&dump.file, number);
-            let written = fs::write(&file, ran.graph.to_text());
+            let written = write(&numbered(&dump.file, number), &ran.graph.to_text());
             if let Err(error) = written {
-                seen.failed.get_or_insert((file, error));
+                seen.failed.get_or_insert(error);
             }
         }
     }
 
-    /// Says what could not be written; with `timings`, how long the passes took.
-    pub(super) fn end(&self, timings: bool, messages: &Messages) {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((file, error)) = &seen.failed {
-            let file = file.display();
-            messages.warning(format_args!("--dump-after: {file}: {error}"));
-        }
+    /// With `timings`, says how long the passes took; an error if a file could not be written.
+    pub(super) fn end(&self, timings: bool, messages: &Messages) -> Result<(), ExportError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if timings {
             let _ = messages.result(&table(&seen.passes));
         }
+        seen.failed.take().map_or(Ok(()), Err)
     }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), ExportError> {
+    let sink = Sink::File(Destination::of(file)?);
+    Pending::write(sink, |file| file.write_all(text.as_bytes()))?.commit()
 }
 
 /// `dir/name.onnxtxt` with a number: `dir/name.3.onnxtxt`.
@@ -162,5 +187,11 @@ mod tests {
     fn files_are_numbered_before_their_extension() {
         assert_eq!(numbered(Path::new("d/a.txt"), 3), Path::new("d/a.3.txt"));
         assert_eq!(numbered(Path::new("a"), 12), Path::new("a.12"));
+        let dump: Dump = "keep-apart=d/a.1.txt".parse().expect("a dump");
+        let number = |name: &str| dump.number(OsStr::new(name));
+        assert_eq!(number("a.1.3.txt"), Some(3));
+        assert_eq!(number("a.1.1.txt"), Some(1));
+        assert_eq!(number("a.1.03.txt"), None);
+        assert_eq!(number("a.1.txt"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The files of `--report`, `--session-options`, `--plot` and `--trace`.
+//! The files of `--report`, `--session-options`, `--plot`, `--trace`, `--depfile` and `--dump-after`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -48,15 +48,27 @@ impl ReportFile {
         let place = match () {
             () if path == Path::new("-") => Place::Output,
             () if is_open() => Place::Open,
-            () => Place::File(Destination::of(path).map_err(Error::from)?),
+            () => return ReportFile::regular(option, path, sources),
         };
-        if let Place::File(destination) = &place {
-            replaces_none(option, destination, sources)?;
-        }
         Ok(ReportFile {
             option,
             path: path.to_owned(),
             place,
+        })
+    }
+
+    /// The same for what has to be a regular file.
+    pub(crate) fn regular(
+        option: &'static str,
+        path: &Path,
+        sources: &[Source],
+    ) -> Result<ReportFile, Failure> {
+        let destination = Destination::of(path).map_err(Error::from)?;
+        replaces_none(option, &destination, sources)?;
+        Ok(ReportFile {
+            option,
+            path: path.to_owned(),
+            place: Place::File(destination),
         })
     }
 

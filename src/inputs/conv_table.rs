@@ -1,8 +1,8 @@
 //! The table of `--conv-table`: what convolutions take with cuDNN's algorithms. `docs/convolution-algorithms.md`
 //! describes it, `ckpt-opt conv-table` prints one.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ckpt_passes::bytes::Bytes;
 use ckpt_passes::cost::Nanos;
@@ -13,6 +13,8 @@ use ckpt_passes::runtime::convolutions::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thiserror::Error;
+
+use super::file;
 
 /// Why a table cannot be used.
 #[derive(Debug, Error)]
@@ -26,7 +28,7 @@ pub enum ConvTableError {
 
 /// Reads the table at `path`, which has to be of the device called `device`.
 pub fn read(path: &Path, device: &str) -> Result<ConvolutionTable, ConvTableError> {
-    let text = fs::read(path).map_err(|error| ConvTableError::Read {
+    let text = file::read(path).map_err(|error| ConvTableError::Read {
         path: path.to_owned(),
         error,
     })?;

@@ -5,13 +5,15 @@
 //! results, k computes them again k times.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ckpt_passes::analysis::cost::{NodeOverride, Overrides};
 use ckpt_passes::graph::Graph;
 use serde::Deserialize;
 use thiserror::Error;
+
+use super::file;
 
 /// Why a cost table cannot be used.
 #[derive(Debug, Error)]
@@ -53,7 +55,7 @@ struct Entry {
 
 /// Reads the table at `path`.
 pub fn read(path: &Path) -> Result<Overrides, CostsError> {
-    let text = fs::read(path).map_err(|error| CostsError::Read {
+    let text = file::read(path).map_err(|error| CostsError::Read {
         path: path.to_owned(),
         error,
     })?;

@@ -4,8 +4,8 @@
 //! "launch_us": 4}`, with the rates of single precision; `half_operations_per_second` (else the
 //! same) and `name` (else the path) may be added.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ckpt_passes::cost::Nanos;
 use ckpt_passes::operators::{CpuKernels, Provider};
@@ -13,6 +13,8 @@ use ckpt_passes::runtime::convolutions::Convolutions;
 use ckpt_passes::runtime::device::Device;
 use serde::Deserialize;
 use thiserror::Error;
+
+use super::file;
 
 /// Why there is no such device.
 #[derive(Debug, Error)]
@@ -64,7 +66,7 @@ pub fn find(name_or_file: &str) -> Result<Device, DeviceError> {
         return Ok(device);
     }
     let path = Path::new(name_or_file);
-    match fs::read(path) {
+    match file::read(path) {
         Ok(text) => parse(&text, path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(DeviceError::Unknown {
             name: name_or_file.to_owned(),

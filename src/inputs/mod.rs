@@ -5,6 +5,7 @@ mod budget;
 mod conv_table;
 mod costs;
 mod device;
+mod file;
 mod optimizer;
 mod profile;
 mod size;

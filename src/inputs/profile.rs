@@ -5,8 +5,8 @@
 //! the nodes ran, and in `output_type_shape` the types and shapes of the results that the node wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ckpt_passes::analysis::cost::{NodeOverride, Overrides, measured_as};
 use ckpt_passes::cost::Cost;
@@ -16,6 +16,8 @@ use ckpt_passes::runtime::liveness::Liveness;
 use ckpt_passes::runtime::order::ExecutionOrder;
 use serde::Deserialize;
 use thiserror::Error;
+
+use super::file;
 
 /// Why a profile cannot be used.
 #[derive(Debug, Error)]
@@ -71,7 +73,7 @@ pub struct Profile {
 
 /// The profile at `path`.
 pub fn read(path: &Path) -> Result<Profile, ProfileError> {
-    let text = fs::read(path).map_err(|error| ProfileError::Read {
+    let text = file::read(path).map_err(|error| ProfileError::Read {
         path: path.to_owned(),
         error,
     })?;

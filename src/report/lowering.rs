@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::Name;
 use crate::json::line;
 use crate::lower::LoweredModel;
-use crate::text::{self, LONGEST_NAME};
 
 /// How many buffers are named.
 const NAMED: usize = 3;
@@ -52,8 +52,7 @@ pub(crate) fn lowering(model: &LoweredModel) -> String {
             accumulated.len()
         );
         for (output, buffer) in accumulated.iter().take(NAMED) {
-            let [output, buffer] = [output, buffer].map(|name| text::shortened(name, LONGEST_NAME));
-            let _ = writeln!(out, "  {output} of {buffer}");
+            let _ = writeln!(out, "  {} of {}", Name(output), Name(buffer));
         }
         if accumulated.len() > NAMED {
             let _ = writeln!(out, "  and {} more", accumulated.len() - NAMED);

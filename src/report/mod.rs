@@ -172,7 +172,7 @@ fn peaks(measured: &Measured) -> impl Iterator<Item = (&'static str, &Peak)> {
 impl Error {
     /// What happened, for people; where nothing fits, with what holds the smallest peak.
     pub fn explained(&self) -> String {
-        let mut text = self.to_string();
+        let mut text = text::on_one_line(&self.to_string());
         if let Some((_, smallest)) = self.infeasible() {
             let (held, layers) = (inspection::held(smallest), inspection::by_layer(smallest));
             let _ = write!(
@@ -225,8 +225,6 @@ struct Name<'a>(&'a str);
 
 impl Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name has no lines.
-        let name = text::printable(self.0).replace('\n', "\\n");
-        f.write_str(&text::shortened(&name, LONGEST_NAME))
+        f.write_str(&text::shortened(&text::on_one_line(self.0), LONGEST_NAME))
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::names::{sessions, stop_reason};
 use super::plot::{self, Curve};
 use crate::control::Warning;
+use crate::text::on_one_line;
 
 /// What some strategies make of some budgets.
 #[derive(Clone, Debug)]
@@ -157,7 +158,7 @@ impl Comparison {
         for tried in &self.tried {
             let _ = write!(text, "{:<26}", tried.strategy);
             if let Some(reason) = &tried.refused {
-                let _ = writeln!(text, "  refused: {reason}");
+                let _ = writeln!(text, "  refused: {}", on_one_line(reason));
                 continue;
             }
             let _ = write!(text, "{:>12}", tried.smallest.to_string());
@@ -207,7 +208,7 @@ impl Comparison {
         };
         let mut text = self.heading();
         if let Some(reason) = &tried.refused {
-            let _ = writeln!(text, "{} refused: {reason}", tried.strategy);
+            let _ = writeln!(text, "{} refused: {}", tried.strategy, on_one_line(reason));
             return text;
         }
         let _ = writeln!(

@@ -14,6 +14,7 @@ use ckpt_passes::runtime::settings::RuntimeSettings;
 
 use super::names::sessions;
 use super::{Outcome, peak_and_holders};
+use crate::text::on_one_line;
 
 /// From this part of a step on, what is added is worth other session options.
 const DEAR: f64 = 0.05;
@@ -25,7 +26,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     let summary = outcome.rewritten.summary();
     let mut text = match outcome.output {
         Some(path) if path == Path::new("-") => "wrote the graph to standard output\n\n".to_owned(),
-        Some(path) => format!("wrote {}\n\n", path.display()),
+        Some(path) => format!("wrote {}\n\n", on_one_line(&path.display().to_string())),
         None => "dry run, nothing was written\n\n".to_owned(),
     };
     for (label, before, after, remark) in rows(outcome) {
@@ -34,7 +35,7 @@ pub(super) fn table(outcome: &Outcome<'_>) -> String {
     }
     text.push('\n');
     for (label, value) in facts(outcome) {
-        let _ = writeln!(text, "{label:<24}{value}");
+        let _ = writeln!(text, "{label:<24}{}", on_one_line(&value));
     }
     let (order, level) = summary.reported;
     let before = format!("{}, {}", order.name(), level.name());

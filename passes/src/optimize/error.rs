@@ -78,7 +78,7 @@ pub enum OptimizeError {
         limit: Bytes,
     },
     /// Nothing fits.
-    #[error("no plan fits the budget of {budget}: the smallest peak found is {}", smallest.bytes)]
+    #[error("no plan fits the budget of {}: the smallest peak found is {}", called(*budget), smallest.bytes)]
     Infeasible {
         /// The budget.
         budget: Bytes,
@@ -102,4 +102,12 @@ pub enum OptimizeError {
         /// What was tried, in this sequence.
         faults: Vec<FailedCandidate>,
     },
+}
+
+/// Budgets are more than zero: what is, was rounded down.
+fn called(budget: Bytes) -> String {
+    match budget {
+        Bytes::ZERO => "less than a byte".to_owned(),
+        budget => budget.to_string(),
+    }
 }

@@ -59,7 +59,7 @@ pub enum InferShapesError {
     #[error(
         "the size of {} is not given: {}{}",
         plural(names.len(), "dimension"),
-        names.join(", "),
+        listed(names),
         from_these(follow)
     )]
     Unbound {
@@ -155,18 +155,30 @@ fn plural(count: usize, what: &str) -> String {
     }
 }
 
+/// So many dimensions are named in a message.
+pub const MOST_NAMES: usize = 20;
+
+/// The first of them, and how many more there are.
+fn listed(names: &[String]) -> String {
+    let shown = &names[..names.len().min(MOST_NAMES)];
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 fn from_these(follow: &[String]) -> String {
     match follow {
         [] => String::new(),
         [one] => format!(", from which {one} follows"),
-        more => format!(", from which {} follow", more.join(", ")),
+        more => format!(", from which {} follow", listed(more)),
     }
 }
 
 fn dimensions(existing: &[String]) -> String {
     match existing {
         [] => "the graph has no symbolic dimensions".to_owned(),
-        names => format!("the graph has {}", names.join(", ")),
+        names => format!("the graph has {}", listed(names)),
     }
 }
 
@@ -180,7 +192,7 @@ fn ask(names: &[String]) -> String {
     if names.is_empty() {
         return String::new();
     }
-    format!(", or a size for {}", names.join(", "))
+    format!(", or a size for {}", listed(names))
 }
 
 impl Pass for InferShapes {

@@ -69,6 +69,13 @@ fn fault(graph: &mut Graph, bindings: &[(&str, u64)]) -> String {
 }
 
 #[test]
+fn of_very_many_names_some_are_told() {
+    let dims: Vec<_> = (10..100).map(|i| symbol(&format!("d{i}"))).collect();
+    let mut g = graph(&[("x", &dims)], &[("Relu", &["x"], "z")]);
+    insta::assert_snapshot!(fault(&mut g, &[]), @"the size of 90 dimensions is not given: d10, d11, d12, d13, d14, d15, d16, d17, d18, d19, d20, d21, d22, d23, d24, d25, d26, d27, d28, d29 and 70 more");
+}
+
+#[test]
 fn names_of_inputs_have_to_be_bound() {
     let dims = [symbol("batch"), symbol("width"), symbol("batch")];
     let mut g = graph(
