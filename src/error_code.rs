@@ -186,6 +186,11 @@ impl Error {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
                 }
                 InferShapesError::Gradient { .. } => return NUMBERS.to_owned(),
+                error if !error.names().is_empty() => {
+                    return "bound each size that is named with --dim NAME=N, or all with --dim 'PATTERN=N': what depends on data is planned as \
+                            large as that; or declare the tensor"
+                        .to_owned();
+                }
                 InferShapesError::NoSuchDimension { existing, .. } if existing.is_empty() => {
                     return "all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change"
                         .to_owned();

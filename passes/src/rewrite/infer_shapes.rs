@@ -34,6 +34,7 @@ pub(crate) use rules::follows_from_rules;
 
 use thiserror::Error;
 
+use crate::analysis::mirrors::original_tensor;
 use crate::graph::{
     Constant, Cycle, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
     Uses, checked_count, topological,
@@ -124,7 +125,7 @@ pub enum InferShapesError {
 
 impl InferShapesError {
     /// The dimensions of which a size would help.
-    fn names(&self) -> &[String] {
+    pub fn names(&self) -> &[String] {
         match self {
             InferShapesError::Unknown { names, .. } => names,
             InferShapesError::Inside { error, .. } => error.names(),
@@ -301,13 +302,22 @@ fn dimensions_of_inputs(graph: &Graph) -> BTreeSet<String> {
         .collect()
 }
 
+/// Of a result that is not declared, so many dimensions may be open.
+const MOST_OPEN: usize = 8;
+
 /// Adds what all dimensions without a number are called, those in subgraphs too.
 fn all_dimensions(graph: &Graph, names: &mut BTreeSet<String>) {
     for id in graph.tensor_ids() {
         names.extend(dimensions_of(graph.tensor(id)));
     }
     for id in graph.node_ids() {
-        for body in &graph.node(id).bodies {
+        let node = graph.node(id);
+        if operators::may_be_open(node) {
+            let results = node.writes().map(|id| graph.tensor(id));
+            let undeclared = results.filter(|tensor| tensor.declared.is_none());
+            names.extend(undeclared.flat_map(|tensor| (0..MOST_OPEN).map(|at| open(tensor, at))));
+        }
+        for body in &node.bodies {
             all_dimensions(&body.graph, names);
         }
     }
@@ -319,6 +329,11 @@ pub(crate) fn called(tensor: &Tensor, position: usize, dimension: &Dimension) ->
         Dimension::Symbol(name) => name.clone(),
         _ => format!("{}:{position}", tensor.name),
     }
+}
+
+/// A dimension of a result that is not declared; copies of a result are as large as it is.
+fn open(tensor: &Tensor, position: usize) -> String {
+    format!("{}:{position}", original_tensor(&tensor.name))
 }
 
 fn is_pattern(name: &str) -> bool {
@@ -635,13 +650,18 @@ impl Inference {
             };
             let bounds =
                 bounds.get_or_insert_with(|| operators::at_most(graph, node).unwrap_or_default());
-            if let Some(mut bound) = bounds.get_mut(position).and_then(Option::take) {
-                bound.constant = None;
-                self.set_result(graph, id, output, bound)?;
-                self.at_most.insert(output);
-            } else if !self.reads_missing(graph, node) {
-                let inside = followed.as_ref().and_then(|f| f.missing.clone());
-                self.missing.push(inside.unwrap_or(missing));
+            let bound = match bounds.get_mut(position).and_then(Option::take) {
+                Some(bound) => Ok(bound),
+                None => self.bounded(graph, node, position, followed.as_ref(), missing),
+            };
+            match bound {
+                Ok(mut bound) => {
+                    bound.constant = None;
+                    self.set_result(graph, id, output, bound)?;
+                    self.at_most.insert(output);
+                }
+                Err(_) if self.reads_missing(graph, node) => {}
+                Err(missing) => self.missing.push(missing),
             }
         }
         if let Some(followed) = followed
@@ -717,6 +737,56 @@ impl Inference {
             declaration: dims.map(declaration),
             names: names.into_iter().collect(),
         })
+    }
+
+    /// What the user says of the sizes of an output of which nothing but their number is known; else what is `missing`.
+    fn bounded(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        position: usize,
+        followed: Option<&Followed>,
+        missing: InferShapesError,
+    ) -> Result<Known, InferShapesError> {
+        if let Some(inside) = followed.and_then(|followed| followed.missing.clone()) {
+            return Err(inside);
+        }
+        let tensor = node.output(position).map(|id| graph.tensor(id));
+        let Some(tensor) = tensor.filter(|tensor| tensor.declared.is_none()) else {
+            return Err(missing);
+        };
+        let of_bounds = node.reads().any(|id| self.at_most.contains(&id));
+        let known = match followed {
+            Some(followed) => followed.open.get(position).cloned().flatten(),
+            None => operators::open(graph, node, of_bounds),
+        };
+        let Some(known) = known.filter(|known| known.sizes.len() <= MOST_OPEN) else {
+            return Err(missing);
+        };
+        let mut open = BTreeSet::new();
+        let mut shape = Vec::new();
+        for (at, size) in known.sizes.iter().enumerate() {
+            let name = self::open(tensor, at);
+            match size.or_else(|| self.named(&name)) {
+                Some(size) => shape.push(size),
+                None => drop(open.insert(name)),
+            }
+        }
+        match missing {
+            _ if open.is_empty() => Ok(Known {
+                element: known.element,
+                shape,
+                constant: None,
+            }),
+            InferShapesError::Unknown { node, tensor, what, declaration, .. } => Err(InferShapesError::Unknown {
+                node,
+                tensor,
+                what,
+                declaration,
+                names: open.into_iter().collect(),
+            }),
+            other => Err(other),
+        }
     }
 
     /// Gives an output what is known of it. The type that the file declares must be the same: the runtime refuses another. What it

@@ -9,13 +9,15 @@ use crate::graph::{
     Body, Constant, ElementType, Graph, Held, Node, NodeId, TensorId, TensorKind, Uses, count,
     topological,
 };
-use crate::operators::{Known, Provider, resolve_axis};
+use crate::operators::{Known, Open, Provider, resolve_axis};
 use crate::runtime::bodies::{self, Iterations, Need};
 
 /// What following a node's subgraphs has shown.
 pub(super) struct Followed {
     /// Of its outputs, by position.
     pub(super) outputs: Vec<Option<Known>>,
+    /// The same of those of which it has shown only how many dimensions there are, and some of the sizes.
+    pub(super) open: Vec<Option<Open>>,
     /// Why outputs are missing, if it is for want of something inside.
     pub(super) missing: Option<InferShapesError>,
     run: Run,
@@ -111,6 +113,7 @@ impl Inference {
         Ok(Some(match missing {
             None => Followed {
                 outputs,
+                open: Vec::new(),
                 missing: None,
                 run: Run::Branches { followed, untaken },
             },
@@ -180,8 +183,15 @@ impl Inference {
         }
         let trips = node.input(0).and_then(|id| self.number(graph, id));
         let mut outputs: Vec<Option<Known>> = carried_on.into_iter().map(Some).collect();
+        let mut open = vec![None; carried];
         for at in carried + 1..inner.outputs.len() {
-            let whole = trips.zip(output(&last, at)).map(|(trips, mut part)| {
+            let part = output(&last, at);
+            let sizes = part.iter().flat_map(|part| &part.shape).copied().map(Some);
+            open.push(part.as_ref().map(|part| Open {
+                element: part.element,
+                sizes: [None].into_iter().chain(sizes).collect(),
+            }));
+            let whole = trips.zip(part).map(|(trips, mut part)| {
                 part.shape.insert(0, trips);
                 part
             });
@@ -192,6 +202,7 @@ impl Inference {
         }
         Ok(Some(Followed {
             outputs,
+            open,
             missing: None,
             run: Run::Loop {
                 body: last,
@@ -278,6 +289,7 @@ impl Inference {
         }
         Ok(Some(Followed {
             outputs,
+            open: Vec::new(),
             missing: None,
             run: Run::Scan {
                 body: run,
@@ -358,6 +370,7 @@ impl Followed {
     fn unknown(why: String, missing: Option<InferShapesError>) -> Followed {
         Followed {
             outputs: Vec::new(),
+            open: Vec::new(),
             missing,
             run: Run::Uncounted(why),
         }

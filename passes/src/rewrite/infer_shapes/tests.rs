@@ -455,6 +455,70 @@ fn what_is_said_goes_before_what_is_possible() {
     assert_eq!(shape(&graph, "y"), [2, 4]);
 }
 
+/// The shape of the undeclared `y` that `nodes` make of inputs `float[2,3] x`, `int64[2] s`, `int64 n` and `float[4] f`, or what is said.
+fn undeclared(nodes: &str, bindings: &[(&str, u64)]) -> String {
+    let text = format!("g (float[2,3] x, int64[2] s, int64 n, float[4] f) => (y) {{ {nodes} }}");
+    let mut graph = Graph::parse(&text).unwrap();
+    match run(&mut graph, bindings) {
+        Ok(_) => format!("{:?}", shape(&graph, "y")),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn sizes_that_data_decide_have_names_and_are_bounded_by_them() {
+    let asked = |nodes: &str| {
+        let said = undeclared(nodes, &[]);
+        let names = said.rsplit_once("or a size for ");
+        names.map_or(said.clone(), |(_, names)| names.to_owned())
+    };
+    let both = |nodes: &str| {
+        let bound = undeclared(nodes, &[("y:*", 7)]);
+        format!("{}: {bound}", asked(nodes))
+    };
+    let zero = "z = Constant <value_int = 0> ()";
+    insta::assert_snapshot!(both(&format!("{zero} y = Range(z, n, n)")), @"y:0: [7]");
+    insta::assert_snapshot!(both("y = ConstantOfShape(s)"), @"y:0, y:1: [7, 7]");
+    insta::assert_snapshot!(both("y = Reshape(x, s)"), @"y:0, y:1: [7, 7]");
+    insta::assert_snapshot!(both("y = Tile(x, s)"), @"y:0, y:1: [7, 7]");
+    insta::assert_snapshot!(both("y = OneHot(s, n, f)"), @"y:1: [2, 7]");
+    insta::assert_snapshot!(both("y = Expand(x, s)"), @"[2, 3]: [2, 3]");
+    let one = "a = Constant <value_ints = [0, 1]> () o = Unsqueeze(f, a)";
+    insta::assert_snapshot!(both(&format!("{one} y = Expand(o, s)")), @"y:0, y:1: [7, 7, 4]");
+    // The pads, of which nothing but their number is known.
+    insta::assert_snapshot!(both("p = Concat <axis = 0> (s, s) y = Pad(x, p)"), @"y:0, y:1: [7, 7]");
+    insta::assert_snapshot!(both("a = Constant <value_ints = [1]> () z = Unsqueeze(x, a)
+        p = Identity(f) c = Constant <value_ints = [0]> () e = Slice(p, c, a) g = Concat <axis = 0> (e, e, e)
+        y = Resize(z, , g)"), @"y:0, y:1, y:2: [7, 7, 7]");
+}
+
+#[test]
+fn all_sizes_that_are_missing_are_asked_for_at_once() {
+    let nodes = "a = ConstantOfShape(s) b = Neg(a) [far] y = OneHot(b, n, f) [near] c = Tile(x, s)";
+    insta::assert_snapshot!(undeclared(nodes, &[]), @"");
+    insta::assert_snapshot!(undeclared(nodes, &[("*", 5)]), @"[5, 5, 5]");
+    insta::assert_snapshot!(undeclared(nodes, &[("*", 5), ("a:0", 3), ("y:2", 2)]), @"[3, 5, 2]");
+    insta::assert_snapshot!(undeclared(nodes, &[("b:0", 3)]), @r#"there is no dimension "b:0"; the graph has no symbolic dimensions"#);
+}
+
+#[test]
+fn what_is_bounded_may_be_smaller() {
+    // 9 less the sizes: more if these are less.
+    let rest = "a = ConstantOfShape(s) t = Shape(a) nine = Constant <value_ints = [9, 9]> () d = Sub(nine, t)
+        y = ConstantOfShape(d)";
+    insta::assert_snapshot!(undeclared(rest, &[("a:*", 4)]), @"");
+    insta::assert_snapshot!(undeclared(rest, &[("a:*", 4), ("y:*", 9)]), @"[9, 9]");
+    // A row may be one row, which is expanded to more.
+    let row = "a = ConstantOfShape(s) y = Expand(a, s)";
+    insta::assert_snapshot!(undeclared(row, &[("a:*", 4)]), @"");
+}
+
+#[test]
+fn copies_are_as_large_as_what_they_are_copies_of() {
+    let copies = "y = Tile(x, s) \"y/recompute_3\" = Tile(x, s)";
+    insta::assert_snapshot!(undeclared(copies, &[("y:0", 4), ("y:1", 5)]), @"[4, 5]");
+}
+
 /// `outer` with the subgraphs, each in text form; what they read from around is listed as an input named `outer_...`
 fn with_bodies(outer: &str, node: &str, bodies: &[(&str, &str)]) -> Graph {
     let mut graph = Graph::parse(outer).unwrap();
