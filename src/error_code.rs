@@ -72,7 +72,7 @@ codes! {
         "The model is larger than an ONNX file can be, 2 GiB",
         "keep its weights in external data: onnx.save_model(model, path, save_as_external_data=True)";
     INVALID_GRAPH "invalid-graph" 1
-        "The graph breaks a rule of ONNX, so that ONNX Runtime does not load it either",
+        "The graph breaks a rule of ONNX; most such graphs ONNX Runtime does not load either",
         "correct what the message names; onnx.checker.check_model(path, full_check=True) may tell more";
     CONTRADICTION "contradiction" 1
         "The file declares a tensor otherwise than the inputs of its node make it",

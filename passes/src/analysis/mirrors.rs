@@ -25,7 +25,10 @@ pub fn mirror_name(original: &str, number: u32) -> String {
 pub fn original_tensor(name: &str) -> &str {
     let parts = name.rsplit_once(SUFFIX);
     let is_number = |ending: &str| ending.parse::<u32>().is_ok();
-    parts.map_or(name, |(of, number)| if is_number(number) { of } else { name })
+    parts.map_or(
+        name,
+        |(of, number)| if is_number(number) { of } else { name },
+    )
 }
 
 /// The number of a mirror, or of what it is made of.

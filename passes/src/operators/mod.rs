@@ -56,7 +56,7 @@ use entry::{
 };
 pub(crate) use granted::Unlike;
 pub(crate) use open::Open;
-pub(crate) use sequences::makes_no_tensor;
+pub(crate) use sequences::{Contents, makes_no_tensor, put_in, taken_out};
 pub(crate) use shape_ops::shape_bounds;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};

@@ -35,19 +35,22 @@ impl Open {
 
 /// May [`open`] know something of what it writes?
 pub(super) fn may_be_open(node: &Node) -> bool {
-    const OPERATORS: [&str; 15] = [
+    const OPERATORS: [&str; 18] = [
         "BlackmanWindow",
         "CenterCropPad",
+        "ConcatFromSequence",
         "ConstantOfShape",
         "Expand",
         "HammingWindow",
         "HannWindow",
         "Loop",
         "OneHot",
+        "OptionalGetElement",
         "Pad",
         "Range",
         "Reshape",
         "Resize",
+        "SequenceAt",
         "Split",
         "Tile",
         "Upsample",

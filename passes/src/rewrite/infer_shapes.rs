@@ -39,7 +39,7 @@ use crate::graph::{
     Constant, Cycle, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
     Uses, checked_count, topological,
 };
-use crate::operators::{self, Fault, Known, Shape};
+use crate::operators::{self, Contents, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
 
 /// See the [module](self).
@@ -481,7 +481,9 @@ struct Inference {
     uses: Uses,
     /// Tensors that may be smaller in a step than is said, or hold smaller numbers.
     at_most: BTreeSet<TensorId>,
-    /// The same of something in the subgraphs that were followed last.
+    /// What is in sequences and optional values, as far as that is known.
+    contents: BTreeMap<TensorId, Contents>,
+    /// Is something smaller in the subgraphs that were followed last?
     inside_is_bounded: Cell<bool>,
     /// The results of which nothing is known; nor is anything, then, of what follows from them alone.
     missing: Vec<InferShapesError>,
@@ -496,6 +498,7 @@ impl Inference {
             patterns,
             uses,
             at_most: BTreeSet::new(),
+            contents: BTreeMap::new(),
             inside_is_bounded: Cell::new(false),
             missing: Vec::new(),
             changed: Changed::No,
@@ -634,10 +637,20 @@ impl Inference {
         let mut bounds = None;
         for (position, output, known) in outputs {
             let (node, tensor) = (graph.node(id), graph.tensor(output));
-            if tensor.other.is_some() || operators::makes_no_tensor(node) {
+            let from_inside = followed
+                .as_ref()
+                .and_then(|followed| followed.other(position));
+            if from_inside.is_some() || tensor.other.is_some() || operators::makes_no_tensor(node) {
                 // What is put into it is copied (or shared: then less).
                 let reads = node.inputs.iter().flatten();
                 let held = reads.filter_map(|&read| graph.tensor(read).memory()).sum();
+                let contents = match from_inside {
+                    Some((_, contents)) => contents.clone(),
+                    None => self.put_in(graph, node),
+                };
+                self.contents
+                    .extend(contents.map(|contents| (output, contents)));
+                let held = from_inside.map_or(held, |(held, _)| *held);
                 graph.tensor_mut(output).other = Some(held);
                 continue;
             }
@@ -739,6 +752,14 @@ impl Inference {
         })
     }
 
+    /// What the node puts into what it writes.
+    fn put_in(&self, graph: &Graph, node: &Node) -> Option<Contents> {
+        let tensor = |at: usize| bodies::value(graph, node.input(at));
+        operators::put_in(node, tensor, |at| {
+            self.contents.get(&node.input(at)?).cloned()
+        })
+    }
+
     /// What the user says of the sizes of an output of which nothing but their number is known; else what is `missing`.
     fn bounded(
         &self,
@@ -758,7 +779,10 @@ impl Inference {
         let of_bounds = node.reads().any(|id| self.at_most.contains(&id));
         let known = match followed {
             Some(followed) => followed.open.get(position).cloned().flatten(),
-            None => operators::open(graph, node, of_bounds),
+            None => match node.input(0).and_then(|id| self.contents.get(&id)) {
+                Some(held) => operators::taken_out(node, held),
+                None => operators::open(graph, node, of_bounds),
+            },
         };
         let Some(known) = known.filter(|known| known.sizes.len() <= MOST_OPEN) else {
             return Err(missing);
@@ -778,7 +802,13 @@ impl Inference {
                 shape,
                 constant: None,
             }),
-            InferShapesError::Unknown { node, tensor, what, declaration, .. } => Err(InferShapesError::Unknown {
+            InferShapesError::Unknown {
+                node,
+                tensor,
+                what,
+                declaration,
+                ..
+            } => Err(InferShapesError::Unknown {
                 node,
                 tensor,
                 what,

@@ -55,7 +55,12 @@ fn with_further(
         bindings.extend(all.iter().map(|name| (name.clone(), 1)));
         let further = InferShapes { bindings }.run(&mut graph.clone());
         let known = all.len();
-        all.extend(further.err().iter().flat_map(|error| error.names().to_vec()));
+        all.extend(
+            further
+                .err()
+                .iter()
+                .flat_map(|error| error.names().to_vec()),
+        );
         if all.len() == known {
             break;
         }
@@ -163,6 +168,14 @@ mod tests {
         insta::assert_snapshot!(said(LABELS, &[]), @"the size of 2 dimensions is not given: k, n, from which m follows");
         insta::assert_snapshot!(said(LABELS, &[("k", 3)]), @"the size of 1 dimension is not given: n, from which m follows");
         insta::assert_snapshot!(said(LABELS, &[("m", 16)]), @"the size of 1 dimension is not given: k");
+    }
+
+    #[test]
+    fn what_is_missing_once_others_are_there_is_asked_for_as_well() {
+        let text =
+            "g (int64[2] s, int64 n, float[2] f) => (y) { [zeros] a = ConstantOfShape(s) b = Neg(a)
+            [ones] y = OneHot(b, n, f) }";
+        insta::assert_snapshot!(said(text, &[]), @r#"node "zeros" (ConstantOfShape): nothing says the shape of its output "a"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for a:0, a:1, y:2"#);
     }
 
     #[test]
