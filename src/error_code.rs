@@ -72,7 +72,7 @@ codes! {
         "The model is larger than an ONNX file can be, 2 GiB",
         "keep its weights in external data: onnx.save_model(model, path, save_as_external_data=True)";
     INVALID_GRAPH "invalid-graph" 1
-        "The graph breaks a rule of ONNX, so that ONNX Runtime does not load it either",
+        "The graph breaks a rule of ONNX; most such graphs ONNX Runtime does not load either",
         "correct what the message names; onnx.checker.check_model(path, full_check=True) may tell more";
     CONTRADICTION "contradiction" 1
         "The file declares a tensor otherwise than the inputs of its node make it",
@@ -190,6 +190,11 @@ impl Error {
                     return format!("leave --dim {name}={given} out, or correct the other sizes");
                 }
                 InferShapesError::Gradient { .. } => return NUMBERS.to_owned(),
+                error if !error.names().is_empty() => {
+                    return "bound each size that is named with --dim NAME=N, or all with --dim 'PATTERN=N': what depends on data is planned as \
+                            large as that; or declare the tensor"
+                        .to_owned();
+                }
                 InferShapesError::NoSuchDimension { existing, .. } if existing.is_empty() => {
                     return "all sizes are in the file: leave --dim out, or export the graph again with a name for what is to change"
                         .to_owned();

@@ -21,6 +21,16 @@ pub fn mirror_name(original: &str, number: u32) -> String {
     format!("{original}{SUFFIX}{number}")
 }
 
+/// The name of the tensor that this one is computed again in place of, or its own.
+pub fn original_tensor(name: &str) -> &str {
+    let parts = name.rsplit_once(SUFFIX);
+    let is_number = |ending: &str| ending.parse::<u32>().is_ok();
+    parts.map_or(
+        name,
+        |(of, number)| if is_number(number) { of } else { name },
+    )
+}
+
 /// The number of a mirror, or of what it is made of.
 pub fn mirror_number(node: &Node) -> Option<u32> {
     let of_name = || node.name.rsplit_once(SUFFIX)?.1.parse().ok();

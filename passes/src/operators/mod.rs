@@ -22,6 +22,7 @@ mod loss;
 mod matmul;
 mod norm_grad;
 mod normalization;
+mod open;
 mod places;
 mod pool;
 mod recurrent;
@@ -54,7 +55,8 @@ use entry::{
     per_input_element, per_output_element,
 };
 pub(crate) use granted::Unlike;
-pub(crate) use sequences::makes_no_tensor;
+pub(crate) use open::Open;
+pub(crate) use sequences::{Contents, makes_no_tensor, put_in, taken_out};
 pub(crate) use shape_ops::shape_bounds;
 pub use view::{Fault, Known, Shape};
 use view::{Outputs, View};
@@ -387,6 +389,17 @@ pub(crate) fn unlike(graph: &Graph, node: &Node) -> Option<Unlike> {
 /// What its outputs are at most, where their sizes depend on what its inputs hold.
 pub(crate) fn at_most(graph: &Graph, node: &Node) -> Option<Outputs> {
     bounds::at_most(&View::alone(graph, node))
+}
+
+/// What is known of each of its outputs of which its rule knows no sizes, and no bounds either. `of_bounds`: its inputs may be smaller
+/// than is said.
+pub(crate) fn open(graph: &Graph, node: &Node, of_bounds: bool) -> Option<Open> {
+    open::open(&View::alone(graph, node), of_bounds)
+}
+
+/// May some of the sizes of what it writes have to be bounded by the user?
+pub(crate) fn may_be_open(node: &Node) -> bool {
+    open::may_be_open(node)
 }
 
 /// May the node's rule see numbers in the input at `position` of which only a bound is known?

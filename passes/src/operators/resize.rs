@@ -138,7 +138,7 @@ fn sample(view: &View) -> Result<Outputs, Fault> {
     Ok(vec![x.with_shape(shape)])
 }
 
-fn resized_axes(view: &View, rank: usize) -> Result<Vec<usize>, Fault> {
+pub(super) fn resized_axes(view: &View, rank: usize) -> Result<Vec<usize>, Fault> {
     match view.node.ints("axes") {
         None => Ok((0..rank).collect()),
         Some(axes) => {

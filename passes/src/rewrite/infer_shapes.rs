@@ -34,11 +34,12 @@ pub(crate) use rules::follows_from_rules;
 
 use thiserror::Error;
 
+use crate::analysis::mirrors::original_tensor;
 use crate::graph::{
     Constant, Cycle, Dimension, ElementType, Graph, Node, NodeId, Tensor, TensorId, TensorKind,
     Uses, checked_count, topological,
 };
-use crate::operators::{self, Fault, Known, Shape};
+use crate::operators::{self, Contents, Fault, Known, Shape};
 use crate::pass::{Changed, Pass};
 
 /// See the [module](self).
@@ -124,7 +125,7 @@ pub enum InferShapesError {
 
 impl InferShapesError {
     /// The dimensions of which a size would help.
-    fn names(&self) -> &[String] {
+    pub fn names(&self) -> &[String] {
         match self {
             InferShapesError::Unknown { names, .. } => names,
             InferShapesError::Inside { error, .. } => error.names(),
@@ -313,13 +314,22 @@ fn dimensions_of_inputs(graph: &Graph) -> BTreeSet<String> {
         .collect()
 }
 
+/// Of a result that is not declared, so many dimensions may be open.
+const MOST_OPEN: usize = 8;
+
 /// Adds what all dimensions without a number are called, those in subgraphs too.
 fn all_dimensions(graph: &Graph, names: &mut BTreeSet<String>) {
     for id in graph.tensor_ids() {
         names.extend(dimensions_of(graph.tensor(id)));
     }
     for id in graph.node_ids() {
-        for body in &graph.node(id).bodies {
+        let node = graph.node(id);
+        if operators::may_be_open(node) {
+            let results = node.writes().map(|id| graph.tensor(id));
+            let undeclared = results.filter(|tensor| tensor.declared.is_none());
+            names.extend(undeclared.flat_map(|tensor| (0..MOST_OPEN).map(|at| open(tensor, at))));
+        }
+        for body in &node.bodies {
             all_dimensions(&body.graph, names);
         }
     }
@@ -331,6 +341,11 @@ pub(crate) fn called(tensor: &Tensor, position: usize, dimension: &Dimension) ->
         Dimension::Symbol(name) => name.clone(),
         _ => format!("{}:{position}", tensor.name),
     }
+}
+
+/// A dimension of a result that is not declared; copies of a result are as large as it is.
+fn open(tensor: &Tensor, position: usize) -> String {
+    format!("{}:{position}", original_tensor(&tensor.name))
 }
 
 fn is_pattern(name: &str) -> bool {
@@ -478,7 +493,9 @@ struct Inference {
     uses: Uses,
     /// Tensors that may be smaller in a step than is said, or hold smaller numbers.
     at_most: BTreeSet<TensorId>,
-    /// The same of something in the subgraphs that were followed last.
+    /// What is in sequences and optional values, as far as that is known.
+    contents: BTreeMap<TensorId, Contents>,
+    /// Is something smaller in the subgraphs that were followed last?
     inside_is_bounded: Cell<bool>,
     /// The results of which nothing is known; nor is anything, then, of what follows from them alone.
     missing: Vec<InferShapesError>,
@@ -493,6 +510,7 @@ impl Inference {
             patterns,
             uses,
             at_most: BTreeSet::new(),
+            contents: BTreeMap::new(),
             inside_is_bounded: Cell::new(false),
             missing: Vec::new(),
             changed: Changed::No,
@@ -631,10 +649,20 @@ impl Inference {
         let mut bounds = None;
         for (position, output, known) in outputs {
             let (node, tensor) = (graph.node(id), graph.tensor(output));
-            if tensor.other.is_some() || operators::makes_no_tensor(node) {
+            let from_inside = followed
+                .as_ref()
+                .and_then(|followed| followed.other(position));
+            if from_inside.is_some() || tensor.other.is_some() || operators::makes_no_tensor(node) {
                 // What is put into it is copied (or shared: then less).
                 let reads = node.inputs.iter().flatten();
                 let held = reads.filter_map(|&read| graph.tensor(read).memory()).sum();
+                let contents = match from_inside {
+                    Some((_, contents)) => contents.clone(),
+                    None => self.put_in(graph, node),
+                };
+                self.contents
+                    .extend(contents.map(|contents| (output, contents)));
+                let held = from_inside.map_or(held, |(held, _)| *held);
                 graph.tensor_mut(output).other = Some(held);
                 continue;
             }
@@ -647,13 +675,18 @@ impl Inference {
             };
             let bounds =
                 bounds.get_or_insert_with(|| operators::at_most(graph, node).unwrap_or_default());
-            if let Some(mut bound) = bounds.get_mut(position).and_then(Option::take) {
-                bound.constant = None;
-                self.set_result(graph, id, output, bound)?;
-                self.at_most.insert(output);
-            } else if !self.reads_missing(graph, node) {
-                let inside = followed.as_ref().and_then(|f| f.missing.clone());
-                self.missing.push(inside.unwrap_or(missing));
+            let bound = match bounds.get_mut(position).and_then(Option::take) {
+                Some(bound) => Ok(bound),
+                None => self.bounded(graph, node, position, followed.as_ref(), missing),
+            };
+            match bound {
+                Ok(mut bound) => {
+                    bound.constant = None;
+                    self.set_result(graph, id, output, bound)?;
+                    self.at_most.insert(output);
+                }
+                Err(_) if self.reads_missing(graph, node) => {}
+                Err(missing) => self.missing.push(missing),
             }
         }
         if let Some(followed) = followed
@@ -729,6 +762,73 @@ impl Inference {
             declaration: dims.map(declaration),
             names: names.into_iter().collect(),
         })
+    }
+
+    /// What the node puts into what it writes.
+    fn put_in(&self, graph: &Graph, node: &Node) -> Option<Contents> {
+        let tensor = |at: usize| bodies::value(graph, node.input(at));
+        operators::put_in(node, tensor, |at| {
+            self.contents.get(&node.input(at)?).cloned()
+        })
+    }
+
+    /// What the user says of the sizes of an output of which nothing but their number is known; else what is `missing`.
+    fn bounded(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        position: usize,
+        followed: Option<&Followed>,
+        missing: InferShapesError,
+    ) -> Result<Known, InferShapesError> {
+        if let Some(inside) = followed.and_then(|followed| followed.missing.clone()) {
+            return Err(inside);
+        }
+        let tensor = node.output(position).map(|id| graph.tensor(id));
+        let Some(tensor) = tensor.filter(|tensor| tensor.declared.is_none()) else {
+            return Err(missing);
+        };
+        let of_bounds = node.reads().any(|id| self.at_most.contains(&id));
+        let known = match followed {
+            Some(followed) => followed.open.get(position).cloned().flatten(),
+            None => match node.input(0).and_then(|id| self.contents.get(&id)) {
+                Some(held) => operators::taken_out(node, held),
+                None => operators::open(graph, node, of_bounds),
+            },
+        };
+        let Some(known) = known.filter(|known| known.sizes.len() <= MOST_OPEN) else {
+            return Err(missing);
+        };
+        let mut open = BTreeSet::new();
+        let mut shape = Vec::new();
+        for (at, size) in known.sizes.iter().enumerate() {
+            let name = self::open(tensor, at);
+            match size.or_else(|| self.named(&name)) {
+                Some(size) => shape.push(size),
+                None => drop(open.insert(name)),
+            }
+        }
+        match missing {
+            _ if open.is_empty() => Ok(Known {
+                element: known.element,
+                shape,
+                constant: None,
+            }),
+            InferShapesError::Unknown {
+                node,
+                tensor,
+                what,
+                declaration,
+                ..
+            } => Err(InferShapesError::Unknown {
+                node,
+                tensor,
+                what,
+                declaration,
+                names: open.into_iter().collect(),
+            }),
+            other => Err(other),
+        }
     }
 
     /// Gives an output what is known of it. The type that the file declares must be the same: the runtime refuses another. What it

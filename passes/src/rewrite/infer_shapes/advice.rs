@@ -1,19 +1,23 @@
 //! What the sizes that a user gives, or leaves out, have to do with each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::deduce::deduce;
-use super::{InferShapesError, Inference, dimensions_of, is_pattern, patterns};
+use super::{InferShapes, InferShapesError, Inference, dimensions_of, is_pattern, patterns};
 use crate::graph::{Graph, NodeId, Uses, topological};
+use crate::pass::Pass;
 
 /// Of more dimensions it is not looked which follow from others.
 const FEW: usize = 6;
 
+/// Sizes that are missing only once others are there are looked for so often.
+const MOST_ROUNDS: usize = 16;
+
 /// A size that most nodes accept: what is cut, or made of several axes, often wants a multiple of a small number.
 const SAMPLE: u64 = 12;
 
-/// The error, with what helps: what follows from other sizes that are missing is not asked for, and a size that does not fit is
-/// set against what follows from the others. `graph` is as it was before.
+/// The error, with what helps: what follows from other sizes that are missing is not asked for, what is missing once these are there
+/// is, and a size that does not fit is set against what follows from the others. `graph` is as it was before.
 pub(crate) fn advised(
     graph: &Graph,
     bindings: &BTreeMap<String, u64>,
@@ -31,8 +35,40 @@ pub(crate) fn advised(
         InferShapesError::Node { .. } | InferShapesError::Gradient { .. } => {
             advice.at_odds(bindings, error)
         }
-        error => error,
+        error => with_further(graph, bindings, error),
     }
+}
+
+/// The same, with the sizes that are missing besides once those are there that it asks for.
+fn with_further(
+    graph: &Graph,
+    bindings: &BTreeMap<String, u64>,
+    mut error: InferShapesError,
+) -> InferShapesError {
+    let mut all: BTreeSet<String> = error.names().iter().cloned().collect();
+    if all.is_empty() {
+        return error;
+    }
+    for _ in 0..MOST_ROUNDS {
+        let mut bindings = bindings.clone();
+        // A size of one is broadcast to every other.
+        bindings.extend(all.iter().map(|name| (name.clone(), 1)));
+        let further = InferShapes { bindings }.run(&mut graph.clone());
+        let known = all.len();
+        all.extend(
+            further
+                .err()
+                .iter()
+                .flat_map(|error| error.names().to_vec()),
+        );
+        if all.len() == known {
+            break;
+        }
+    }
+    if let Some(names) = error.names_mut() {
+        *names = all.into_iter().collect();
+    }
+    error
 }
 
 struct Advice<'g> {
@@ -132,6 +168,14 @@ mod tests {
         insta::assert_snapshot!(said(LABELS, &[]), @"the size of 2 dimensions is not given: k, n, from which m follows");
         insta::assert_snapshot!(said(LABELS, &[("k", 3)]), @"the size of 1 dimension is not given: n, from which m follows");
         insta::assert_snapshot!(said(LABELS, &[("m", 16)]), @"the size of 1 dimension is not given: k");
+    }
+
+    #[test]
+    fn what_is_missing_once_others_are_there_is_asked_for_as_well() {
+        let text =
+            "g (int64[2] s, int64 n, float[2] f) => (y) { [zeros] a = ConstantOfShape(s) b = Neg(a)
+            [ones] y = OneHot(b, n, f) }";
+        insta::assert_snapshot!(said(text, &[]), @r#"node "zeros" (ConstantOfShape): nothing says the shape of its output "a"; expected it in the file's value_info (onnx.shape_inference.infer_shapes adds it for standard operators), or a size for a:0, a:1, y:2"#);
     }
 
     #[test]

@@ -1,24 +1,40 @@
 //! Follows the nodes of subgraphs: what If, Loop and Scan make of what they are given, and what they hold meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{InferShapesError, Inference, describe};
+use super::{InferShapesError, Inference, describe, open};
 use crate::bytes::Bytes;
 use crate::graph::{
     Body, Constant, ElementType, Graph, Held, Node, NodeId, TensorId, TensorKind, Uses, count,
     topological,
 };
-use crate::operators::{Known, Provider, resolve_axis};
+use crate::operators::{Contents, Known, Open, Provider, resolve_axis};
 use crate::runtime::bodies::{self, Iterations, Need};
 
 /// What following a node's subgraphs has shown.
 pub(super) struct Followed {
     /// Of its outputs, by position.
     pub(super) outputs: Vec<Option<Known>>,
+    /// The same of those of which it has shown only how many dimensions there are, and some of the sizes.
+    pub(super) open: Vec<Option<Open>>,
+    /// Of those that are no tensors: what they hold, and what is in them.
+    others: Vec<Option<Other>>,
     /// Why outputs are missing, if it is for want of something inside.
     pub(super) missing: Option<InferShapesError>,
     run: Run,
+}
+
+/// Something that is no tensor: how much it holds, and what is in it, as far as that is known.
+type Other = (Bytes, Option<Contents>);
+
+/// A subgraph with the shapes of all its tensors.
+struct Shaped {
+    graph: Graph,
+    /// What is missing of them.
+    missing: Option<InferShapesError>,
+    /// Of outputs that are no tensors.
+    others: Vec<Option<Other>>,
 }
 
 /// What is run, to be counted once the sizes of the node's outputs are known.
@@ -72,6 +88,7 @@ impl Inference {
                 _ => None,
             });
         let (mut followed, mut untaken) = (Vec::new(), None);
+        let mut others: Vec<Vec<Option<Other>>> = Vec::new();
         let mut faults = Vec::new();
         let mut missing = None;
         for (name, flag) in [("then_branch", true), ("else_branch", false)] {
@@ -81,18 +98,23 @@ impl Inference {
             if taken.is_some_and(|taken| taken != flag) {
                 // It takes nothing, but the runtime knows no more of the results than both say.
                 let bounded = self.inside_is_bounded.get();
-                if let Ok((branch, None)) = self.follow(graph, node, branch, &[]) {
-                    untaken = Some((name, branch));
+                if let Ok(Shaped {
+                    graph,
+                    missing: None,
+                    ..
+                }) = self.follow(graph, node, branch, &[], &[])
+                {
+                    untaken = Some((name, graph));
                 }
                 self.inside_is_bounded.set(bounded);
                 continue;
             }
             // A branch whose sizes do not fit is one that is not taken with these.
-            match self.follow(graph, node, branch, &[]) {
-                Ok((branch, None)) => followed.push((name, branch)),
-                Ok((branch, why)) => {
-                    followed.push((name, branch));
-                    missing = missing.or(why);
+            match self.follow(graph, node, branch, &[], &[]) {
+                Ok(shaped) => {
+                    followed.push((name, shaped.graph));
+                    others.push(shaped.others);
+                    missing = missing.or(shaped.missing);
                 }
                 Err(fault) => faults.push(fault),
             }
@@ -108,14 +130,25 @@ impl Inference {
             larger(known.collect::<Option<Vec<Known>>>()?)
         });
         let outputs = outputs.collect();
+        let others = (0..node.outputs.len()).map(|at| {
+            let each = others.iter_mut().map(|others| others.get_mut(at)?.take());
+            each.flatten().reduce(|(held, a), (more, b)| {
+                let both = a.zip(b).and_then(|(a, b)| a.either(b));
+                (held.max(more), both)
+            })
+        });
+        let others = others.collect();
         Ok(Some(match missing {
             None => Followed {
                 outputs,
+                others,
+                open: Vec::new(),
                 missing: None,
                 run: Run::Branches { followed, untaken },
             },
             Some(why) => Followed {
                 outputs,
+                others,
                 ..Followed::unknown(why.to_string(), Some(why))
             },
         }))
@@ -130,10 +163,15 @@ impl Inference {
         if inner.inputs.len() != carried + 2 || inner.outputs.len() < carried + 1 {
             return Ok(None);
         }
-        let first = (0..carried).map(|at| value(graph, node.input(at + 2)));
-        let Some(first) = first.collect::<Option<Vec<Known>>>() else {
+        let carried_in = || (0..carried).map(|at| node.input(at + 2));
+        let first: Vec<Option<Known>> = carried_in().map(|id| value(graph, id)).collect();
+        let mut others: Vec<Option<Other>> =
+            carried_in().map(|id| self.other(graph, id?)).collect();
+        let is_there =
+            |(known, other): (&Option<Known>, &Option<Other>)| known.is_some() || other.is_some();
+        if !first.iter().zip(&others).all(is_there) {
             return Ok(None);
-        };
+        }
         let number = |at: usize, element| {
             let declared = inner.tensor(inner.inputs[at]).declared.as_ref();
             Some(Known {
@@ -142,46 +180,121 @@ impl Inference {
                 constant: None,
             })
         };
-        let run = |values: &[Known]| {
+        let run = |values: &[Option<Known>], others: &[Option<Other>]| {
             let mut given = vec![number(0, ElementType::Int64), number(1, ElementType::Bool)];
-            given.extend(values.iter().cloned().map(Some));
-            let (run, missing) = self.follow(graph, node, body, &given)?;
-            let next: Vec<Option<Known>> = (0..carried).map(|at| output(&run, at + 1)).collect();
-            Ok::<_, InferShapesError>((run, next, missing))
+            given.extend(values.iter().cloned());
+            let mut put = vec![None, None];
+            put.extend(others.iter().cloned());
+            let run = self.follow(graph, node, body, &given, &put)?;
+            let next: Vec<Option<Known>> =
+                (0..carried).map(|at| output(&run.graph, at + 1)).collect();
+            Ok::<_, InferShapesError>((run, next))
         };
-        let same = |before: &[Known], after: &[Option<Known>]| {
+        let same = |before: &[Option<Known>], after: &[Option<Known>]| {
+            let shape = |of: &Option<Known>| of.as_ref().map(|of| of.shape.clone());
             let mut pairs = before.iter().zip(after);
-            pairs.all(|(before, after)| {
-                let after = after.as_ref();
-                after.is_some_and(|after| after.shape == before.shape)
-            })
+            pairs.all(|(before, after)| shape(before) == shape(after))
         };
-        let (mut last, next, missing) = run(&first)?;
-        if let Some(why) = missing {
-            return Ok(Some(Followed::unknown(why.to_string(), Some(why))));
+        let trips = node.input(0).and_then(|id| self.number(graph, id));
+        // What a sequence holds grows by as much in each iteration.
+        if others.iter().any(Option::is_some) {
+            let Some(grown) =
+                self.grown(&mut others, trips, |others| Ok(run(&first, others)?.0))?
+            else {
+                let why = "how much the sequences that it carries on grow is not known";
+                return Ok(Some(Followed {
+                    others,
+                    ..Followed::unknown(why.to_owned(), None)
+                }));
+            };
+            others = grown;
         }
-        let mut carried_on = first.clone();
+        let (shaped, next) = run(&first, &others)?;
+        if let Some(why) = shaped.missing {
+            return Ok(Some(Followed {
+                others,
+                ..Followed::unknown(why.to_string(), Some(why))
+            }));
+        }
+        let (mut last, mut carried_on) = (shaped.graph, first.clone());
         if !same(&first, &next) {
             // The first iteration may make of them what the others keep.
-            let Some(second) = next.iter().cloned().collect::<Option<Vec<Known>>>() else {
-                return Ok(None);
+            let (second, after) = run(&next, &others)?;
+            let settles = same(&next, &after);
+            let mut whole = match larger_of_each([first, next, after]) {
+                Some(whole) => whole,
+                None => return Ok(None),
             };
-            let (run, after, _) = run(&second)?;
-            if !same(&second, &after) {
-                let why = "the sizes of what it carries on change from one iteration to the next";
-                return Ok(Some(Followed::unknown(why.to_owned(), None)));
+            if settles {
+                (last, carried_on) = (
+                    second.graph,
+                    whole.into_iter().map(|(known, _)| known).collect(),
+                );
+            } else {
+                // What grows is as large at most as the user says.
+                let unsettled = |open| {
+                    let why =
+                        "the sizes of what it carries on change from one iteration to the next";
+                    Followed {
+                        open,
+                        others: others.clone(),
+                        ..Followed::unknown(why.to_owned(), None)
+                    }
+                };
+                let mut is_open = false;
+                for (at, (known, sizes)) in whole.iter_mut().enumerate() {
+                    let written = node.output(at).map(|id| graph.tensor(id));
+                    let shape = known.iter_mut().flat_map(|known| &mut known.shape);
+                    for (axis, (size, settled)) in shape.zip(sizes.iter()).enumerate() {
+                        let said = || self.named(&open(written?, axis));
+                        match settled.or_else(said) {
+                            Some(said) => *size = said,
+                            None => is_open = true,
+                        }
+                    }
+                }
+                let open = whole.iter().map(|(known, sizes)| {
+                    Some(Open {
+                        element: known.as_ref()?.element,
+                        sizes: sizes.clone(),
+                    })
+                });
+                let open: Vec<Option<Open>> = open.collect();
+                if is_open {
+                    return Ok(Some(unsettled(open)));
+                }
+                self.inside_is_bounded.set(true);
+                let bounded: Vec<Option<Known>> =
+                    whole.into_iter().map(|(known, _)| known).collect();
+                let (run, next) = run(&bounded, &others)?;
+                let keeps = open
+                    .iter()
+                    .zip(&next)
+                    .all(|(open, next)| match (open, next) {
+                        (Some(open), Some(next)) => {
+                            let mut sizes = open.sizes.iter().zip(&next.shape);
+                            open.sizes.len() == next.shape.len()
+                                && sizes.all(|(settled, size)| settled.is_none_or(|s| s == *size))
+                        }
+                        (None, None) => true,
+                        _ => false,
+                    });
+                if !keeps {
+                    return Ok(Some(unsettled(Vec::new())));
+                }
+                (last, carried_on) = (run.graph, bounded);
             }
-            let pairs = first.into_iter().zip(second);
-            let larger = pairs.map(|(first, second)| larger(vec![first, second]));
-            let Some(both) = larger.collect::<Option<Vec<Known>>>() else {
-                return Ok(None);
-            };
-            (last, carried_on) = (run, both);
         }
-        let trips = node.input(0).and_then(|id| self.number(graph, id));
-        let mut outputs: Vec<Option<Known>> = carried_on.into_iter().map(Some).collect();
+        let mut outputs = carried_on;
+        let mut open = vec![None; carried];
         for at in carried + 1..inner.outputs.len() {
-            let whole = trips.zip(output(&last, at)).map(|(trips, mut part)| {
+            let part = output(&last, at);
+            let sizes = part.iter().flat_map(|part| &part.shape).copied().map(Some);
+            open.push(part.as_ref().map(|part| Open {
+                element: part.element,
+                sizes: [None].into_iter().chain(sizes).collect(),
+            }));
+            let whole = trips.zip(part).map(|(trips, mut part)| {
                 part.shape.insert(0, trips);
                 part
             });
@@ -192,6 +305,8 @@ impl Inference {
         }
         Ok(Some(Followed {
             outputs,
+            open,
+            others,
             missing: None,
             run: Run::Loop {
                 body: last,
@@ -199,6 +314,62 @@ impl Inference {
                 trips,
             },
         }))
+    }
+
+    /// Something that is no tensor.
+    fn other(&self, graph: &Graph, id: TensorId) -> Option<Other> {
+        Some((graph.tensor(id).other?, self.contents.get(&id).cloned()))
+    }
+
+    /// What `others` are after so many iterations, each of which adds as much; `None` where that is not so, and `others` are what is
+    /// certain of them nevertheless.
+    fn grown(
+        &self,
+        others: &mut [Option<Other>],
+        trips: Option<u64>,
+        run: impl Fn(&[Option<Other>]) -> Result<Shaped, InferShapesError>,
+    ) -> Result<Option<Vec<Option<Other>>>, InferShapesError> {
+        let next = |now: &[Option<Other>]| {
+            let mut after = run(now)?.others;
+            after.drain(..1.min(after.len()));
+            after.truncate(now.len());
+            Ok::<_, InferShapesError>(after)
+        };
+        let one = next(others)?;
+        let two = next(&one)?;
+        let mut all = Vec::new();
+        let mut is_certain = true;
+        for (place, other) in others.iter_mut().enumerate() {
+            let Some((held, inside)) = other else {
+                all.push(None);
+                continue;
+            };
+            let at = |list: &[Option<Other>]| list.get(place).cloned().flatten();
+            let (Some((once, first)), Some((twice, second))) = (at(&one), at(&two)) else {
+                return Ok(None);
+            };
+            // What is in it after an iteration is what is in it after all of them.
+            let settled = first.clone().zip(second).filter(|(a, b)| a.has_room_for(b));
+            let inside_after = inside.clone().zip(settled.map(|(a, _)| a));
+            let either = inside_after.and_then(|(before, after)| before.either(after));
+            let grows = once - *held;
+            match trips {
+                Some(trips) if twice - once == grows => {
+                    let grown = Bytes(grows.0.saturating_mul(trips));
+                    let whole = either.map(|either| match grows {
+                        Bytes::ZERO => either,
+                        _ => either.uncounted(),
+                    });
+                    all.push(Some((*held + grown, whole)));
+                }
+                _ if grows == Bytes::ZERO && twice == once => all.push(Some((*held, either))),
+                _ => {
+                    (*held, *inside) = (twice, either.map(Contents::uncounted));
+                    is_certain = false;
+                }
+            }
+        }
+        Ok(is_certain.then_some(all))
     }
 
     fn scanned(&self, graph: &Graph, node: &Node) -> Result<Option<Followed>, InferShapesError> {
@@ -243,8 +414,9 @@ impl Inference {
         let Some(trips) = trips else {
             return Ok(None);
         };
-        let (run, missing) = self.follow(graph, node, body, &given)?;
-        if let Some(why) = missing {
+        let shaped = self.follow(graph, node, body, &given, &[])?;
+        let run = shaped.graph;
+        if let Some(why) = shaped.missing {
             return Ok(Some(Followed::unknown(why.to_string(), Some(why))));
         }
         let mut outputs = Vec::new();
@@ -278,6 +450,8 @@ impl Inference {
         }
         Ok(Some(Followed {
             outputs,
+            open: Vec::new(),
+            others: Vec::new(),
             missing: None,
             run: Run::Scan {
                 body: run,
@@ -295,14 +469,15 @@ impl Inference {
         u64::try_from(*number?).ok()
     }
 
-    /// A body of `node` with the shapes of all its tensors, from what its inputs are `given`, and what is missing of them.
+    /// A body of `node` with the shapes of all its tensors, from what its inputs are `given`; `others` are no tensors.
     fn follow(
         &self,
         outer: &Graph,
         node: &Node,
         body: &Body,
         given: &[Option<Known>],
-    ) -> Result<(Graph, Option<InferShapesError>), InferShapesError> {
+        others: &[Option<Other>],
+    ) -> Result<Shaped, InferShapesError> {
         let inside = |error| InferShapesError::Inside {
             node: describe(node),
             body: body.attribute.clone(),
@@ -310,11 +485,14 @@ impl Inference {
         };
         let mut graph = Graph::clone(&body.graph);
         let mut at_most = BTreeSet::new();
+        let mut contents = BTreeMap::new();
         for id in body.graph.outer() {
             let around = outer.tensor_named(&graph.tensor(id).name);
             if around.is_some_and(|id| self.at_most.contains(&id)) {
                 at_most.insert(id);
             }
+            let held = around.and_then(|id| self.contents.get(&id));
+            contents.extend(held.map(|held| (id, held.clone())));
             if let Some(around) = around.map(|id| outer.tensor(id)) {
                 let tensor = graph.tensor_mut(id);
                 tensor.element = around.element;
@@ -323,7 +501,8 @@ impl Inference {
                 tensor.other = around.other;
             }
         }
-        let is_bounded = node.reads().any(|id| self.at_most.contains(&id));
+        let is_bounded =
+            self.inside_is_bounded.get() || node.reads().any(|id| self.at_most.contains(&id));
         for (id, known) in graph.inputs.clone().into_iter().zip(given) {
             if is_bounded {
                 at_most.insert(id);
@@ -335,11 +514,18 @@ impl Inference {
                 tensor.constant.clone_from(&known.constant);
             }
         }
+        for (id, other) in graph.inputs.clone().into_iter().zip(others) {
+            if let Some((held, inside)) = other {
+                graph.tensor_mut(id).other = Some(*held);
+                contents.extend(inside.clone().map(|inside| (id, inside)));
+            }
+        }
         let uses = Uses::of(&graph);
         let order = topological(&graph, &uses)
             .map_err(|cycle| inside(super::cycle(&graph, &uses, &cycle)))?;
         let mut inference = Inference {
             at_most,
+            contents,
             ..Inference::new(self.sizes.clone(), self.patterns.clone(), uses)
         };
         for &id in &order {
@@ -349,8 +535,15 @@ impl Inference {
         if !inference.at_most.is_empty() {
             self.inside_is_bounded.set(true);
         }
-        let missing = super::all_missing(inference.missing).map(inside);
-        Ok((graph, missing))
+        let others = graph.outputs.iter().map(|id| {
+            let held = graph.tensor(*id).other?;
+            Some((held, inference.contents.get(id).cloned()))
+        });
+        Ok(Shaped {
+            others: others.collect(),
+            missing: super::all_missing(inference.missing).map(inside),
+            graph,
+        })
     }
 }
 
@@ -358,9 +551,16 @@ impl Followed {
     fn unknown(why: String, missing: Option<InferShapesError>) -> Followed {
         Followed {
             outputs: Vec::new(),
+            open: Vec::new(),
+            others: Vec::new(),
             missing,
             run: Run::Uncounted(why),
         }
+    }
+
+    /// The output at `position`, if it is no tensor.
+    pub(super) fn other(&self, position: usize) -> Option<&Other> {
+        self.others.get(position)?.as_ref()
     }
 
     /// What the subgraphs of `node` need; its outputs have their sizes.
@@ -470,7 +670,7 @@ fn body<'n>(node: &'n Node, attribute: &str) -> Option<&'n Body> {
 }
 
 /// What is known of a tensor of the graph around.
-fn value(graph: &Graph, id: Option<TensorId>) -> Option<Known> {
+pub(super) fn value(graph: &Graph, id: Option<TensorId>) -> Option<Known> {
     let tensor = graph.tensor(id?);
     Some(Known {
         element: tensor.element?,
@@ -514,6 +714,29 @@ fn larger(all: Vec<Known>) -> Option<Known> {
             constant: known.constant.filter(|_| is_alone),
             ..known
         })
+}
+
+/// By place, what has room for each of these, and of its sizes those that are the same in all.
+type Larger = Vec<(Option<Known>, Vec<Option<u64>>)>;
+
+/// The first, second and third value of what is carried on; `None` where they have not the same number of axes.
+fn larger_of_each(all: [Vec<Option<Known>>; 3]) -> Option<Larger> {
+    let places = 0..all[0].len();
+    let each = places.map(|at| {
+        let here: Vec<Option<Known>> = all.iter().map(|values| values[at].clone()).collect();
+        if here.iter().all(Option::is_none) {
+            return Some((None, Vec::new()));
+        }
+        let here = here.into_iter().collect::<Option<Vec<Known>>>()?;
+        let settled = |axis: usize, size: u64| {
+            let is_same = |known: &Known| known.shape.get(axis) == Some(&size);
+            here.iter().all(is_same).then_some(size)
+        };
+        let sizes = here[0].shape.iter().enumerate();
+        let sizes = sizes.map(|(axis, &size)| settled(axis, size)).collect();
+        Some((Some(larger(here)?), sizes))
+    });
+    each.collect()
 }
 
 /// Nodes with subgraphs of which not everything is counted, and why, but for those that are `said`.
