@@ -5,9 +5,8 @@
 
 use std::collections::HashSet;
 
-use super::site::Obstacle;
+use super::site::{CONTRIB, Obstacle};
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
-use crate::operators::MICROSOFT;
 
 /// The first node that accumulates into such a buffer, and what else there is.
 pub(super) fn fault(graph: &Graph, uses: &Uses) -> Option<(NodeId, Obstacle)> {
@@ -21,7 +20,7 @@ pub(super) fn fault(graph: &Graph, uses: &Uses) -> Option<(NodeId, Obstacle)> {
 /// What the node adds to.
 fn accumulates(node: &Node) -> Option<TensorId> {
     let updates = ["InPlaceAccumulator", "InPlaceAccumulatorV2"];
-    let is_update = node.domain == MICROSOFT && updates.contains(&node.op_type.as_str());
+    let is_update = node.domain == CONTRIB && updates.contains(&node.op_type.as_str());
     node.input(0).filter(|_| is_update)
 }
 

@@ -54,7 +54,7 @@ impl Obstacle {
 }
 
 /// A constant's type, shape and bits.
-type Contents = (i32, Vec<u64>, Vec<u64>);
+type ConstantKey = (i32, Vec<u64>, Vec<u64>);
 
 /// What all updates of a graph's weights read.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub(super) struct StepInputs {
 pub(super) struct Shared {
     pub(super) opset: i64,
     /// Constants by their contents: small numbers are needed again and again.
-    constants: BTreeMap<Contents, TensorId>,
+    constants: BTreeMap<ConstantKey, TensorId>,
     listed: Vec<NodeId>,
     names: HashSet<String>,
     /// The names of the graph's first tensors.
