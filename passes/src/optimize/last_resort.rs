@@ -4,6 +4,7 @@
 use super::faults::Found;
 use super::{BudgetRequest, OptimizeError, Optimized, PlanOptions};
 use crate::bytes::Bytes;
+use crate::runtime::promise::Promise;
 use crate::strategy::Strategy;
 
 /// By one part in so many, at most, what was found is expected to come down, what the caller owns not counted: a quarter was seen. A budget
@@ -11,11 +12,13 @@ use crate::strategy::Strategy;
 const COMES_DOWN: u64 = 2;
 
 /// Puts in the place of each refusal of the row what fits, and tells the others of the smallest peak; `find` plans for a row of budgets.
-/// Of each peak the caller owns as much as `fixed`. What nothing can fit stays refused.
+/// Of each peak the caller owns as much as `fixed`. What fits in `narrow` sessions, where these are enough, is promised there. What
+/// nothing can fit stays refused.
 pub(super) fn fit_smallest(
     row: &mut [Found],
     (budgets, fixed): (&[BudgetRequest], Bytes),
     options: &PlanOptions,
+    narrow: Option<Promise>,
     find: impl FnOnce(&[BudgetRequest]) -> Result<Vec<Found>, OptimizeError>,
 ) -> Result<(), OptimizeError> {
     if options.strategy != Strategy::Auto || !row.iter().any(|found| is_near(found, fixed)) {
@@ -48,6 +51,11 @@ pub(super) fn fit_smallest(
             fits.summary.lower_bound = 0;
         }
         let after = &least.summary.after;
+        if let Some(narrow) = narrow
+            && fits.summary.over_budget().next().is_some()
+        {
+            fits.summary.promise = narrow;
+        }
         if fits.summary.over_budget().next().is_none() && after.bytes <= *budget {
             *found = Ok(fits);
         } else if after.bytes < smallest.bytes {

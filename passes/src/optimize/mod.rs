@@ -52,6 +52,7 @@ use crate::graph::Graph;
 use crate::rewrite::infer_shapes::without_stale;
 use crate::runtime::liveness::fixed_bytes;
 use crate::runtime::order::ExecutionOrder;
+use crate::runtime::promise::Promise;
 
 /// Why [`measure`] does not take this graph, before anything takes long.
 pub fn check_measurable(graph: &Graph, options: &PlanOptions) -> Result<(), OptimizeError> {
@@ -125,7 +126,7 @@ pub fn optimize_each(
     let graphs = (&*right, &graph);
     let find = |budgets: &[_]| contest::compare(graphs, options, budgets, contest::Look::Thorough);
     let mut row = find(budgets)?;
-    last_resort::fit_smallest(&mut row, (budgets, fixed), options, find)?;
+    last_resort::fit_smallest(&mut row, (budgets, fixed), options, None, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
@@ -145,7 +146,8 @@ pub fn optimize_usual(
     let fixed = fixed_bytes(&graph) + options.reserve;
     let find = |budgets: &[_]| usual::decide((&right, &graph), options, budgets);
     let mut row = find(budgets)?;
-    last_resort::fit_smallest(&mut row, (budgets, fixed), options, find)?;
+    let narrow = Some(Promise::USUAL);
+    last_resort::fit_smallest(&mut row, (budgets, fixed), options, narrow, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)
 }
