@@ -16,9 +16,16 @@ use crate::operators;
 /// Pairs of a node that reads an input, or the same memory under another name, and the node that overwrites it, which nothing
 /// makes wait for the first. The nodes must be listed in a topological order.
 pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
+    unordered_by(graph, &graph.overwritten().collect())
+}
+
+/// The same where nodes write over tensors themselves: `overwritten` has these tensors by what the nodes write.
+pub(crate) fn unordered_by(
+    graph: &Graph,
+    overwritten: &BTreeMap<TensorId, TensorId>,
+) -> Vec<(NodeId, NodeId)> {
     let mut writers_of: BTreeMap<TensorId, BTreeSet<usize>> = BTreeMap::new();
     let mut writers: Vec<NodeId> = Vec::new();
-    let overwritten: BTreeMap<TensorId, TensorId> = graph.overwritten().collect();
     if overwritten.is_empty() {
         return Vec::new();
     }
@@ -58,6 +65,9 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
                 None => alone &= fixed[tensor.index()],
             }
         }
+        // What it writes over something has the new value.
+        let is_of_another = |writer: &usize| writers[*writer] != id;
+        sources.retain(is_of_another);
         if sources.is_empty() {
             for output in node.writes() {
                 fixed[output.index()] = alone;
@@ -67,9 +77,10 @@ pub fn unordered(graph: &Graph) -> Vec<(NodeId, NodeId)> {
             writers_of.extend(results);
         }
         for (output, input) in operators::aliased(node) {
-            if let Some(writers) = writers_of.get(&input).cloned()
+            if let Some(mut writers) = writers_of.get(&input).cloned()
                 && !graph.outputs.contains(&output)
             {
+                writers.retain(is_of_another);
                 writers_of.insert(output, writers);
             }
         }

@@ -3,68 +3,56 @@
 //! What accumulates a gradient writes to its first input. In standard operators that stays as it was, and the new value comes out
 //! beside it: whoever else reads the buffer, or adds to it, would find the old one.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
-use super::site::{CONTRIB, Obstacle};
+use super::site::Obstacle;
+use super::table;
+use crate::analysis::overwrites::unordered_by;
 use crate::graph::{Graph, Node, NodeId, TensorId, Uses};
 
-/// The first node that accumulates into such a buffer, and what else there is.
+/// Does the node write to its first input?
+pub(super) fn accumulates(node: &Node) -> bool {
+    table::entry(node).is_some_and(|entry| entry.name.starts_with("InPlaceAccumulator"))
+}
+
+/// A node that accumulates into such a buffer, and what else there is. Nodes are listed in a topological order.
 pub(super) fn fault(graph: &Graph, uses: &Uses) -> Option<(NodeId, Obstacle)> {
-    graph.order().iter().find_map(|&id| {
-        let buffer = accumulates(graph.node(id))?;
-        let when = used_otherwise(graph, uses, id, buffer)?;
-        Some((id, Obstacle::Case { when }))
-    })
-}
-
-/// What the node adds to.
-fn accumulates(node: &Node) -> Option<TensorId> {
-    let updates = ["InPlaceAccumulator", "InPlaceAccumulatorV2"];
-    let is_update = node.domain == CONTRIB && updates.contains(&node.op_type.as_str());
-    node.input(0).filter(|_| is_update)
-}
-
-fn used_otherwise(graph: &Graph, uses: &Uses, id: NodeId, buffer: TensorId) -> Option<String> {
     let name = |tensor: TensorId| &graph.tensor(tensor).name;
-    let done = graph.node(id).output(0);
-    let done = done.filter(|_| graph.node(id).op_type == "InPlaceAccumulatorV2");
-    if let Some((done, &reader)) = done.and_then(|done| Some((done, uses.readers(done).first()?))) {
-        let (reader, done) = (super::describe(graph, reader), name(done));
-        return Some(format!(
-            "where {reader} reads {done:?}, in whose place the new value comes out"
-        ));
-    }
-    if graph.outputs.contains(&buffer) {
-        let buffer = name(buffer);
-        return Some(format!("where its buffer {buffer:?} is an output as well"));
-    }
-    uses.readers(buffer).iter().find_map(|&reader| {
-        let other = || super::describe(graph, reader);
-        let buffer_name = name(buffer);
-        if reader == id {
-            None
-        } else if accumulates(graph.node(reader)) == Some(buffer) {
-            Some(format!("where {} adds to {buffer_name:?} as well", other()))
-        } else {
-            let reads = || {
-                format!(
-                    "where {} reads {buffer_name:?}, which may be the new value",
-                    other()
-                )
-            };
-            (!precedes(graph, uses, reader, id)).then(reads)
+    let other = |id: NodeId| super::describe(graph, id);
+    let refused = |id, when| Some((id, Obstacle::Case { when }));
+    let updates = graph.listed().filter(|(_, node)| accumulates(node));
+    let updates = updates.filter_map(|(id, node)| Some((id, node.input(0)?, node.output(0)?)));
+    let mut by_buffer = BTreeMap::new();
+    let mut read_otherwise = BTreeMap::new();
+    for (id, buffer, result) in updates {
+        // An older form gives the sum there.
+        let is_flag = graph.node(id).op_type == "InPlaceAccumulatorV2";
+        if let Some(&reader) = uses.readers(result).first().filter(|_| is_flag) {
+            let (reader, result) = (other(reader), name(result));
+            let when =
+                format!("where {reader} reads {result:?}, in whose place the new value comes out");
+            return refused(id, when);
         }
-    })
-}
-
-/// Does the second node wait for the first, whatever the order?
-fn precedes(graph: &Graph, uses: &Uses, first: NodeId, second: NodeId) -> bool {
-    let mut seen = HashSet::from([second]);
-    let mut open = vec![second];
-    while let Some(id) = open.pop() {
-        let node = graph.node(id);
-        let before = node.reads().filter_map(|read| uses.producer(read));
-        open.extend(before.filter(|&id| seen.insert(id)));
+        if graph.outputs.contains(&buffer) {
+            let buffer = name(buffer);
+            return refused(
+                id,
+                format!("where its buffer {buffer:?} is an output as well"),
+            );
+        }
+        if let Some(first) = by_buffer.insert(buffer, id) {
+            let (next, buffer) = (other(id), name(buffer));
+            return refused(first, format!("where {next} adds to {buffer:?} as well"));
+        }
+        if uses.readers(buffer).iter().any(|&reader| reader != id) {
+            read_otherwise.insert(result, buffer);
+        }
     }
-    seen.contains(&first)
+    let late = unordered_by(graph, &read_otherwise).into_iter().next();
+    late.and_then(|(reader, id)| {
+        let reader = other(reader);
+        let buffer = name(graph.node(id).input(0)?);
+        let when = format!("where {reader} reads {buffer:?}, which may be the new value");
+        refused(id, when)
+    })
 }

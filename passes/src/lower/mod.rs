@@ -183,8 +183,8 @@ fn lower_by(
             return Err(LowerError::Opset { found: opset });
         }
         let described = describe(graph, id);
+        let update = update.filter(|_| buffers::accumulates(node));
         let mut site = LoweringSite::new(graph, &uses, facts, &mut shared, id);
-        let update = update.filter(|_| entry.name.starts_with("InPlaceAccumulator"));
         let written = match update {
             Some(update) => update::update(&mut site, update),
             None => (entry.write)(&mut site),

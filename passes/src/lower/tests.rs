@@ -295,9 +295,13 @@ fn a_buffer_of_which_a_step_does_more_than_to_add_once_is_refused() {
     assert_snapshot!(found(add, "bool[1] done, float[9] b"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where its buffer "b" is an output as well"#);
     let read = format!("{add} [r] y = Exp (b)");
     assert_snapshot!(found(&read, "bool[1] done, float[9] y"), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where Exp "r" reads "b", which may be the new value"#);
+    let viewed = "[v] v = Reshape (b, s) [m] f = Mul (v, g) [a] done, sum = com.microsoft.InPlaceAccumulatorV2 (b, f) [r] y = Exp (v)";
+    let interface = "(float[9] b, float[9] g, int64[1] s) => (bool[1] done, float[9] y)";
+    assert_snapshot!(lowered(13, interface, viewed), @r#"error: InPlaceAccumulatorV2 "a": it cannot be written in standard operators where Exp "r" reads "b", which may be the new value"#);
     // What the sum waits for reads the old value, and what reads the sum reads the new one.
-    let ordered = "[r] e = Exp (b) [m] f = Mul (e, g) [a] done, sum = com.microsoft.InPlaceAccumulatorV2 (b, f) y = Exp (sum)";
-    assert_snapshot!(found(ordered, "bool[1] done, float[9] y"), @r#"
+    let ordered = "[s] n = Size (b) [r] e = Exp (b) [m] f = Mul (e, g) [a] done, sum = com.microsoft.InPlaceAccumulatorV2 (b, f) y = Exp (sum)";
+    assert_snapshot!(found(ordered, "bool[1] done, float[9] y, int64 n"), @r#"
+    n = Size(b)
     e = Exp(b)
     f = Mul(e, g)
     done = Add(b, f)

@@ -37,6 +37,7 @@ use std::borrow::Cow;
 pub use buffers::{BufferKind, HeldBuffer, StepMoment};
 pub use error::OptimizeError;
 pub use faults::FailedCandidate;
+use faults::Found;
 pub use limits::{Kept, StepLimits, limits};
 use listing::as_listed;
 use loading::{put_together, understand, weigh};
@@ -120,15 +121,9 @@ pub fn optimize_each(
     options: &PlanOptions,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
-    let graph = understand(input, options)?;
-    let right = without_stale(&graph);
-    let fixed = fixed_bytes(&graph) + options.reserve;
-    let graphs = (&*right, &graph);
-    let find = |budgets: &[_]| contest::compare(graphs, options, budgets, contest::Look::Thorough);
-    let mut row = find(budgets)?;
-    last_resort::fit_smallest(&mut row, (budgets, fixed), options, None, find)?;
-    put_together(&mut row, &right, input, options)?;
-    Ok(row)
+    planned(input, options, budgets, None, |graphs, budgets| {
+        contest::compare(graphs, options, budgets, contest::Look::Thorough)
+    })
 }
 
 /// The same where the budget is to hold in a session of which nobody has changed order or level ([`Promise::USUAL`]), and in
@@ -141,12 +136,28 @@ pub fn optimize_usual(
     options: &PlanOptions,
     budgets: &[BudgetRequest],
 ) -> Result<Vec<Result<Optimized, OptimizeError>>, OptimizeError> {
+    planned(
+        input,
+        options,
+        budgets,
+        Some(Promise::USUAL),
+        |graphs, budgets| usual::decide(graphs, options, budgets),
+    )
+}
+
+/// What `find` finds for each budget, in the graph as it is right and as it is declared; what is promised `narrow` sessions is enough there.
+fn planned(
+    input: &Graph,
+    options: &PlanOptions,
+    budgets: &[BudgetRequest],
+    narrow: Option<Promise>,
+    find: impl Fn((&Graph, &Graph), &[BudgetRequest]) -> Result<Vec<Found>, OptimizeError>,
+) -> Result<Vec<Found>, OptimizeError> {
     let graph = understand(input, options)?;
     let right = without_stale(&graph);
-    let fixed = fixed_bytes(&graph) + options.reserve;
-    let find = |budgets: &[_]| usual::decide((&right, &graph), options, budgets);
+    let find = |budgets: &[_]| find((&right, &graph), budgets);
     let mut row = find(budgets)?;
-    let narrow = Some(Promise::USUAL);
+    let fixed = fixed_bytes(&graph) + options.reserve;
     last_resort::fit_smallest(&mut row, (budgets, fixed), options, narrow, find)?;
     put_together(&mut row, &right, input, options)?;
     Ok(row)

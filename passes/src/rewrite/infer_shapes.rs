@@ -22,7 +22,7 @@ mod expression;
 mod rules;
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use advice::advised;
@@ -248,13 +248,16 @@ pub(crate) fn retain_existing(bindings: &mut BTreeMap<String, u64>, graph: &Grap
 }
 
 /// Does the graph have no dimension of that name, or none that the pattern matches?
-fn absent(graph: &Graph) -> impl Fn(&&String) -> bool + use<> {
-    let mut existing = BTreeSet::new();
-    all_dimensions(graph, &mut existing);
+fn absent(graph: &Graph) -> impl Fn(&&String) -> bool {
+    let declared = LazyCell::new(|| all_dimensions(graph, declared_dimensions));
+    // There are many, and few are named by anybody.
+    let open = LazyCell::new(|| all_dimensions(graph, open_dimensions_of_results));
     move |name| {
-        let is_there = existing.contains(*name)
-            || is_pattern(name) && existing.iter().any(|one| matches(name, one));
-        !is_there
+        let is_one = |existing: &BTreeSet<String>| {
+            existing.contains(*name)
+                || is_pattern(name) && existing.iter().any(|one| matches(name, one))
+        };
+        !is_one(&declared) && !is_one(&open)
     }
 }
 
@@ -317,22 +320,35 @@ fn dimensions_of_inputs(graph: &Graph) -> BTreeSet<String> {
 /// Of a result that is not declared, so many dimensions may be open.
 const MOST_OPEN: usize = 8;
 
-/// Adds what all dimensions without a number are called, those in subgraphs too.
-fn all_dimensions(graph: &Graph, names: &mut BTreeSet<String>) {
-    for id in graph.tensor_ids() {
-        names.extend(dimensions_of(graph.tensor(id)));
-    }
+/// What `of` says of the graph and of all subgraphs in it.
+fn all_dimensions(graph: &Graph, of: fn(&Graph) -> Vec<String>) -> BTreeSet<String> {
+    let mut names = BTreeSet::from_iter(of(graph));
     for id in graph.node_ids() {
-        let node = graph.node(id);
-        if operators::may_be_open(node) {
-            let results = node.writes().map(|id| graph.tensor(id));
-            let undeclared = results.filter(|tensor| tensor.declared.is_none());
-            names.extend(undeclared.flat_map(|tensor| (0..MOST_OPEN).map(|at| open(tensor, at))));
-        }
-        for body in &node.bodies {
-            all_dimensions(&body.graph, names);
+        for body in &graph.node(id).bodies {
+            names.extend(all_dimensions(&body.graph, of));
         }
     }
+    names
+}
+
+/// What all dimensions without a number are called.
+fn declared_dimensions(graph: &Graph) -> Vec<String> {
+    let tensors = graph.tensor_ids().map(|id| graph.tensor(id));
+    tensors.flat_map(dimensions_of).collect()
+}
+
+/// What dimensions of results that are not declared are called, if somebody has to say how large they are.
+fn open_dimensions_of_results(graph: &Graph) -> Vec<String> {
+    let nodes = graph.node_ids().map(|id| graph.node(id));
+    let results = nodes
+        .filter(|node| operators::may_be_open(node))
+        .flat_map(Node::writes);
+    let undeclared = results
+        .map(|id| graph.tensor(id))
+        .filter(|tensor| tensor.declared.is_none());
+    undeclared
+        .flat_map(|tensor| (0..MOST_OPEN).map(|at| open(tensor, at)))
+        .collect()
 }
 
 /// A dimension without a number: by its name, or where it has none by the tensor's and its place (`x:0`).
